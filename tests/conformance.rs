@@ -252,6 +252,7 @@ fn loaded(folder: &Path, bytes: &[u8], set: &Path) -> Result<(Graph, Vec<HostTen
     let options = ImportOptions {
         folder: Some(folder),
         values: Some(&given),
+        ..ImportOptions::default()
     };
     let imported = import(bytes, &options).map_err(|e| match e.kind() {
         ErrorKind::Unsupported => Ending::Unsupported(e.to_string()),

@@ -3,6 +3,7 @@
 
 use tlc::{
     Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Outputs, Specialize, Tensor, Verdict,
+    concat,
 };
 use tlc_runtime::driver::RunError;
 
@@ -246,6 +247,47 @@ fn sizes_that_break_an_assumption_are_compiled_for_where_they_broadcast() {
     // Where nothing broadcasts, the error is the assumption.
     let refused = run(&e, &[numbers.floats(&[2, 4]), numbers.floats(&[3, 4])]);
     assert!(matches!(refused, Err(RunError::Guard { .. })));
+}
+
+type Recorded = fn(&Graph, &Tensor, &Tensor);
+
+/// The extent of the sum and that of `x` have one name in the graph: where they differ, what depends on that name is refused.
+#[test]
+fn sizes_with_two_meanings_are_refused_where_these_differ() {
+    let cases: [(&str, Recorded); 4] = [
+        ("mean", |g, x, y| g.output("z", &(x + y).mean(0))),
+        ("length", |g, x, y| {
+            g.output("z", &((x + y).sum(0) * g.range(x.dim(0), F32).sum(0)))
+        }),
+        ("repeated", |g, x, y| {
+            g.output("z", &(x + y).max(0).broadcast_to([x.dim(0)]));
+        }),
+        ("joined", |g, x, y| g.output("z", &concat(&[&(x + y), y], 0))),
+    ];
+    for (what, record) in cases {
+        let e = compile(Specialize::Never, |g| {
+            let (n, m) = (g.symbol("n", 0..=64), g.symbol("m", 0..=64));
+            record(g, &g.input("x", F32, [&n]), &g.input("y", F32, [&m]));
+        });
+        let mut numbers = Numbers(9);
+        let mut call = |n: usize, m: usize| run(&e, &[numbers.floats(&[n]), numbers.floats(&[m])]);
+        assert!(call(3, 3).is_ok(), "{what}");
+        assert!(call(1, 1).is_ok(), "{what}");
+        let refused = call(1, 3);
+        assert!(matches!(refused, Err(RunError::Guard { .. })), "{what}: {refused:?}");
+    }
+    // A softmax repeats its maximum and sum only beside what is broadcast.
+    let e = compile(Specialize::Never, |g| {
+        let (n, m) = (g.symbol("n", 0..=64), g.symbol("m", 0..=64));
+        let (x, y) = (g.input("x", F32, [&n]), g.input("y", F32, [&m]));
+        g.output("z", &(&x + &y).softmax(0));
+    });
+    let (x, y) = (
+        HostTensor::from_slice(&[1], &[1f32]).unwrap(),
+        HostTensor::from_slice(&[2], &[3f32, 3.0]).unwrap(),
+    );
+    let half = run(&e, &[x, y]).unwrap();
+    assert_eq!(half[0].as_slice::<f32>().unwrap(), [0.5, 0.5]);
 }
 
 #[test]

@@ -129,6 +129,23 @@ fn plain_symbol(dim: &IndexExpr) -> Option<SymId> {
     }
 }
 
+/// What shapes say of symbols: the name and value of each that is an extent of a declared shape. Where several are the same symbol
+/// it is listed several times; nothing is checked.
+pub fn named_extents<'a>(
+    symbols: &[Symbol],
+    declared: impl Iterator<Item = &'a [IndexExpr]>,
+    shapes: impl Iterator<Item = &'a [usize]>,
+) -> Vec<(String, i64)> {
+    let extents = declared
+        .zip(shapes)
+        .flat_map(|(declared, shape)| declared.iter().zip(shape));
+    let named = |(declared, &extent): (&IndexExpr, &usize)| {
+        let symbol = symbols.get(plain_symbol(declared)?.0 as usize)?;
+        Some((symbol.name.clone(), i64::try_from(extent).ok()?))
+    };
+    extents.filter_map(named).collect()
+}
+
 /// A condition, printed with symbol names.
 pub fn condition_text(graph: &Graph, condition: &Condition) -> String {
     match condition {

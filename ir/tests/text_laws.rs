@@ -594,3 +594,50 @@ fn derived_origins_say_of_what_and_round_trip() {
         assert!(parse_graph(&text, &mut no_data).is_err(), "{broken}");
     }
 }
+
+/// Kernels over some twenty sizes have positions of tens of thousands of nodes.
+#[test]
+fn long_extents_are_read_back() {
+    let pairs = |first: &str| -> String {
+        let pair = |i: usize| (0..i).map(move |j| format!("s{i}*s{j}"));
+        let terms: Vec<String> = (0..110).flat_map(pair).map(|pair| format!("{first}{pair}")).collect();
+        terms.join(" + ")
+    };
+    let (sum, same) = (pairs(""), pairs("z*"));
+    let texts = [
+        sum.clone(),
+        // What divides nothing stays, and what divides everything is divided.
+        format!("div({sum}, z + 1)"),
+        format!("mod({sum} + z, 2*z + 1) + z*div({sum}, s0 + 3)"),
+        format!("div({same}, z + 1)"),
+        format!("div({same}, max(z, 1))"),
+    ];
+    for text in texts {
+        let text = format!("graph @g(%x: f32[z]) {{\n  %0 = iota {{axis=0}} : f32[{text}]\n  return %0 as y\n}}\n");
+        let graph = parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{}", e[0]));
+        let printed = graph.to_string();
+        assert!(printed.len() > 50_000, "{} bytes", printed.len());
+        let again = parse_graph(&printed, &mut no_data).unwrap_or_else(|e| panic!("{}", e[0]));
+        assert_eq!(printed, again.to_string());
+    }
+}
+
+/// Sums and products take longer than in proportion to their length.
+#[test]
+fn long_sums_and_products_are_refused() {
+    let terms = (0..9000)
+        .map(|k| format!("mod({}*z, {})", k + 1, k + 7))
+        .collect::<Vec<_>>()
+        .join(" + ");
+    let text = format!("graph @g(%x: f32[{terms}]) {{\n  return %x as y\n}}\n");
+    let errors = parse_graph(&text, &mut no_data).map(|_| ()).unwrap_err();
+    assert!(
+        errors[0].to_string().contains("sums of at most 8192 terms"),
+        "{}",
+        errors[0]
+    );
+    let factors = vec!["z"; 9000].join("*");
+    let text = format!("graph @g(%x: f32[{factors}]) {{\n  return %x as y\n}}\n");
+    let errors = parse_graph(&text, &mut no_data).map(|_| ()).unwrap_err();
+    assert!(errors[0].to_string().contains("product too long"), "{}", errors[0]);
+}

@@ -55,6 +55,9 @@ pub struct ImportOptions<'a> {
     /// Values of inputs by name. Asked only for inputs on whose values shapes depend: the graph is then one for those
     /// values, and [`Imported::fixed`] lists them.
     pub values: Option<InputValues<'a>>,
+    /// Sizes by the names that symbols have in the graph: what is listed is that number and no symbol. So extents that are 1
+    /// broadcast as ONNX says, where a graph for any sizes has to assume that they are equal to others.
+    pub sizes: &'a [(String, i64)],
 }
 
 /// A model as a graph.

@@ -1,12 +1,14 @@
 //! A model that is ready to run, whatever its inputs steer.
 //!
 //! Invariants: the model is imported and compiled once, or once for each value of the inputs on whose values its shapes
-//! depend; at most [`MAX_IMPORTS`] of these are kept, the latest used.
+//! depend. Where extents that the model names differently are assumed equal and a call's are not, the model is imported for the
+//! shapes of that call. At most [`MAX_IMPORTS`] of all these are kept, the latest used.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashSet;
+use tlc_ir::binding::named_extents;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
 use tlc_runtime::driver::RunError;
@@ -52,6 +54,8 @@ pub enum ModelError {
 /// The model imported and compiled, for certain values of the inputs on whose values its shapes depend.
 struct Import {
     fixed: Vec<(String, HostTensor)>,
+    /// The shapes that it is for, if not for any.
+    shapes: Option<Vec<Vec<usize>>>,
     executable: Executable,
 }
 
@@ -62,12 +66,19 @@ impl Import {
             given.is_some_and(|(_, input)| input.as_ref().is_same(value))
         })
     }
+
+    /// Whether it is for these shapes and no others.
+    fn is_for_shapes<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> bool {
+        let shapes = self.shapes.iter().flatten().map(|shape| Some(shape.as_slice()));
+        self.shapes.is_some() && shapes.eq(inputs.iter().map(|i| i.as_ref().shape()))
+    }
 }
 
 /// An ONNX model in a file, ready to run.
 ///
 /// Symbolic extents are sizes of one compiled graph. Where shapes depend on the *values* of inputs (a `Reshape`'s target that is
-/// an input of the model), the model is imported and compiled for each value that comes, and the latest are kept.
+/// an input of the model), the model is imported and compiled for each value that comes, and the latest are kept. So it is for
+/// shapes that broadcast where the compiled graph assumes equal extents.
 ///
 /// ```no_run
 /// use ndarray::{Array4, Ix2};
@@ -146,7 +157,38 @@ impl Model {
             let (expected, found) = (self.names.len(), inputs.len());
             return Err(RunError::InputCount { expected, found }.into());
         }
-        Ok(self.for_values(inputs)?.executable.run_all(inputs)?)
+        let import = self.for_values(inputs)?;
+        match import.executable.run_all(inputs) {
+            // Another import can say what is 1 and broadcasts. Where that is no model, the assumption is what is wrong.
+            Err(broken @ RunError::Guard { .. }) if import.shapes.is_none() => match self.for_shapes(&import, inputs) {
+                Some(exact) => Ok(exact.executable.run_all(inputs)?),
+                None => Err(broken.into()),
+            },
+            result => Ok(result?),
+        }
+    }
+
+    /// The model for the shapes of a call, if it can be imported and compiled for them.
+    fn for_shapes<'a, I: AsRef<Input<'a>>>(&self, general: &Import, inputs: &[I]) -> Option<Arc<Import>> {
+        let shapes = inputs.iter().map(|i| i.as_ref().shape().map(<[usize]>::to_vec));
+        let shapes: Vec<Vec<usize>> = shapes.collect::<Option<_>>()?;
+        let plan = general.executable.plan();
+        let declared = plan.inputs.iter().map(|i| i.ty.shape.as_slice());
+        let sizes = named_extents(&plan.symbols, declared, shapes.iter().map(Vec::as_slice));
+        let import = self.import_for(&self.given(inputs), &sizes, Some(shapes)).ok()?;
+        self.keep(Arc::clone(&import));
+        Some(import)
+    }
+
+    /// The values of a call's inputs, by name.
+    fn given<'s, 'a, I: AsRef<Input<'a>>>(
+        &'s self,
+        inputs: &'s [I],
+    ) -> impl Fn(&str, DType) -> Option<HostTensor> + 's {
+        move |name, _| {
+            let (_, input) = self.names.iter().zip(inputs).find(|(n, _)| *n == name)?;
+            input.as_ref().to_host().ok()
+        }
     }
 
     /// How often the model is imported and compiled at present: once, or for each value kept of the inputs that steer its
@@ -184,24 +226,37 @@ impl Model {
     fn for_values<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> Result<Arc<Import>, ModelError> {
         {
             let mut kept = self.kept();
-            if let Some(at) = kept.iter().position(|i| i.is_for(&self.names, inputs)) {
+            let exact = kept
+                .iter()
+                .position(|i| i.is_for_shapes(inputs) && i.is_for(&self.names, inputs));
+            let general = || {
+                kept.iter()
+                    .position(|i| i.shapes.is_none() && i.is_for(&self.names, inputs))
+            };
+            if let Some(at) = exact.or_else(general) {
                 kept[..=at].rotate_right(1);
                 return Ok(Arc::clone(&kept[0]));
             }
         }
-        let values = |name: &str, _: DType| {
-            let (_, input) = self.names.iter().zip(inputs).find(|(n, _)| *n == name)?;
-            input.as_ref().to_host().ok()
-        };
-        let import = self.import(&values)?;
+        let import = self.import(&self.given(inputs))?;
         self.keep(Arc::clone(&import));
         Ok(import)
     }
 
     fn import(&self, values: InputValues<'_>) -> Result<Arc<Import>, ModelError> {
+        self.import_for(values, &[], None)
+    }
+
+    fn import_for(
+        &self,
+        values: InputValues<'_>,
+        sizes: &[(String, i64)],
+        shapes: Option<Vec<Vec<usize>>>,
+    ) -> Result<Arc<Import>, ModelError> {
         let options = ImportOptions {
             folder: self.file.parent(),
             values: Some(values),
+            sizes,
         };
         let imported = import_in_place(&self.bytes, &options).map_err(|error| ModelError::Import {
             file: self.file.clone(),
@@ -213,6 +268,7 @@ impl Model {
         })?;
         Ok(Arc::new(Import {
             fixed: imported.fixed,
+            shapes,
             executable,
         }))
     }

@@ -73,7 +73,11 @@ impl<'o, 'a> Importer<'o, 'a> {
             self.symbol_texts.insert(text.clone(), 0);
             self.symbols.insert(name.into(), text);
         }
-        self.graph.symbol(&self.symbols[name], EXTENTS)
+        let text = &self.symbols[name];
+        match self.options.sizes.iter().find(|(known, _)| known == text) {
+            Some((_, size)) => Dim::from(*size),
+            None => self.graph.symbol(text, EXTENTS),
+        }
     }
 
     /// The first error of the recording, as a refusal.

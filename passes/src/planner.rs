@@ -574,6 +574,10 @@ impl Planner<'_> {
         }
         let emitter = c.emitter.emitter;
         for mut nest in lower(self.graph, c, is_root) {
+            // A view that lies where its operand does, which another device computes once, is copied from there.
+            if nest.kernel.params.iter().all(|p| p.access == Access::Read) {
+                continue;
+            }
             let symbols = compact_symbols(&mut nest.kernel);
             let setting = Setting {
                 device,

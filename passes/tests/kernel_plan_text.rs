@@ -270,3 +270,29 @@ fn damaged_texts_are_errors_or_are_verified() {
     }
     assert!(good > 100 && bad > 100, "{good} good, {bad} bad");
 }
+
+/// Where a view's operand is on another device, it is copied from there; no kernel without arguments stands for it.
+#[test]
+fn views_that_lie_where_their_operands_do_are_no_launches_anywhere() {
+    let text = "graph @g(%x: f32[8]) {
+      %0 = const 2 : u64[]
+      %1 = random %0 {stream=0} : u32[1, 8]
+      %2 = shr %1, %1 : u32[1, 8]
+      %3 = reshape %1 : u32[1, 1, 8]
+      %4 = call sort %3 {axis=2, count=8} : (u32[1, 1, 8], i64[1, 1, 8])
+      %5 = project %4 {result=0} : u32[1, 1, 8]
+      %6 = exp %x : f32[8]
+      return %2 as a, %5 as b, %6 as c
+    }";
+    let graph = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{}", e[0]));
+    for seed in 0..40 {
+        let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+        let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+        let options = Options {
+            place: Place::Scattered { seed },
+            ..Options::new(Devices::new(host, [gpu(), gpu()]))
+        };
+        let plan = compile(&graph.graphs[0], &options).expect("compiles").planned.plan;
+        assert!(plan.launches().iter().all(|l| !l.args.is_empty()), "{plan}");
+    }
+}

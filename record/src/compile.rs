@@ -356,6 +356,7 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
 /// What is decided about a graph so that each device needs no more than so many bytes, as far as that is possible, in the order of
 /// `Compiler::version`; `compiled` is what is decided without a limit.
 fn within(limit: u64, graph: &IrGraph, mut options: Options, compiled: Compiled) -> Result<Compiled, BuildError> {
+    let threads = options.devices.host().threads;
     let needs = |compiled: &Compiled| -> Result<Vec<(u64, u64)>, RunError> {
         let plan = &compiled.planned.plan;
         let binder = Binder {
@@ -363,7 +364,7 @@ fn within(limit: u64, graph: &IrGraph, mut options: Options, compiled: Compiled)
             given: &[],
             packer: memory::pack,
         };
-        let needs = null::memory(plan, &binder.bind_sizes(&[])?);
+        let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
         Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
     };
     let fits = |needs: &[(u64, u64)]| needs.iter().all(|need| need.0 <= limit);

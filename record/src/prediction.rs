@@ -47,6 +47,7 @@ pub struct Prediction {
 /// If a size overflows.
 pub fn predict(plan: &Plan, sizes: &Sizes, devices: &Devices) -> Result<Prediction, RunError> {
     let (counts, counted) = null::call(plan, sizes)?;
+    let threads = devices.host().threads;
     let known: Vec<Option<i64>> = sizes.symbols.iter().map(|&v| Some(v)).collect();
     let mut costs = step_costs_of_call(plan, devices, &known, &[]).into_iter().peekable();
     let mut free = vec![0f64; plan.queues.len()];
@@ -104,7 +105,7 @@ pub fn predict(plan: &Plan, sizes: &Sizes, devices: &Devices) -> Result<Predicti
     Ok(Prediction {
         steps,
         counts,
-        memory: null::memory(plan, sizes),
+        memory: null::memory(plan, sizes, threads)?,
         ns: ends.into_iter().fold(0.0, f64::max),
     })
 }

@@ -11,9 +11,11 @@ use crate::binding::call::BoundCall;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::{Binding, BoundLaunch};
 use crate::binding::{Sizes, overflow};
+use crate::cpu::product;
 use crate::device::{Device, Host, KernelHandle, Mark, Peer, Places, Queued, Scratch, ToLoad};
-use crate::driver::{Code, Frame, Walk};
+use crate::driver::{Code, Frame, Walk, scratch_of_all};
 use crate::error::RunError;
+use crate::memory::pooled_bytes;
 
 /// What a call takes, counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -74,6 +76,8 @@ pub struct DeviceMemory {
     pub kept: u64,
     /// Values between steps.
     pub arena: u64,
+    /// Working memory of the host's kernels and products, of all threads together.
+    pub scratch: u64,
 }
 
 impl DeviceMemory {
@@ -86,6 +90,7 @@ impl DeviceMemory {
             self.constants,
             self.kept,
             self.arena,
+            self.scratch,
         ];
         all.into_iter().fold(0, u64::saturating_add)
     }
@@ -336,8 +341,12 @@ pub fn inside(l: &Repeat, sizes: &Sizes, number: usize) -> Result<Sizes, RunErro
     Sizes::of(&l.body, &symbols, Vec::new(), layout, &[])
 }
 
-/// The memory that a call needs, by device.
-pub fn memory(plan: &Plan, sizes: &Sizes) -> Vec<DeviceMemory> {
+/// The memory that a call needs, by device, where the host has so many threads: what [`MemoryNeed`](crate::driver::MemoryNeed) says
+/// of an executable.
+///
+/// # Errors
+/// [`RunError::Overflow`].
+pub fn memory(plan: &Plan, sizes: &Sizes, threads: usize) -> Result<Vec<DeviceMemory>, RunError> {
     let mut out = vec![DeviceMemory::default(); plan.devices.len()];
     for (slot, &bytes) in plan.slots.iter().zip(&sizes.slot_bytes) {
         let on = &mut out[slot.device.0 as usize];
@@ -349,13 +358,17 @@ pub fn memory(plan: &Plan, sizes: &Sizes) -> Vec<DeviceMemory> {
             Storage::Persistent => &mut on.kept,
             Storage::Arena | Storage::Alias(_) | Storage::Lines => continue,
         };
-        *sum = sum.saturating_add(bytes);
+        let pooled = matches!(slot.storage, Storage::Output(_)) && slot.device == DeviceId::HOST;
+        *sum = sum.saturating_add(if pooled { pooled_bytes(bytes) } else { bytes });
     }
-    constants_inside(plan, &mut out[DeviceId::HOST.0 as usize].constants);
     for (device, on) in out.iter_mut().enumerate() {
         on.arena = sizes.layout.arena(DeviceId(device as u32)).bytes;
     }
-    out
+    let binding = Binding::new(plan, sizes.clone(), &|p| product::choose(p, threads))?;
+    let host = &mut out[DeviceId::HOST.0 as usize];
+    host.scratch = scratch_of_all(plan, binding.scratch_bytes, threads);
+    constants_inside(plan, &mut host.constants);
+    Ok(out)
 }
 
 /// Adds the constants of loops' bodies, which the host has.

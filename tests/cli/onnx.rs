@@ -113,3 +113,49 @@ fn bf16_numbers_in_files_steer_the_graph_and_a_file_that_cannot_be_read_is_named
     let ran = run("broken.npy").code(3);
     assert!(ran.first_error().starts_with("error: broken.npy"), "{}", ran.err);
 }
+
+/// Two sizes with names of their own, of which one is 1: the model is read for these sizes, in which a mean is one of all.
+#[test]
+fn sizes_of_one_broadcast_as_the_model_says() {
+    let p = Place::new();
+    let dims = |name: &'static str| value(name, FLOAT, &[D::Sym(if name == "a" { "n" } else { "m" })]);
+    let nodes = vec![
+        node("Add", "add", &["a", "b"], &["s"]),
+        node("ReduceMean", "mean", &["s"], &["y"]),
+    ];
+    let outputs = vec![value("y", FLOAT, &[D::N(1)])];
+    p.write(
+        "m.onnx",
+        model(graph(nodes, vec![], vec![dims("a"), dims("b")], outputs), vec![]),
+    );
+    p.f32s("a.npy", &[1], &[1.0]);
+    p.f32s("b.npy", &[3], &[1.0, 2.0, 6.0]);
+    p.run(&[
+        "run",
+        "m.onnx",
+        "--input",
+        "a=a.npy",
+        "--input",
+        "b=b.npy",
+        "--output-dir",
+        "o",
+    ])
+    .code(0);
+    assert_eq!(p.read("o/y.npy").as_slice::<f32>(), Some(&[4.0f32][..]));
+    p.run(&[
+        "run",
+        "m.onnx",
+        "--set",
+        "n=1",
+        "--set",
+        "m=3",
+        "--input",
+        "a=a.npy",
+        "--input",
+        "b=b.npy",
+        "--output-dir",
+        "q",
+    ])
+    .code(0);
+    assert_eq!(p.read("q/y.npy").as_slice::<f32>(), Some(&[4.0f32][..]));
+}

@@ -25,9 +25,42 @@ fn a_plan_has_steps_memory_and_a_time() {
     p.write("layer.tlir", LAYER);
     let ran = p.run(&["plan", "layer.tlir", "--set", "n=512"]).code(0);
     // 512 x 1024 and 1024 x 512 floats come in, 512 x 512 go out.
-    let memory = "host   inputs 4.0 MiB + outputs 1.0 MiB = 5.0 MiB";
+    let memory = "host   inputs 4.0 MiB + outputs 1.0 MiB + scratch ";
     assert!(ran.out.contains(memory), "{}", ran.out);
     assert!(ran.out.contains("1 launch, 1 library product"), "{}", ran.out);
+}
+
+/// Scratch of kernels and products included.
+#[test]
+fn a_plan_counts_the_memory_that_a_run_asks_for() {
+    let p = Place::new();
+    let products = "graph @f(%x: f32[256], %z: f32[256]) {
+      %0 = einsum %x, %z {a,b->ab} : f32[256,256]
+      %1 = exp %0 : f32[256,256]
+      %2 = einsum %1, %0 {ab,bc->ac} : f32[256,256]
+      %3 = sin %2 : f32[256,256]
+      %4 = einsum %3, %2 {ab,bc->ac} : f32[256,256]
+      %5 = reduce add %4 {axes=[0]} : f32[256]
+      return %2 as y, %5 as s
+    }";
+    p.write("products.tlir", products);
+    p.write("steps.tlir", STEPS);
+    for (file, limit, inputs) in [("products.tlir", "4K", &["x", "z"][..]), ("steps.tlir", "1K", &["x"])] {
+        for threads in ["1", "2"] {
+            let mut args = vec!["--max-memory", limit, "--threads", threads];
+            let planned = p.run(&[&["plan", file][..], &args].concat()).code(5);
+            let given: Vec<String> = inputs.iter().map(|i| format!("{i}=random")).collect();
+            for input in &given {
+                args.extend(["--input", input]);
+            }
+            let ran = p
+                .run(&[&["run", file, "--output-dir", "o"][..], &args].concat())
+                .code(5);
+            let found = |text: &str| text.split("found ").nth(1).map(str::to_string);
+            assert!(found(&planned.err).is_some(), "{}", planned.err);
+            assert_eq!(found(&planned.err), found(&ran.err), "{file}, {threads} threads");
+        }
+    }
 }
 
 #[test]

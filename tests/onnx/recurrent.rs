@@ -22,8 +22,8 @@ fn text_attribute(name: &str, v: &str) -> Message {
 fn run(model: &[u8], inputs: &[HostTensor], given: &[(&str, HostTensor)]) -> Vec<HostTensor> {
     let values = |name: &str, _: DType| given.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
     let options = ImportOptions {
-        folder: None,
         values: Some(&values),
+        ..ImportOptions::default()
     };
     let imported = import(model, &options).unwrap();
     let with = |threads| {

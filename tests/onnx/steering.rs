@@ -91,6 +91,43 @@ fn the_number_kept_is_bounded() {
     assert_eq!(model.imports(), 8);
 }
 
+/// `y = ReduceMean(a + b)` with extents of different names.
+fn broadcast() -> File {
+    let nodes = vec![
+        node("Add", "add", &["a", "b"], &["s"]),
+        node("ReduceMean", "mean", &["s"], &["y"]),
+    ];
+    let inputs = vec![value("a", FLOAT, &[D::Sym("n")]), value("b", FLOAT, &[D::Sym("m")])];
+    let outputs = vec![value("y", FLOAT, &[D::N(1)]), value("s", FLOAT, &[D::Sym("k")])];
+    File::new("broadcast", &model(graph(nodes, vec![], inputs, outputs), vec![]))
+}
+
+/// The mean divides by the extent of the sum, which is that of `b` where `a` has one element.
+#[test]
+fn sizes_of_one_broadcast_as_the_model_says() {
+    let model = broadcast().open().expect("it opens");
+    for round in 0..2 {
+        for (n, m) in [(3, 3), (1, 3), (3, 1), (1, 1), (1, 4)] {
+            let outputs = model.run(&inputs![&floats(&[n]), &floats(&[m])]).expect("it runs");
+            let sum = |i: usize| if n == 1 { 0 } else { i } + if m == 1 { 0 } else { i };
+            let sums: Vec<f32> = (0..n.max(m)).map(|i| sum(i) as f32).collect();
+            assert_eq!(outputs["s"].as_slice::<f32>().unwrap(), sums, "{n} {m}");
+            let mean = sums.iter().sum::<f32>() / sums.len() as f32;
+            assert_eq!(outputs["y"].as_slice::<f32>().unwrap(), [mean], "{n} {m}");
+        }
+        assert_eq!(
+            model.imports(),
+            3,
+            "one for any sizes, and for (1, 3) and (1, 4); round {round}"
+        );
+    }
+    let refused = model.run(&inputs![&floats(&[2]), &floats(&[3])]);
+    let Err(ModelError::Run(e)) = refused else {
+        panic!("it must be refused")
+    };
+    assert!(e.to_string().contains("the graph needs m = n"), "{e}");
+}
+
 #[test]
 fn a_model_that_nothing_steers_is_compiled_once() {
     let nodes = vec![node("Relu", "relu", &["x"], &["y"])];

@@ -108,7 +108,7 @@ impl<'c> Tlc<'c> {
         let bytes: BytesOwner = Arc::new(MappedFile::open(path)?);
         let options = ImportOptions {
             folder: path.parent(),
-            values: None,
+            ..ImportOptions::default()
         };
         let mut graph = import_in_place(&bytes, &options)?.graph;
         if fixed {

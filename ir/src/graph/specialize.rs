@@ -1,7 +1,13 @@
 //! A graph under given sizes.
+//!
+//! Two extents that could be equal are assumed to be when they meet, and the result has the first one's name. Where the first
+//! turns out to be 1 and the other not, the result is the other's: it is *wider* than its name says. A size elsewhere in
+//! the graph that has this name may mean the operand (1) or the result (the other), and the graph does not say which:
+//! `x.len()` and `(&x + &y).len()` are recorded alike. So such a graph is refused, unless both readings give the same result
+//! because the extent only repeats what is broadcast in an elementwise operation behind it.
 
 use super::{Graph, GraphError, NodeId, NodeKind, Operands, Origin, Shape, TensorType, View};
-use crate::index::{IndexExpr, IndexNode};
+use crate::index::{IndexExpr, IndexNode, SymId};
 
 /// The extents that an operand expands to: its own where it was assumed equal to one that turned out to be 1.
 fn wider(mut to: Shape, operand: &Shape) -> Shape {
@@ -13,13 +19,134 @@ fn wider(mut to: Shape, operand: &Shape) -> Shape {
     to
 }
 
+/// Whether a size mentions one of the symbols.
+fn mentions(size: &IndexExpr, symbols: &[bool]) -> bool {
+    let mut found = false;
+    size.visit_atoms(&mut |a| {
+        if let IndexNode::Sym(SymId(s)) = a {
+            found |= symbols.get(*s as usize).is_some_and(|&m| m);
+        }
+    });
+    found
+}
+
+/// Finds sizes that two readings of a graph disagree about.
+struct Readings {
+    /// The symbols that extents are named by which are wider in the specialized graph.
+    wider: Vec<bool>,
+    /// For each node of the graph as recorded, the axes of extent 1 that would be longer if the size meant what is wider.
+    open: Vec<Vec<bool>>,
+}
+
+impl Readings {
+    /// `map` says which node of `new` each of `old` became, `named` its type as the names of sizes have it.
+    fn check(old: &Graph, new: &Graph, map: &[NodeId], named: &[TensorType]) -> Result<(), GraphError> {
+        let mut wider = vec![false; old.symbols().len()];
+        for ((id, _), (now, named)) in old.nodes().zip(map.iter().zip(named)) {
+            let shapes = named.shape.iter().zip(&new.ty(*now).shape);
+            for ((named, now), recorded) in shapes.zip(&old.ty(id).shape) {
+                if named != now {
+                    recorded.visit_atoms(&mut |a| {
+                        if let IndexNode::Sym(SymId(s)) = a {
+                            wider[*s as usize] = true;
+                        }
+                    });
+                }
+            }
+        }
+        if !wider.contains(&true) {
+            return Ok(());
+        }
+        let mut readings = Readings { wider, open: vec![] };
+        for (id, node) in old.nodes() {
+            let open = readings
+                .of(old, new, map, id)
+                .ok_or_else(|| readings.refusal(old, id))?;
+            debug_assert!(
+                open.is_empty() || open.len() == new.ty(map[id.index()]).shape.len(),
+                "{}",
+                node.kind.name()
+            );
+            readings.open.push(open);
+        }
+        let undecided = |id: NodeId| readings.open[id.index()].contains(&true);
+        match old.outputs().iter().find(|o| undecided(o.node)) {
+            Some(o) => Err(readings.refusal(old, o.node)),
+            None => Ok(()),
+        }
+    }
+
+    /// The open axes of a node's result; none where readings differ in more than repetition.
+    fn of(&self, old: &Graph, new: &Graph, map: &[NodeId], id: NodeId) -> Option<Vec<bool>> {
+        let node = old.node(id);
+        let shape = &new.ty(map[id.index()]).shape;
+        let open = |o: &NodeId| &self.open[o.index()];
+        let any_open = node.operands.iter().any(|o| open(o).contains(&true));
+        let mut mentioned = false;
+        node.kind.visit_sizes(&mut |e| mentioned |= mentions(e, &self.wider));
+        match &node.kind {
+            // What the call says.
+            NodeKind::Input { .. } => Some(vec![]),
+            NodeKind::Map(_) | NodeKind::Convert(_) if any_open => Some(
+                (0..shape.len())
+                    .map(|k| shape[k] == IndexExpr::ONE && node.operands.iter().any(|o| open(o).get(k) == Some(&true)))
+                    .collect(),
+            ),
+            NodeKind::View(View::Expand(to)) if !any_open => {
+                // An extent behind which the operand's own stands repeats nothing under either reading.
+                let own = &new.ty(map[node.operands[0].index()]).shape;
+                let own = |k: usize| (k + own.len()).checked_sub(to.len()).map(|k| &own[k]);
+                let axes = to.iter().zip(shape).enumerate().map(|(k, (to, now))| {
+                    let settled = own(k) == Some(now) && *now != IndexExpr::ONE;
+                    match mentions(to, &self.wider) && !settled {
+                        true => (*now == IndexExpr::ONE).then_some(true),
+                        false => Some(false),
+                    }
+                });
+                axes.collect()
+            }
+            // As many elements as the operand has, which is settled.
+            NodeKind::View(View::Reshape(_))
+                if mentioned && !any_open && !self.is_wider(old, new, map, node.operands[0]) =>
+            {
+                Some(vec![])
+            }
+            _ => (!any_open && !mentioned).then(Vec::new),
+        }
+    }
+
+    /// Whether a value has another shape than its names say.
+    fn is_wider(&self, old: &Graph, new: &Graph, map: &[NodeId], id: NodeId) -> bool {
+        let shapes = old.ty(id).shape.iter().zip(&new.ty(map[id.index()]).shape);
+        shapes
+            .clone()
+            .any(|(named, now)| mentions(named, &self.wider) && *now != IndexExpr::ONE)
+    }
+
+    fn refusal(&self, old: &Graph, id: NodeId) -> GraphError {
+        let node = old.node(id);
+        let names = old.symbols().iter().zip(&self.wider).filter(|(_, wider)| **wider);
+        let names: Vec<&str> = names.map(|(s, _)| s.name.as_str()).collect();
+        GraphError {
+            op: node.kind.name().to_string(),
+            operands: vec![],
+            problem: format!(
+                "a size by {}, which is 1 beside a longer axis that it was assumed equal to",
+                names.join(", ")
+            ),
+            expected: Some("equal extents".into()),
+            origin: node.origin.clone(),
+        }
+    }
+}
+
 impl Graph {
     /// The graph with symbols replaced by sizes: `values[s]` is that of symbol `s`, or `None` where it stays one (a symbol
     /// that `values` does not reach stays as well). Types, guards and views are inferred anew. Extents that were assumed
     /// equal and are not broadcast in elementwise operations where one of them is 1.
     ///
     /// # Errors
-    /// What the sizes contradict.
+    /// What the sizes contradict, and sizes that mean two things because of what was broadcast.
     pub fn specialize(&self, values: &[Option<i64>]) -> Result<Graph, GraphError> {
         let mut new = Graph::new(self.name.clone());
         let mut atoms: Vec<IndexExpr> = Vec::with_capacity(self.symbols().len());
@@ -67,11 +194,14 @@ impl Graph {
             };
             map.push(new.add(kind, &operands, node.origin.clone())?);
         }
+        let named: Vec<TensorType> = self.nodes().map(|(id, _)| ty(self.ty(id))).collect();
+        Readings::check(self, &new, &map, &named)?;
         for o in self.outputs() {
             new.add_output(&o.name, map[o.node.index()]);
         }
         Ok(new)
     }
+
     /// Expands operands of one rank whose extent is 1 where another's is not.
     fn broadcast(&mut self, operands: &mut Operands, origin: &Origin) -> Result<(), GraphError> {
         let Some((&first, rest)) = operands.split_first() else {

@@ -1,9 +1,27 @@
 //! Quotients and remainders: what divides exactly is divided, the rest stays a quotient.
 
+use rustc_hash::FxHashSet;
+
 use super::{IndexExpr, IndexNode, Terms};
 
 /// The most steps of a division by a sum.
 const MAX_DIVISION: usize = 64;
+
+/// The sum, in halves, so that long sums are not copied for each of their terms.
+fn total(mut terms: Vec<IndexExpr>) -> IndexExpr {
+    while terms.len() > 1 {
+        let mut halves = terms.into_iter();
+        let mut next = Vec::new();
+        while let Some(a) = halves.next() {
+            next.push(match halves.next() {
+                Some(b) => a + b,
+                None => a,
+            });
+        }
+        terms = next;
+    }
+    terms.pop().unwrap_or(IndexExpr::ZERO)
+}
 
 impl IndexExpr {
     /// Splits `self` into `(q, r)` with `self = q*d + r`, where `r` keeps the terms that `d` does not divide.
@@ -30,7 +48,7 @@ impl IndexExpr {
                     return (self.split_by_sum(d)).unwrap_or_else(|| (IndexExpr::ZERO, self.clone()));
                 }
                 let (dfactors, dcoef) = (dterms[0].0.factors(), dterms[0].1);
-                let mut quotient = IndexExpr::ZERO;
+                let mut quotient = Vec::new();
                 'terms: for (t, c) in terms {
                     if c.checked_rem(dcoef) == Some(0) {
                         let mut left = t.factors();
@@ -44,12 +62,12 @@ impl IndexExpr {
                             }
                         }
                         let product = left.into_iter().fold(IndexExpr::ONE, |a, b| a * b);
-                        quotient = quotient + product.mul_const(c / dcoef);
+                        quotient.push(product.mul_const(c / dcoef));
                     } else {
                         r.push((t, c));
                     }
                 }
-                (quotient, IndexExpr::from_linear(r, constant))
+                (total(quotient), IndexExpr::from_linear(r, constant))
             }
         }
     }
@@ -87,14 +105,18 @@ impl IndexExpr {
             rest = rest - part.clone() * d.clone();
             quotient = quotient + part;
         }
+        if quotient.is(0) {
+            return None;
+        }
         let (left, rest_constant) = rest.linear();
-        let kept = left.iter().all(|t| own.contains(t)) && (rest_constant == 0 || rest_constant == constant);
+        let all: FxHashSet<_> = own.iter().collect();
+        let kept = left.iter().all(|t| all.contains(t)) && (rest_constant == 0 || rest_constant == constant);
         // No coefficient on the way was near saturation.
         let largest = |terms: &Terms, k: i64| terms.iter().fold(k.unsigned_abs(), |m, t| m.max(t.1.unsigned_abs()));
         let (parts, k) = quotient.linear();
         let product = u128::from(largest(&parts, k)) * u128::from(largest(&divisor, dconst));
         let exact = product * (MAX_DIVISION as u128) < 1 << 62 && largest(&own, constant) < 1 << 62;
-        (kept && exact && !quotient.is(0)).then_some((quotient, rest))
+        (kept && exact).then_some((quotient, rest))
     }
 
     /// `floor(a / b)`; `b` must be positive.

@@ -15,8 +15,14 @@ use crate::kernel::verify::nonnegative;
 /// How deep parentheses nest in an extent.
 pub(crate) const MAX_DEPTH: u32 = 64;
 
-/// The most nodes of an extent, as [`IndexExpr::size`] counts.
-pub(crate) const MAX_DIM_SIZE: u32 = 8192;
+/// The most nodes of an extent, as [`IndexExpr::size`] counts. A view over 24 symbols makes positions of some 10^4.
+pub(crate) const MAX_DIM_SIZE: u32 = 1 << 18;
+
+/// The most terms of one sum: joining remainders and quotients in it compares them in pairs.
+const MAX_TERMS: usize = 8192;
+
+/// The most nodes that the factors of one product have together, added up behind each: what it takes to multiply them in turn.
+const MAX_PRODUCT_WORK: u64 = 1 << 25;
 
 /// Literals and coefficients in extents stay below.
 const MAX_DIM_CONST: i64 = 1 << 62;
@@ -164,12 +170,18 @@ fn sum(c: &mut Cursor<'_>, scope: &mut dyn Scope, depth: u32) -> Parsed<IndexExp
 fn product(c: &mut Cursor<'_>, scope: &mut dyn Scope, depth: u32) -> Parsed<IndexExpr> {
     let start = c.mark();
     let mut value = factor(c, scope, depth)?;
+    let mut work = 0;
     while c.eat(TokenKind::Star) {
         let other = factor(c, scope, depth)?;
         let size = u64::from(value.size()) + u64::from(other.size());
         if size > u64::from(MAX_DIM_SIZE) {
             let span = c.span_since(start);
             return Err(c.error(span, format!("extent too large; expected at most {MAX_DIM_SIZE} nodes")));
+        }
+        work += size;
+        if work > MAX_PRODUCT_WORK {
+            let span = c.span_since(start);
+            return Err(c.error(span, "product too long; expected fewer or smaller factors"));
         }
         let overflow = match (value.as_const(), other.as_const()) {
             (Some(a), Some(b)) => a.checked_mul(b).is_none(),
@@ -195,6 +207,19 @@ fn checked(c: &mut Cursor<'_>, start: Mark, e: IndexExpr) -> Parsed<IndexExpr> {
         },
     };
     let span = c.span_since(start);
+    let terms = match &e {
+        IndexExpr::Node(n) => match &**n {
+            IndexNode::Sum { terms, .. } => terms.len(),
+            _ => 1,
+        },
+        IndexExpr::Const(_) => 1,
+    };
+    if terms > MAX_TERMS {
+        return Err(c.error(
+            span,
+            format!("extent too large; expected sums of at most {MAX_TERMS} terms"),
+        ));
+    }
     if !fits {
         return Err(c.error(span, "integer overflow; expected values below 2^62"));
     }

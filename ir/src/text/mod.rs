@@ -236,8 +236,8 @@
 //! escape    = "\n" | "\r" | "\t" | '\"' | "\\" | "\u{" hexadecimal digits "}" ;
 //! ```
 //!
-//! Attributes in braces come in any order and print in the order above. An extent has at most 8192 nodes and coefficients
-//! below 2^62.
+//! Attributes in braces come in any order and print in the order above. An extent has at most 2^18 nodes, 8192 terms in
+//! one sum, fewer factors in one product, and coefficients below 2^62.
 //!
 //! A section's parser takes a `Cursor` behind its keyword, reads extents and types in a `Scope` of its own, and adds to the
 //! [`Module`].

@@ -82,7 +82,7 @@ impl Along {
 }
 
 /// Chooses a product's cut, and whether the kernel behind it goes along.
-pub(super) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
+pub(crate) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
     if let Some(behind) = p.epilogue.as_ref().and_then(|e| e.product.as_ref()) {
         let chain = chain(&product(p, &[]), &product(behind, &[]), threads);
         return Prepared {

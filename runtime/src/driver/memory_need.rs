@@ -6,7 +6,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{DeviceId, Storage};
 
 use super::packed::packed_bytes;
-use super::{Bound, CallState, Executable, RunError, Sources};
+use super::{Bound, CallState, Executable, RunError, Sources, scratch_of_all};
 use crate::binding::Sizes;
 use crate::device::{DeviceBuffer, Queued, Room};
 use crate::memory::pooled_bytes;
@@ -176,13 +176,11 @@ impl Executable {
                 _ => {}
             }
         }
-        // The `init` steps have scratch of their own while they run.
-        let areas = if self.plan.init.is_empty() { 1 } else { 2 };
         MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
             kept,
             arena: binding.sizes.layout.host().bytes,
-            scratch: areas * self.scratch_of(binding) as u64,
+            scratch: scratch_of_all(&self.plan, binding.scratch_bytes, self.threads().threads()),
             inputs,
             outputs,
             packed: 0,

@@ -76,6 +76,22 @@ const MAX_BINDINGS: usize = 64;
 /// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
 const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
 
+/// Bytes of scratch that a call needs for all threads, where each worker needs so many.
+fn scratch_of_call(worker_bytes: u64, threads: usize) -> usize {
+    let all = worker_bytes.saturating_mul(threads as u64) as usize;
+    match worker_bytes >= LARGE_SCRATCH_BYTES {
+        true => all.max(HUGE_PAGE_BYTES),
+        false => all,
+    }
+}
+
+/// Bytes of scratch that an executable needs, where each worker needs so many: the `init` steps have scratch of their own
+/// while they run.
+pub(crate) fn scratch_of_all(plan: &Plan, worker_bytes: u64, threads: usize) -> u64 {
+    let areas = if plan.init.is_empty() { 1 } else { 2 };
+    areas * scratch_of_call(worker_bytes, threads) as u64
+}
+
 /// What builds with debug assertions fill memory with that holds no value yet: NaN in every float, -1 in every signed integer, and no
 /// bool at all, so that a value which is read before it is written shows. Results and scratch before each call, a slot of the arena
 /// where its life begins: before that step its bytes may be another's.
@@ -623,11 +639,7 @@ impl Executable {
 
     /// Bytes of scratch that a call needs.
     fn scratch_of(&self, binding: &Bound) -> usize {
-        let all = binding.scratch_bytes.saturating_mul(self.threads().threads() as u64) as usize;
-        match binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
-            true => all.max(HUGE_PAGE_BYTES),
-            false => all,
-        }
+        scratch_of_call(binding.scratch_bytes, self.threads().threads())
     }
 
     /// Checks number, dtypes, bytes and alignment of inputs, and of states that are read.

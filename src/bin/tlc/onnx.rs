@@ -8,10 +8,11 @@ use tlc::onnx::{ImportError, ImportOptions, import_in_place};
 use tlc::{DType, HostTensor};
 use tlc_formats::ErrorKind;
 use tlc_ir::Graph;
+use tlc_ir::binding::{BindError, bind_symbols, named_extents};
 use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::mmap::{MapError, MappedFile};
 
-use crate::data::{InputSpec, read_source};
+use crate::data::{InputSpec, declared, read_source};
 use crate::failure::{Code, Failure};
 use crate::session::{Session, display};
 
@@ -23,8 +24,9 @@ pub fn is_onnx(path: &Path) -> bool {
 /// Larger inputs do not steer shapes, and are not read before the model is compiled.
 const MAX_STEERING_BYTES: usize = 1 << 20;
 
-/// Imports the model in a file. Where shapes depend on the values of inputs, those given in `specs` are read.
-pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph, Failure> {
+/// Imports the model in a file, with the `sizes` in place of symbols. Where shapes depend on the values of inputs, those given in
+/// `specs` are read.
+pub fn load(session: &Session, path: &Path, specs: &[InputSpec], sizes: &[(String, i64)]) -> Result<Graph, Failure> {
     let file = display(path);
     let bytes = MappedFile::open(path).map_err(|e| match e {
         MapError::Open { source, .. } | MapError::Map { source, .. } => Failure::reading(&file, &source),
@@ -48,6 +50,7 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph
     let options = ImportOptions {
         folder: path.parent(),
         values: Some(&values),
+        sizes,
     };
     let bytes: BytesOwner = Arc::new(bytes);
     // A file that cannot be read is why its input's value is not known.
@@ -62,6 +65,38 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph
         session.console.note(&text);
     }
     Ok(imported.graph)
+}
+
+/// The sizes of a model's symbols that break an assumption of its graph, if the inputs given do: two extents that have to be equal
+/// unless one is 1, which only an import for these sizes knows to broadcast.
+pub fn breaking(session: &Session, graph: &Graph, specs: &[InputSpec]) -> Result<Option<Vec<(String, i64)>>, Failure> {
+    if graph.guards().is_empty() {
+        return Ok(None);
+    }
+    let declared = declared(graph);
+    let mut shapes: Vec<Vec<usize>> = Vec::with_capacity(declared.len());
+    for (name, ty) in &declared {
+        let fixed = || ty.shape.iter().map(|e| usize::try_from(e.as_const()?).ok()).collect();
+        let given = specs.iter().find(|(n, _)| n == name);
+        let read = given.and_then(|(_, source)| read_source(session, source, name, Some(ty.dtype)));
+        let shape: Option<Vec<usize>> = match read {
+            Some(tensor) => Some(tensor?.shape().to_vec()),
+            None => fixed(),
+        };
+        let Some(shape) = shape else { return Ok(None) };
+        shapes.push(shape);
+    }
+    let types = declared.iter().zip(&shapes);
+    let types: Vec<(DType, &[usize])> = types.map(|((_, ty), shape)| (ty.dtype, shape.as_slice())).collect();
+    if !matches!(bind_symbols(graph, &types, &[]), Err(BindError::Guard { .. })) {
+        return Ok(None);
+    }
+    let extents = declared.iter().map(|(_, ty)| ty.shape.as_slice());
+    Ok(Some(named_extents(
+        graph.symbols(),
+        extents,
+        shapes.iter().map(Vec::as_slice),
+    )))
 }
 
 fn failure(file: &str, error: &ImportError) -> Failure {

@@ -165,7 +165,7 @@ fn write_totals(out: &mut String, plan: &tlc_ir::Plan, predicted: &Prediction) -
     Ok(())
 }
 
-fn parts_of(m: &DeviceMemory) -> [(&'static str, u64); 6] {
+fn parts_of(m: &DeviceMemory) -> [(&'static str, u64); 7] {
     [
         ("inputs", m.inputs),
         ("states", m.states),
@@ -173,6 +173,7 @@ fn parts_of(m: &DeviceMemory) -> [(&'static str, u64); 6] {
         ("constants", m.constants),
         ("kept", m.kept),
         ("arena", m.arena),
+        ("scratch", m.scratch),
     ]
 }
 

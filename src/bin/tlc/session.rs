@@ -161,9 +161,12 @@ impl Session {
     pub fn model_for(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<Model, Failure> {
         let (file, graph) = match is_onnx(&args.model) {
             true => self.onnx_graph(args, inputs)?,
-            false => self.text_graph(args)?,
+            false => {
+                let (file, graph) = self.text_graph(args)?;
+                let graph = specialize(&graph, &self.global.sets, &file)?;
+                (file, graph)
+            }
         };
-        let graph = specialize(&graph, &self.global.sets, &file)?;
         let errors = verify(&graph);
         if !errors.is_empty() {
             let reports = errors
@@ -176,7 +179,18 @@ impl Session {
 
     fn onnx_graph(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<(String, Graph), Failure> {
         let file = display(&args.model);
-        let graph = onnx::load(self, &args.model, inputs)?;
+        let graph = onnx::load(self, &args.model, inputs, &[])?;
+        // Where sizes break an assumption of the graph for any sizes, there may be a graph for them.
+        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes).ok();
+        let sets = &self.global.sets;
+        let graph = match specialize(&graph, sets, &file) {
+            Ok(graph) => match onnx::breaking(self, &graph, inputs)? {
+                Some(sizes) => exact(&[sets.as_slice(), &sizes].concat()).unwrap_or(graph),
+                None => graph,
+            },
+            Err(e) if e.code == Some(Code::Invalid) => exact(sets).ok_or(e)?,
+            Err(e) => return Err(e),
+        };
         match &args.graph {
             Some(name) if name.strip_prefix('@').unwrap_or(name) != graph.name => {
                 let message = format!("no graph @{name}; expected @{}", graph.name);
