@@ -58,7 +58,17 @@ fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
-fn random_products_of_sixteen_bits_have_the_same_bits_at_three_schedules() {
+fn products_in_tf32_have_the_same_bits_at_three_schedules() {
+    same_bits("tensor_cores::children::in_tf32");
+}
+
+#[test]
+fn operands_are_rounded_to_tf32_by_nearest() {
+    simulated("tensor_cores::children::operands_are_rounded_to_the_nearest", &[]);
+}
+
+#[test]
+fn random_products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::random");
 }
 

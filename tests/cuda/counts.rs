@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use tlc::{CompileOptions, Device, HostTensor, Scalar, compile_ir};
+use tlc::{CompileOptions, Device, HostTensor, Precision, Scalar, compile_ir};
 use tlc_ir::text::{no_data, parse_graph};
 
 use crate::child::simulated;
@@ -24,6 +24,8 @@ struct Counted {
     instructions: Option<u64>,
     /// How many products are added up, and the most instructions of a thread for a thousand of them.
     products: Option<[u64; 2]>,
+    /// How exactly products are computed.
+    precision: Precision,
 }
 
 /// Instructions that a thread of an elementwise kernel may need before it accesses anything.
@@ -43,6 +45,7 @@ const COUNTED: &[Counted] = &[
         // Two loads, a store, four additions, and five.
         instructions: Some(120),
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "adam",
@@ -76,6 +79,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "softmax",
@@ -96,6 +100,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "sum of rows",
@@ -108,6 +113,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "sum of columns",
@@ -120,6 +126,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "sum of all",
@@ -132,6 +139,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "transposition",
@@ -145,6 +153,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "product",
@@ -158,6 +167,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([256 * 256 * 256, 1250]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "product f16",
@@ -170,6 +180,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([256 * 256 * 256, 100]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "product bf16, turned",
@@ -183,6 +194,33 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([256 * 256 * 256, 110]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "product tf32",
+        text: "graph @product(%x: f32[256, 256], %y: f32[256, 256]) {
+           %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 300,
+        conflicts: 0,
+        instructions: None,
+        products: Some([256 * 256 * 256, 230]),
+        precision: Precision::Tf32,
+    },
+    Counted {
+        name: "product tf32, turned",
+        text: "graph @product(%x: f32[256, 256], %y: f32[256, 256]) {
+           %0 = einsum %x, %y {ba,cb->ac} : f32[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 300,
+        conflicts: 0,
+        instructions: None,
+        products: Some([256 * 256 * 256, 230]),
+        precision: Precision::Tf32,
     },
     Counted {
         name: "layer f16",
@@ -201,6 +239,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([200 * 512 * 256, 130]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "dequantized f16",
@@ -219,6 +258,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([64 * 512 * 256, 140]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "attention",
@@ -251,6 +291,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
 ];
 
@@ -388,6 +429,7 @@ mod children {
             .collect();
         let options = CompileOptions {
             device: Device::cuda(0),
+            precision: counted.precision,
             ..CompileOptions::default()
         };
         let executable = compile_ir(&graph, &options).expect("an executable");
