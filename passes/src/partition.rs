@@ -1,7 +1,9 @@
 //! A graph divided into clusters: what clustering decides, as data.
 
-use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
+use tlc_ir::kernel::SHARED_ALIGNMENT;
+use tlc_ir::target::GPU_ACCESS_BYTES;
+use tlc_ir::{DType, NodeId, Precision};
 
 use crate::contraction::MatrixProduct;
 use crate::emitters::EmitterChoice;
@@ -78,6 +80,66 @@ pub struct Attention {
     pub features: [i64; 2],
     /// Rows of a block.
     pub rows: i64,
+    /// How warps multiply, if they do by matrix instructions: both contractions then.
+    pub matrices: Option<Matrices>,
+}
+
+/// How the warps of an attention multiply: a warp has 16 rows of a block's tiles, and of their columns all or one of two halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Matrices {
+    /// Dtype of all operands, in shared memory as well.
+    pub dtype: DType,
+    /// How exactly they are multiplied.
+    pub precision: Precision,
+    /// Warps side by side.
+    pub across: i64,
+    /// Elements that the first contraction sums, and elements of a row of the result, with what fills up the last instruction.
+    pub features: [i64; 2],
+}
+
+impl Matrices {
+    /// Rows of a warp, and steps that go with one instruction or two.
+    pub const ROWS: i64 = 16;
+
+    /// The form for such features.
+    pub fn new(dtype: DType, precision: Precision, [summed, width]: [i64; 2]) -> Matrices {
+        let whole = |n: i64, of: i64| (n + of - 1) / of * of;
+        let across = if width > Self::ROWS { 2 } else { 1 };
+        Matrices {
+            dtype,
+            precision,
+            across,
+            features: [whole(summed, Self::ROWS), whole(width, Self::ROWS * across)],
+        }
+    }
+
+    /// Elements that one access moves.
+    pub fn together(&self) -> i64 {
+        GPU_ACCESS_BYTES / self.dtype.bytes() as i64
+    }
+
+    /// Distance between the rows of queries, of keys, of values, of scores and of weights in shared memory, each so that what warps read
+    /// or write together lies in different banks: rows of `ldmatrix` an odd number of 16 bytes apart, those of 32-bit elements that
+    /// are read across, and of scores, which a warp writes in pairs, an odd number of 32 bytes.
+    pub fn strides(&self) -> [i64; 5] {
+        let gap = self.together();
+        let [summed, width] = self.features;
+        [
+            summed + gap,
+            summed + gap,
+            width + 8,
+            Attention::KEYS + 8,
+            Attention::KEYS + gap,
+        ]
+    }
+
+    /// Bytes that the threads of a block share.
+    pub fn shared_bytes(&self, rows: i64) -> i64 {
+        let [query, key, value, score, weight] = self.strides();
+        let held = rows * query + Attention::KEYS * key.max(value) + rows * weight;
+        // Scores and what rows are scaled by are f32.
+        held * self.dtype.bytes() as i64 + (rows * score + rows) * 4 + 5 * SHARED_ALIGNMENT
+    }
 }
 
 impl Attention {

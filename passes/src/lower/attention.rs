@@ -11,9 +11,13 @@
 //!   results out
 //! ```
 //!
+//! Where matrix instructions take the operands, warps multiply both tiles: see [`warps`].
+//!
 //! A row's weights are divided by the sum so far, and its result so far is scaled by what that sum has grown by, so that it is
 //! an average of values all along: nothing overflows that would not overflow behind a whole softmax. Rows that have seen no key but
 //! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax.
+
+mod warps;
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{Monoid, Shape};
@@ -25,7 +29,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, flat_index, is_source, moves_only};
 use crate::cluster::Cluster;
-use crate::partition::Attention;
+use crate::partition::{Attention, Matrices};
 
 /// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
 const BLOCK: usize = 0;
@@ -40,9 +44,18 @@ pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root:
     // Loops over keys may be empty, and what they read lies outside then.
     lo.may_not_run = true;
     let mut blocks = Blocks::new(lo, form);
-    blocks.begin();
-    blocks.tiles();
-    blocks.end();
+    match &form.matrices {
+        None => {
+            blocks.begin();
+            blocks.tiles();
+            blocks.end();
+        }
+        Some(matrices) => {
+            blocks.begin_by_warps(matrices);
+            blocks.tiles_by_warps(matrices);
+            blocks.end_by_warps(matrices);
+        }
+    }
     blocks.nest()
 }
 
@@ -51,12 +64,15 @@ struct Memories {
     queries: Memory,
     /// Keys, and later values.
     tile: Memory,
+    /// Scores, and where weights are of the same dtype, these.
     weights: Memory,
+    /// The weights as they are multiplied.
+    rounded: Memory,
     /// By row: what its result is scaled by.
     scale: Memory,
-    /// A thread's part of the results.
+    /// A thread's part of the results, or a warp's.
     results: Memory,
-    /// A thread's part of the scores.
+    /// A thread's part of the scores, or a warp's.
     scores: Memory,
     /// By row of a warp: the largest so far, and the sum.
     most: Memory,
@@ -69,9 +85,11 @@ struct Blocks<'a> {
     lo: Lowerer<'a>,
     form: &'a Attention,
     dtype: DType,
+    /// Dtype of operands in shared memory.
+    held: DType,
     memories: Memories,
-    /// Distances between rows in shared memory: queries, keys, values, weights.
-    strides: [i64; 4],
+    /// Distances between rows in shared memory: queries, keys, values, scores, weights.
+    strides: [i64; 5],
     block: VarId,
     /// The point of the scores that the block is at, but for rows and keys.
     entry: Index,
@@ -116,21 +134,43 @@ impl<'a> Blocks<'a> {
             rest = IndexExpr::floor_div(&rest, &shape[axis]).simplify(&lo);
         }
         let tile = lo.new_var(keys.ceil_div(Attention::KEYS), TILE);
-        let strides = Attention::strides(form.features);
-        let [query, key, value, weight] = strides;
+        let strides = match &form.matrices {
+            Some(matrices) => matrices.strides(),
+            None => {
+                let [query, key, value, weight] = Attention::strides(form.features);
+                [query, key, value, weight, weight]
+            }
+        };
+        let held = form.matrices.map_or(dtype, |m| m.dtype);
+        let [query, key, value, score, weight] = strides;
         let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
         let warp_rows = form.rows / Self::warps(form);
+        let (queries, keys_or_values, weights) = (
+            new(held, form.rows * query, Scope::Shared),
+            new(held, Attention::KEYS * key.max(value), Scope::Shared),
+            new(dtype, form.rows * score, Scope::Shared),
+        );
+        let (rounded, [result_part, score_part], scopes) = match &form.matrices {
+            Some(m) => {
+                let [_, result] = m.features;
+                let part = [result, Attention::KEYS].map(|columns| Matrices::ROWS * columns / m.across);
+                let rounded = new(held, form.rows * weight, Scope::Shared);
+                (rounded, part, [Scope::WarpFragment; 2])
+            }
+            None => {
+                let part = [value / Attention::PART_THREADS, Self::score_columns()];
+                let part = part.map(|columns| Attention::PART_ROWS * columns);
+                (weights, part, [Scope::Thread, Scope::Register])
+            }
+        };
         let memories = Memories {
-            queries: new(dtype, form.rows * query, Scope::Shared),
-            tile: new(dtype, Attention::KEYS * key.max(value), Scope::Shared),
-            weights: new(dtype, form.rows * weight, Scope::Shared),
+            queries,
+            tile: keys_or_values,
+            weights,
+            rounded,
             scale: new(dtype, form.rows, Scope::Shared),
-            results: new(
-                dtype,
-                Attention::PART_ROWS * value / Attention::PART_THREADS,
-                Scope::Thread,
-            ),
-            scores: new(dtype, Attention::PART_ROWS * Self::score_columns(), Scope::Register),
+            results: new(dtype, result_part, scopes[0]),
+            scores: new(dtype, score_part, scopes[1]),
             most: new(dtype, warp_rows, Scope::Thread),
             sum: new(dtype, warp_rows, Scope::Thread),
             lane: new(dtype, 2, Scope::Thread),
@@ -139,6 +179,7 @@ impl<'a> Blocks<'a> {
             lo,
             form,
             dtype,
+            held,
             memories,
             strides,
             block,
@@ -151,7 +192,10 @@ impl<'a> Blocks<'a> {
     }
 
     fn threads(form: &Attention) -> i64 {
-        form.rows / Attention::PART_ROWS * Attention::PART_THREADS
+        match &form.matrices {
+            Some(m) => form.rows / Matrices::ROWS * m.across * WARP_THREADS,
+            None => form.rows / Attention::PART_ROWS * Attention::PART_THREADS,
+        }
     }
 
     fn warps(form: &Attention) -> i64 {
@@ -314,7 +358,7 @@ impl<'a> Blocks<'a> {
         );
         let columns = (stretch + WARP_THREADS - 1) / WARP_THREADS;
         let extents = [(rows / warps, rows_bind), (columns, Bind::Unroll)];
-        let dtype = self.dtype;
+        let dtype = self.held;
         self.loops(extents, |this, [n, c]| {
             let row = warp + n * constant(warps);
             let column = lane + c * constant(WARP_THREADS);
@@ -325,7 +369,7 @@ impl<'a> Blocks<'a> {
             // To what the contraction computes in; wider types hold its values.
             let mut value = this.lo.convert(value, dtype);
             if let Some(read) = read {
-                let zero = this.number(0.0);
+                let zero = this.lo.constant(dtype.zero());
                 value = this.map(ScalarOp::Select, &[read, value, zero], LOOP);
             }
             let written = this.below(&column, &constant(stretch));
@@ -358,7 +402,13 @@ impl<'a> Blocks<'a> {
                 },
             );
         });
-        let (most, sum) = (self.memories.most, self.memories.sum);
+        self.begin_rows();
+        self.barrier(BLOCK);
+    }
+
+    /// Maxima and sums of nothing.
+    fn begin_rows(&mut self) {
+        let (form, most, sum) = (self.form, self.memories.most, self.memories.sum);
         self.warp_loop(BLOCK, |this, _| {
             this.thread_loop(TILE, WARP_THREADS, |this, _| {
                 this.loops([(form.rows / Self::warps(form), Bind::Unroll)], |this, [n]| {
@@ -368,7 +418,6 @@ impl<'a> Blocks<'a> {
                 });
             });
         });
-        self.barrier(BLOCK);
     }
 
     /// A loop over the warps of a block at a level; its body's statements are those of the level of tiles.
@@ -446,7 +495,7 @@ impl<'a> Blocks<'a> {
             weights,
             ..
         } = self.memories;
-        let (form, [query, key, _, weight]) = (self.form, self.strides);
+        let (form, [query, key, _, weight, _]) = (self.form, self.strides);
         let (rows, columns) = (Attention::PART_ROWS, Self::score_columns());
         let (down, across) = Self::part(thread);
         let next = constant(Attention::PART_THREADS);
@@ -462,26 +511,35 @@ impl<'a> Blocks<'a> {
             let (left, right) = (this.load(queries, left, LOOP), this.load(tile, right, LOOP));
             this.multiply_add(left, right, (scores, r * constant(columns) + c));
         });
-        let (first_row, all_rows, all_keys) = (self.first_row.clone(), self.rows.clone(), self.keys.clone());
         self.loops([(rows, Bind::Unroll), (columns, Bind::Unroll)], |this, [r, c]| {
             let (row, column) = (down + r.clone(), across + c.clone() * next);
-            let (i, j) = (first_row + row.clone(), first_key.clone() + column.clone());
-            let (rows_known, keys_known) = (this.below(&i, &all_rows), this.below(&j, &all_keys));
-            let mask = this.both(rows_known, keys_known);
             let score = this.load(scores, r * constant(columns) + c, LOOP);
-            let point = this.point(&i, &j);
-            for mask in [None, mask] {
-                let key = (form.scores, point.clone(), mask);
-                this.lo.levels[LOOP].memo.insert(key, score);
-            }
-            let mut value = this.lo.value_of(form.masked, &point, mask);
-            // Behind the last key nothing is seen.
-            if let Some(known) = keys_known {
-                let lowest = this.number(f64::NEG_INFINITY);
-                value = this.map(ScalarOp::Select, &[known, value, lowest], LOOP);
-            }
+            let value = this.masked(score, &row, &column, first_key);
             this.store(weights, row * constant(weight) + column, value, None, LOOP);
         });
+    }
+
+    /// What the softmax is taken of, where the sum of the first contraction is a score at a row and a column of a tile.
+    fn masked(&mut self, score: ValueId, row: &IndexExpr, column: &IndexExpr, first_key: &IndexExpr) -> ValueId {
+        let (i, j) = (self.first_row.clone() + row.clone(), first_key.clone() + column.clone());
+        let (all_rows, all_keys) = (self.rows.clone(), self.keys.clone());
+        let (rows_known, keys_known) = (self.below(&i, &all_rows), self.below(&j, &all_keys));
+        let mask = self.both(rows_known, keys_known);
+        let score = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
+        let point = self.point(&i, &j);
+        for mask in [None, mask] {
+            let key = (self.form.scores, point.clone(), mask);
+            self.lo.levels[LOOP].memo.insert(key, score);
+        }
+        let value = self.lo.value_of(self.form.masked, &point, mask);
+        // Behind the last key nothing is seen.
+        match keys_known {
+            Some(known) => {
+                let lowest = self.number(f64::NEG_INFINITY);
+                self.map(ScalarOp::Select, &[known, value, lowest], LOOP)
+            }
+            None => value,
+        }
     }
 
     /// Adds a product to an element of a thread's own.
@@ -496,13 +554,14 @@ impl<'a> Blocks<'a> {
         let warp_rows = self.form.rows / Self::warps(self.form);
         let Memories {
             weights,
+            rounded,
             scale,
             most,
             sum,
             lane,
             ..
         } = self.memories;
-        let stride = self.strides[3];
+        let ([_, _, _, stride, rounded_stride], operands) = (self.strides, self.held);
         let [first, second] = [constant(0), constant(1)];
         let each = self.lo.new_var(constant(warp_rows), TILE);
         let row = warp.clone() * constant(warp_rows) + each.into();
@@ -553,9 +612,10 @@ impl<'a> Blocks<'a> {
             let part = this.map(ScalarOp::Select, &[unseen, zero, part], THREAD);
             let power = this.load(lane, second.clone(), THREAD);
             let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
+            let weight = this.lo.convert(weight, operands);
             this.store(
-                weights,
-                row.clone() * constant(stride) + t.clone(),
+                rounded,
+                row.clone() * constant(rounded_stride) + t.clone(),
                 weight,
                 None,
                 THREAD,
@@ -577,7 +637,7 @@ impl<'a> Blocks<'a> {
         let Memories {
             tile, weights, results, ..
         } = self.memories;
-        let [_, _, value, weight] = self.strides;
+        let [_, _, value, weight, _] = self.strides;
         let (rows, columns) = (Attention::PART_ROWS, self.result_columns());
         let (down, across) = Self::part(&thread);
         let extents = [
@@ -607,13 +667,11 @@ impl<'a> Blocks<'a> {
         });
     }
 
-    /// What is behind the loop over tiles of keys.
-    fn end(&mut self) {
-        let (form, threads) = (self.form, Self::threads(self.form));
+    /// What rows are scaled by in the end.
+    fn end_rows(&mut self) {
+        let form = self.form;
         let warp_rows = form.rows / Self::warps(form);
-        let Memories {
-            scale, sum, results, ..
-        } = self.memories;
+        let Memories { scale, sum, .. } = self.memories;
         let keys = self.keys.clone();
         self.warp_loop(BLOCK, |this, warp| {
             this.thread_loop(TILE, WARP_THREADS, |this, t| {
@@ -635,6 +693,13 @@ impl<'a> Blocks<'a> {
             });
         });
         self.barrier(BLOCK);
+    }
+
+    /// What is behind the loop over tiles of keys.
+    fn end(&mut self) {
+        self.end_rows();
+        let (form, threads) = (self.form, Self::threads(self.form));
+        let results = self.memories.results;
         let graph = self.lo.graph;
         let result = form.result;
         let ty = graph.ty(result).clone();
