@@ -241,7 +241,7 @@ impl<'d> Placement<'d> {
 
     /// The devices of the values of a loop's body.
     pub fn inside(&self, body: &Graph) -> Placement<'d> {
-        place(body, self.devices, self.place)
+        place(body, self.devices, self.place).with_precision(self.precision)
     }
 
     fn pick(&self, number: u64) -> DeviceId {

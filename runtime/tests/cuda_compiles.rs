@@ -39,8 +39,11 @@ struct GpuKernel {
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
-    let devices = Devices::new(host, [gpu]);
-    let compiled = compile(&case.graph, &Options::new(devices)).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let options = Options {
+        precision: case.precision,
+        ..Options::new(Devices::new(host, [gpu]))
+    };
+    let compiled = compile(&case.graph, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let Planned { plan, values, .. } = &compiled.planned;
     let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
         Step::Launch(l) => Some(l),

@@ -223,6 +223,32 @@ const COUNTED: &[Counted] = &[
         precision: Precision::Tf32,
     },
     Counted {
+        name: "32 products f16",
+        text: "graph @product(%x: f16[32, 256, 128], %y: f16[32, 128, 256]) {
+           %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : f32[32, 256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 200,
+        conflicts: 0,
+        instructions: None,
+        products: Some([32 * 256 * 128 * 256, 90]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "40 products f16",
+        text: "graph @product(%x: f16[40, 256, 128], %y: f16[40, 128, 256]) {
+           %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : f32[40, 256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+        products: Some([40 * 256 * 128 * 256, 70]),
+        precision: Precision::Exact,
+    },
+    Counted {
         name: "layer f16",
         text: "graph @layer(%x: f16[200, 512], %w: f16[256, 512], %b: f16[256], %r: f16[200, 256]) {
            %0 = einsum %x, %w {ab,cb->ac; acc=f32} : f32[200, 256]
@@ -259,6 +285,60 @@ const COUNTED: &[Counted] = &[
         instructions: None,
         products: Some([64 * 512 * 256, 140]),
         precision: Precision::Exact,
+    },
+    Counted {
+        name: "attention f16",
+        text: "graph @attention(%q: f16[2, 128, 64], %k: f16[2, 128, 64], %v: f16[2, 128, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f16[2, 128, 128]
+           %c = const 0.125 : f16[]
+           %c1 = expand %c : f16[2, 128, 128]
+           %x = mul %s, %c1 : f16[2, 128, 128]
+           %wide = convert %x : f32[2, 128, 128]
+           %max = reduce max %wide {axes=[2]} : f32[2, 128]
+           %max1 = reshape %max : f32[2, 128, 1]
+           %max2 = expand %max1 : f32[2, 128, 128]
+           %away = sub %wide, %max2 : f32[2, 128, 128]
+           %power = exp %away : f32[2, 128, 128]
+           %sum = reduce add %power {axes=[2]} : f32[2, 128]
+           %sum1 = reshape %sum : f32[2, 128, 1]
+           %sum2 = expand %sum1 : f32[2, 128, 128]
+           %p = div %power, %sum2 : f32[2, 128, 128]
+           %r = convert %p : f16[2, 128, 128]
+           %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[2, 128, 64]
+           return %y
+         }",
+        kernels: 1,
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+        products: Some([2 * 2 * 128 * 128 * 64, 9999]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "attention tf32",
+        text: "graph @attention(%q: f32[2, 128, 64], %k: f32[2, 128, 64], %v: f32[2, 128, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f32[2, 128, 128]
+           %c = const 0.125 : f32[]
+           %c1 = expand %c : f32[2, 128, 128]
+           %x = mul %s, %c1 : f32[2, 128, 128]
+           %max = reduce max %x {axes=[2]} : f32[2, 128]
+           %max1 = reshape %max : f32[2, 128, 1]
+           %max2 = expand %max1 : f32[2, 128, 128]
+           %away = sub %x, %max2 : f32[2, 128, 128]
+           %power = exp %away : f32[2, 128, 128]
+           %sum = reduce add %power {axes=[2]} : f32[2, 128]
+           %sum1 = reshape %sum : f32[2, 128, 1]
+           %sum2 = expand %sum1 : f32[2, 128, 128]
+           %p = div %power, %sum2 : f32[2, 128, 128]
+           %y = einsum %p, %v {abd,adc->abc; acc=f32} : f32[2, 128, 64]
+           return %y
+         }",
+        kernels: 1,
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+        products: Some([2 * 2 * 128 * 128 * 64, 9999]),
+        precision: Precision::Tf32,
     },
     Counted {
         name: "attention",

@@ -11,13 +11,14 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Monoid, Semiring, Shape};
 use tlc_ir::index::IndexExpr;
+use tlc_ir::kernel::contract::converts_exactly;
 use tlc_ir::target::{Gpu, Support};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
 use super::output_values;
 use crate::access::{Index, Variables, moves_only, view_index};
 use crate::devices::Placement;
-use crate::partition::{Attention, ClusterKind, Clusters, Matrices};
+use crate::partition::{Attention, AttentionForm, ClusterKind, Clusters, Matrices, SingleRow};
 use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage};
 
 /// Rows of a block, the most first.
@@ -47,7 +48,10 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
         let made = found.form(graph, gpu, placement.precision()).and_then(|form| {
             let reason = FusionReason::Attention {
                 rows: form.rows,
-                operands: form.matrices.map(|m| (m.dtype, m.precision)),
+                operands: match &form.form {
+                    AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
+                    AttentionForm::Threads | AttentionForm::Row(_) => None,
+                },
             };
             found.merge(placement, clusters, users, form)?;
             Ok(reason)
@@ -173,9 +177,6 @@ impl Found {
         let multiplied = by_matrices(&operands.collect::<Vec<_>>(), dtype, precision);
         // Threads multiply what the softmax is of, and do not round it before.
         let rounded = first.dtype != dtype || graph.ty(self.weights).dtype != dtype;
-        if rounded && multiplied.is_none() {
-            return Err(AttentionRefusal::Dtype);
-        }
         let (axes, keys) = (
             first.output.len(),
             *first.output.last().ok_or(AttentionRefusal::Contraction)?,
@@ -185,7 +186,6 @@ impl Found {
         let query = 1 - key;
         let is_rows = |l: &u16| first.inputs[query].contains(l) && !first.inputs[key].contains(l);
         let row_axis = first.output[..axes - 1].iter().rposition(is_rows);
-        let row_axis = row_axis.ok_or(AttentionRefusal::Contraction)?;
         let summed: Vec<u16> = first.summed();
         let both = |l: &u16| first.inputs.iter().all(|i| i.contains(l));
         if first.inputs[query].contains(&keys) || summed.len() != 1 || !summed.iter().all(both) {
@@ -203,7 +203,7 @@ impl Found {
         let kept = weights[..weights.len() - 1].iter().all(|l| second.output.contains(l));
         if weights.last() != Some(&column)
             || !values.contains(&column)
-            || values.contains(&weights[row_axis])
+            || row_axis.is_some_and(|axis| values.contains(&weights[axis]))
             || !second.output.contains(&feature)
             || !kept
         {
@@ -216,37 +216,7 @@ impl Found {
             constant(extent(&second, feature)).ok_or(AttentionRefusal::Features)?,
         ];
         let shape = &graph.ty(self.scores).shape;
-        let most = shape[row_axis].interval(graph).hi;
-        if most < ROWS[ROWS.len() - 1] {
-            return Err(AttentionRefusal::FewRows { rows: most });
-        }
-        let wanted = |rows: &&i64| **rows == ROWS[ROWS.len() - 1] || **rows <= most;
-        let of_rows = |bytes: &dyn Fn(i64) -> i64| {
-            let fits = |rows: &i64| bytes(*rows) <= gpu.shared_bytes;
-            ROWS.iter().filter(wanted).copied().find(fits)
-        };
-        let matrices = multiplied.map(|(dtype, precision)| Matrices::new(dtype, precision, features));
-        let matrices = matrices.filter(|m| {
-            let products = [
-                [Matrices::ROWS, Attention::KEYS / m.across, m.features[0]],
-                [Matrices::ROWS, m.features[1] / m.across, Attention::KEYS],
-            ];
-            let native = |[rows, columns, _]: [i64; 3]| {
-                let extents = [rows, columns, Matrices::ROWS];
-                gpu.emitter.contract([m.dtype; 2], dtype, m.precision, extents) == Support::Native
-            };
-            products.into_iter().all(native)
-        });
-        let by_warps = matrices.and_then(|m| Some((of_rows(&|rows| m.shared_bytes(rows))?, Some(m))));
-        if by_warps.is_none() && rounded {
-            return Err(AttentionRefusal::Dtype);
-        }
-        let by_threads = || {
-            let bytes = |rows| Attention::shared_elements(rows, features) * dtype.bytes() as i64;
-            Some((of_rows(&bytes)?, None))
-        };
-        let (rows, matrices) = by_warps.or_else(by_threads).ok_or(AttentionRefusal::Features)?;
-        Ok(Attention {
+        let found = |row_axis, rows, form| Attention {
             scores: self.scores,
             masked: self.masked,
             result: self.result,
@@ -255,8 +225,62 @@ impl Found {
             row_axis,
             features,
             rows,
-            matrices,
-        })
+            form,
+        };
+        let most = row_axis.map_or(1, |axis| shape[axis].interval(graph).hi);
+        if most == 1 {
+            // Keys and values go to shared memory as they are stored, if that is as one type.
+            let [key, value] = [first.operands[key], second.operands[1 - self.side]].map(|o| graph.ty(o).dtype);
+            let stored = if key == value && converts_exactly(key, dtype) {
+                key
+            } else {
+                dtype
+            };
+            let form = SingleRow::new(stored, features, gpu.shared_bytes).ok_or(AttentionRefusal::Features)?;
+            return Ok(found(None, 1, AttentionForm::Row(form)));
+        }
+        let fewest = if multiplied.is_some() { 2 } else { ROWS[ROWS.len() - 1] };
+        if most < fewest {
+            return Err(AttentionRefusal::FewRows { rows: most });
+        }
+        let wanted = |rows: &&i64| **rows == ROWS[ROWS.len() - 1] || **rows <= most;
+        let of_rows = |bytes: &dyn Fn(i64) -> i64| {
+            let fits = |rows: &i64| bytes(*rows) <= gpu.shared_bytes;
+            ROWS.iter().filter(wanted).copied().find(fits)
+        };
+        let native = |m: &Matrices| {
+            let [summed, width] = m.features;
+            [[m.keys / m.across, summed], [width / m.across, m.keys]]
+                .iter()
+                .all(|[columns, steps]| {
+                    let extents = [Matrices::ROWS, *columns, Matrices::ROWS];
+                    let whole = steps % Matrices::ROWS == 0;
+                    whole && gpu.emitter.contract([m.dtype; 2], dtype, m.precision, extents) == Support::Native
+                })
+        };
+        // More rows share what is read; more keys at a time are less to be combined.
+        let by_warps = multiplied.and_then(|(dtype, precision)| {
+            let forms = [1, 2].map(|times| Matrices::new(dtype, precision, times * Attention::KEYS, features));
+            let made = forms
+                .into_iter()
+                .filter(native)
+                .filter_map(|m| Some((of_rows(&|rows| m.shared_bytes(rows))?, m)));
+            // Of those with as many rows the last, which has more keys.
+            let best = made.max_by_key(|(rows, _)| *rows);
+            best.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
+        });
+        if by_warps.is_none() && rounded {
+            return Err(AttentionRefusal::Dtype);
+        }
+        if by_warps.is_none() && most < ROWS[ROWS.len() - 1] {
+            return Err(AttentionRefusal::FewRows { rows: most });
+        }
+        let by_threads = || {
+            let bytes = |rows| Attention::shared_elements(rows, features) * dtype.bytes() as i64;
+            Some((of_rows(&bytes)?, AttentionForm::Threads))
+        };
+        let (rows, form) = by_warps.or_else(by_threads).ok_or(AttentionRefusal::Features)?;
+        Ok(found(row_axis, rows, form))
     }
 
     /// Makes one cluster of those that compute the values.

@@ -11,12 +11,17 @@
 //!   results out
 //! ```
 //!
-//! Where matrix instructions take the operands, warps multiply both tiles: see [`warps`].
+//! Where matrix instructions take the operands, warps multiply both tiles: see [`warps`]. Of a single row the threads share the keys:
+//! see [`row`].
 //!
 //! A row's weights are divided by the sum so far, and its result so far is scaled by what that sum has grown by, so that it is
 //! an average of values all along: nothing overflows that would not overflow behind a whole softmax. Rows that have seen no key but
 //! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax.
+//!
+//! One thing differs from a whole softmax: a weight that is zero in the end, but of which no single tile made it zero, is that of a finite
+//! number until then, so that an infinite value under it gives an infinity, and not NaN, which zero times infinity is.
 
+mod row;
 mod warps;
 
 use smallvec::SmallVec;
@@ -29,7 +34,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, flat_index, is_source, moves_only};
 use crate::cluster::Cluster;
-use crate::partition::{Attention, Matrices};
+use crate::partition::{Attention, AttentionForm, Matrices};
 
 /// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
 const BLOCK: usize = 0;
@@ -44,13 +49,14 @@ pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root:
     // Loops over keys may be empty, and what they read lies outside then.
     lo.may_not_run = true;
     let mut blocks = Blocks::new(lo, form);
-    match &form.matrices {
-        None => {
+    match &form.form {
+        AttentionForm::Threads => {
             blocks.begin();
             blocks.tiles();
             blocks.end();
         }
-        Some(matrices) => {
+        AttentionForm::Row(row) => blocks.row(row),
+        AttentionForm::Warps(matrices) => {
             blocks.begin_by_warps(matrices);
             blocks.tiles_by_warps(matrices);
             blocks.end_by_warps(matrices);
@@ -66,7 +72,7 @@ struct Memories {
     tile: Memory,
     /// Scores, and where weights are of the same dtype, these.
     weights: Memory,
-    /// The weights as they are multiplied.
+    /// The weights as they are multiplied; of a single row parts of its result, and what each warp has of the maximum and of the sum.
     rounded: Memory,
     /// By row: what its result is scaled by.
     scale: Memory,
@@ -115,9 +121,10 @@ impl<'a> Blocks<'a> {
         let graph = lo.graph;
         let dtype = graph.ty(form.masked).dtype;
         let shape: Shape = graph.ty(form.scores).shape.clone();
-        let (rows, keys) = (shape[form.row_axis].clone(), shape[shape.len() - 1].clone());
+        let keys = shape[shape.len() - 1].clone();
+        let rows = form.row_axis.map_or(IndexExpr::ONE, |axis| shape[axis].clone());
         let row_blocks = rows.ceil_div(form.rows);
-        let outer = (0..shape.len() - 1).filter(|a| *a != form.row_axis);
+        let outer = (0..shape.len() - 1).filter(|a| Some(*a) != form.row_axis);
         let outer: Vec<usize> = outer.collect();
         let all = IndexExpr::product(outer.iter().map(|&a| &shape[a])) * row_blocks.clone();
         let block = lo.new_var(all, BLOCK);
@@ -133,31 +140,43 @@ impl<'a> Blocks<'a> {
             };
             rest = IndexExpr::floor_div(&rest, &shape[axis]).simplify(&lo);
         }
-        let tile = lo.new_var(keys.ceil_div(Attention::KEYS), TILE);
-        let strides = match &form.matrices {
-            Some(matrices) => matrices.strides(),
-            None => {
+        let tile = lo.new_var(keys.ceil_div(form.keys()), TILE);
+        let (strides, held) = match &form.form {
+            AttentionForm::Warps(matrices) => (matrices.strides(), matrices.dtype),
+            AttentionForm::Row(row) => (row::strides(row, form.features), row.dtype),
+            AttentionForm::Threads => {
                 let [query, key, value, weight] = Attention::strides(form.features);
-                [query, key, value, weight, weight]
+                ([query, key, value, weight, weight], dtype)
             }
         };
-        let held = form.matrices.map_or(dtype, |m| m.dtype);
         let [query, key, value, score, weight] = strides;
         let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
-        let warp_rows = form.rows / Self::warps(form);
+        let warp_rows = match &form.form {
+            AttentionForm::Row(_) => 1,
+            _ => form.rows / Self::warps(form),
+        };
+        let queries_held = match &form.form {
+            AttentionForm::Row(_) => dtype,
+            _ => held,
+        };
         let (queries, keys_or_values, weights) = (
-            new(held, form.rows * query, Scope::Shared),
-            new(held, Attention::KEYS * key.max(value), Scope::Shared),
+            new(queries_held, form.rows * query, Scope::Shared),
+            new(held, form.keys() * key.max(value), Scope::Shared),
             new(dtype, form.rows * score, Scope::Shared),
         );
-        let (rounded, [result_part, score_part], scopes) = match &form.matrices {
-            Some(m) => {
+        let (rounded, [result_part, score_part], scopes) = match &form.form {
+            AttentionForm::Warps(m) => {
                 let [_, result] = m.features;
-                let part = [result, Attention::KEYS].map(|columns| Matrices::ROWS * columns / m.across);
+                let part = [result, m.keys].map(|columns| Matrices::ROWS * columns / m.across);
                 let rounded = new(held, form.rows * weight, Scope::Shared);
                 (rounded, part, [Scope::WarpFragment; 2])
             }
-            None => {
+            AttentionForm::Row(row) => {
+                let warps = row.threads / WARP_THREADS;
+                let parts = new(dtype, row.groups * form.features[1] + 2 * warps, Scope::Shared);
+                (parts, [1, row::together(row, form.features)], [Scope::Thread; 2])
+            }
+            AttentionForm::Threads => {
                 let part = [value / Attention::PART_THREADS, Self::score_columns()];
                 let part = part.map(|columns| Attention::PART_ROWS * columns);
                 (weights, part, [Scope::Thread, Scope::Register])
@@ -168,12 +187,18 @@ impl<'a> Blocks<'a> {
             tile: keys_or_values,
             weights,
             rounded,
-            scale: new(dtype, form.rows, Scope::Shared),
+            scale: match &form.form {
+                AttentionForm::Row(_) => new(dtype, 1, Scope::Thread),
+                _ => new(dtype, form.rows, Scope::Shared),
+            },
             results: new(dtype, result_part, scopes[0]),
             scores: new(dtype, score_part, scopes[1]),
             most: new(dtype, warp_rows, Scope::Thread),
             sum: new(dtype, warp_rows, Scope::Thread),
-            lane: new(dtype, 2, Scope::Thread),
+            lane: match &form.form {
+                AttentionForm::Row(_) => new(dtype, 2, Scope::Thread),
+                _ => new(dtype, 1 + form.keys() / WARP_THREADS, Scope::Thread),
+            },
         };
         Blocks {
             lo,
@@ -192,9 +217,10 @@ impl<'a> Blocks<'a> {
     }
 
     fn threads(form: &Attention) -> i64 {
-        match &form.matrices {
-            Some(m) => form.rows / Matrices::ROWS * m.across * WARP_THREADS,
-            None => form.rows / Attention::PART_ROWS * Attention::PART_THREADS,
+        match &form.form {
+            AttentionForm::Warps(m) => form.rows / Matrices::ROWS * m.across * WARP_THREADS,
+            AttentionForm::Row(row) => row.threads,
+            AttentionForm::Threads => form.rows / Attention::PART_ROWS * Attention::PART_THREADS,
         }
     }
 
@@ -307,7 +333,9 @@ impl<'a> Blocks<'a> {
     fn point(&self, row: &IndexExpr, key: &IndexExpr) -> Index {
         let mut point = self.entry.clone();
         let last = point.len() - 1;
-        point[self.form.row_axis] = row.clone();
+        if let Some(axis) = self.form.row_axis {
+            point[axis] = row.clone();
+        }
         point[last] = key.clone();
         point
     }
@@ -549,20 +577,22 @@ impl<'a> Blocks<'a> {
         self.store(memory, index, sum, None, LOOP);
     }
 
-    /// Turns the scores of a warp's rows into weights, a lane for each key of the tile.
+    /// Turns the scores of a warp's rows into weights, a lane for each key of the tile, or for every so many.
     fn softmax(&mut self, warp: &IndexExpr) {
         let warp_rows = self.form.rows / Self::warps(self.form);
         let Memories {
             weights,
             rounded,
             scale,
-            most,
             sum,
             lane,
             ..
         } = self.memories;
         let ([_, _, _, stride, rounded_stride], operands) = (self.strides, self.held);
-        let [first, second] = [constant(0), constant(1)];
+        let first = constant(0);
+        // A lane's keys, and where it holds what it has of them.
+        let own = (0..self.form.keys() / WARP_THREADS).map(|n| (constant(n * WARP_THREADS), constant(1 + n)));
+        let own: Vec<(IndexExpr, IndexExpr)> = own.collect();
         let each = self.lo.new_var(constant(warp_rows), TILE);
         let row = warp.clone() * constant(warp_rows) + each.into();
         let outside = std::mem::take(&mut self.lo.levels[TILE]);
@@ -576,50 +606,41 @@ impl<'a> Blocks<'a> {
             this.lo.push(TILE, Stmt::Collective(Box::new(all)));
         };
         self.thread_loop(TILE, WARP_THREADS, |this, t| {
-            let score = this.load(weights, row.clone() * constant(stride) + t, THREAD);
-            this.store(lane, first.clone(), score, None, THREAD);
-            this.store(lane, second.clone(), score, None, THREAD);
+            let mut scores = Vec::new();
+            for (key, _) in &own {
+                let at = row.clone() * constant(stride) + key.clone() + t.clone();
+                scores.push(this.load(weights, at, THREAD));
+            }
+            this.store_combined(ScalarOp::Max, &scores, &own);
         });
         collective(self, Monoid::Max);
         self.thread_loop(TILE, WARP_THREADS, |this, _| {
-            let before = this.load(most, each.into(), THREAD);
             let tile = this.load(lane, first.clone(), THREAD);
-            let now = this.map(ScalarOp::Max, &[before, tile], THREAD);
-            // Where nothing has been seen yet there is nothing to subtract.
-            let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
-            let unseen = this.map(ScalarOp::Eq, &[now, lowest], THREAD);
-            let base = this.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
-            let score = this.load(lane, second.clone(), THREAD);
-            let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
-            let power = this.map(ScalarOp::Exp, &[power], THREAD);
-            let shrunk = this.map(ScalarOp::Sub, &[before, base], THREAD);
-            let shrunk = this.map(ScalarOp::Exp, &[shrunk], THREAD);
+            let (base, shrunk) = this.grown(tile, each.into());
+            let mut powers = Vec::new();
+            for (_, held) in &own {
+                let score = this.load(lane, held.clone(), THREAD);
+                let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
+                powers.push(this.map(ScalarOp::Exp, &[power], THREAD));
+            }
             let held = this.load(sum, each.into(), THREAD);
             let held = this.map(ScalarOp::Mul, &[held, shrunk], THREAD);
-            this.store(most, each.into(), now, None, THREAD);
             this.store(sum, each.into(), held, None, THREAD);
-            this.store(lane, first.clone(), power, None, THREAD);
-            this.store(lane, second.clone(), power, None, THREAD);
+            this.store_combined(ScalarOp::Add, &powers, &own);
         });
         collective(self, Monoid::Add);
         self.thread_loop(TILE, WARP_THREADS, |this, t| {
             let held = this.load(sum, each.into(), THREAD);
             let tile = this.load(lane, first.clone(), THREAD);
             let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
-            let (zero, one) = (this.number(0.0), this.number(1.0));
-            let unseen = this.map(ScalarOp::Eq, &[all, zero], THREAD);
-            let part = this.map(ScalarOp::Div, &[one, all], THREAD);
-            let part = this.map(ScalarOp::Select, &[unseen, zero, part], THREAD);
-            let power = this.load(lane, second.clone(), THREAD);
-            let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
-            let weight = this.lo.convert(weight, operands);
-            this.store(
-                rounded,
-                row.clone() * constant(rounded_stride) + t.clone(),
-                weight,
-                None,
-                THREAD,
-            );
+            let part = this.inverse(all);
+            for (key, held) in &own {
+                let power = this.load(lane, held.clone(), THREAD);
+                let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
+                let weight = this.lo.convert(weight, operands);
+                let at = row.clone() * constant(rounded_stride) + key.clone() + t.clone();
+                this.store(rounded, at, weight, None, THREAD);
+            }
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
             let lane = this.lo.index_value(&t, DType::I32);
             let none = this.lo.constant(DType::I32.zero());
@@ -629,6 +650,41 @@ impl<'a> Blocks<'a> {
         });
         let body = std::mem::replace(&mut self.lo.levels[TILE], outside).stmts;
         self.lo.push(TILE, around(each, Bind::Unroll, body));
+    }
+
+    /// Notes the largest score of a tile; returns what to subtract from its scores, and what the sum so far shrinks by.
+    fn grown(&mut self, tile: ValueId, row: IndexExpr) -> (ValueId, ValueId) {
+        let most = self.memories.most;
+        let before = self.load(most, row.clone(), THREAD);
+        let now = self.map(ScalarOp::Max, &[before, tile], THREAD);
+        // Where nothing has been seen yet there is nothing to subtract.
+        let (lowest, zero) = (self.number(f64::NEG_INFINITY), self.number(0.0));
+        let unseen = self.map(ScalarOp::Eq, &[now, lowest], THREAD);
+        let base = self.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
+        let shrunk = self.map(ScalarOp::Sub, &[before, base], THREAD);
+        let shrunk = self.map(ScalarOp::Exp, &[shrunk], THREAD);
+        self.store(most, row, now, None, THREAD);
+        (base, shrunk)
+    }
+
+    /// One divided by a sum of powers, or zero of no power.
+    fn inverse(&mut self, all: ValueId) -> ValueId {
+        let (zero, one) = (self.number(0.0), self.number(1.0));
+        let unseen = self.map(ScalarOp::Eq, &[all, zero], THREAD);
+        let part = self.map(ScalarOp::Div, &[one, all], THREAD);
+        self.map(ScalarOp::Select, &[unseen, zero, part], THREAD)
+    }
+
+    /// Stores what a lane has of each of its keys, and what that comes to, for the lanes to combine.
+    fn store_combined(&mut self, op: ScalarOp, values: &[ValueId], own: &[(IndexExpr, IndexExpr)]) {
+        let lane = self.memories.lane;
+        let all = values.iter().copied().reduce(|a, b| self.map(op, &[a, b], THREAD));
+        if let Some(all) = all {
+            self.store(lane, constant(0), all, None, THREAD);
+        }
+        for (value, (_, held)) in values.iter().zip(own) {
+            self.store(lane, held.clone(), *value, None, THREAD);
+        }
     }
 
     /// Scales a thread's results and adds those of a tile.
@@ -667,24 +723,28 @@ impl<'a> Blocks<'a> {
         });
     }
 
+    /// What a row is scaled by in the end, whose sum is there: one, or not a number where no key was seen. Of no keys at all the sum is zero.
+    fn whole(&mut self, row: IndexExpr, level: usize) -> ValueId {
+        let all = self.load(self.memories.sum, row, level);
+        let whole = self.map(ScalarOp::Div, &[all, all], level);
+        if self.keys.interval(&self.lo).lo >= 1 {
+            return whole;
+        }
+        let count = self.lo.index_value(&self.keys.clone(), DType::I64);
+        let (none, one) = (self.lo.constant(DType::I64.zero()), self.number(1.0));
+        let empty = self.map(ScalarOp::Eq, &[count, none], level);
+        self.map(ScalarOp::Select, &[empty, one, whole], level)
+    }
+
     /// What rows are scaled by in the end.
     fn end_rows(&mut self) {
         let form = self.form;
         let warp_rows = form.rows / Self::warps(form);
-        let Memories { scale, sum, .. } = self.memories;
-        let keys = self.keys.clone();
+        let scale = self.memories.scale;
         self.warp_loop(BLOCK, |this, warp| {
             this.thread_loop(TILE, WARP_THREADS, |this, t| {
                 this.loops([(warp_rows, Bind::Unroll)], |this, [n]| {
-                    // One, or not a number where no key was seen. Of no keys at all the sum is zero.
-                    let all = this.load(sum, n.clone(), LOOP);
-                    let mut whole = this.map(ScalarOp::Div, &[all, all], LOOP);
-                    if keys.interval(&this.lo).lo < 1 {
-                        let count = this.lo.index_value(&keys, DType::I64);
-                        let (none, one) = (this.lo.constant(DType::I64.zero()), this.number(1.0));
-                        let empty = this.map(ScalarOp::Eq, &[count, none], LOOP);
-                        whole = this.map(ScalarOp::Select, &[empty, one, whole], LOOP);
-                    }
+                    let whole = this.whole(n.clone(), LOOP);
                     let lane = this.lo.index_value(&t, DType::I32);
                     let none = this.lo.constant(DType::I32.zero());
                     let leads = this.map(ScalarOp::Eq, &[lane, none], LOOP);

@@ -18,7 +18,7 @@ const FILLED: i64 = 4;
 
 /// A nest of sums of products: rows, columns, the sum, and the parallel loops around.
 pub(super) struct ProductLoops {
-    around: Vec<VarId>,
+    pub(super) around: Vec<VarId>,
     pub(super) m: VarId,
     pub(super) n: VarId,
     pub(super) sum: VarId,

@@ -20,10 +20,11 @@ use super::directives::nested;
 use super::gpu::{Gpu, STEPS, room_for};
 use super::pack::cone;
 use super::pipeline::copy_of;
+use super::product_tiles::ProductLoops;
 use super::reason::Refused;
 use super::{Schedule, ScheduleReason};
 use crate::directive::{Directive, DirectiveRefusal};
-use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
+use crate::tile::{LARGE_PRODUCT_SIDE, PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 use crate::tree;
 
 /// Rows of a tile where it is not known that there are many.
@@ -32,6 +33,11 @@ const FEW_ROWS: i64 = 32;
 const STEP_BYTES: i64 = 128;
 /// Elements of 4 bytes that lie between rows which a fragment is read across: four rows of eight elements are in all banks then.
 const TURNED_GAP: i64 = 8;
+
+/// Rows of a warp's part, at most: a thread has registers for the sums of so many rows of a large tile.
+const MOST_PART_ROWS: i64 = PRODUCT_SIDE / 2;
+/// A large tile is not for sides that leave more than this part of their tiles empty.
+const MOST_EMPTY: i64 = 8;
 
 /// What a warp takes of a side: half of it, where that is not too short.
 const fn part(side: i64) -> i64 {
@@ -94,15 +100,25 @@ impl Gpu {
     ) -> Result<(), DirectiveRefusal> {
         let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row)?;
-        let (rows, columns) = (
-            self.warps_side(loops.m, FEW_ROWS)?,
-            self.warps_side(loops.n, PRODUCT_SIDE)?,
-        );
+        let large = self.fills_device(&loops, gpu);
+        let (rows, columns) = match large {
+            true => (LARGE_PRODUCT_SIDE, LARGE_PRODUCT_SIDE),
+            false => (
+                self.warps_side(loops.m, FEW_ROWS)?,
+                self.warps_side(loops.n, PRODUCT_SIDE)?,
+            ),
+        };
         let length = self.kernel.extents[loops.sum.0 as usize].interval(&self.kernel).hi;
         let steps = [STEPS, 2 * STEPS]
             .into_iter()
             .find(|s| length <= *s)
             .unwrap_or(STEP_BYTES / dtype.bytes() as i64);
+        // Two blocks of steps of a large tile are as many bytes as those of a small one, so that one is copied while the other is used.
+        let steps = if large {
+            steps.min(STEP_BYTES / 2 / dtype.bytes() as i64)
+        } else {
+            steps
+        };
         let multiplied = ScheduleReason::MatrixInstructions {
             rows,
             columns,
@@ -113,7 +129,7 @@ impl Gpu {
         let vars = [tiles.m, tiles.n, tiles.sum];
         let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
         let operands = multiplied_values.map(|v| self.kernel.dtype(v));
-        let (down, across) = (part(rows), part(columns));
+        let (down, across) = (part(rows).min(MOST_PART_ROWS), part(columns));
         if gpu
             .emitter
             .contract(operands, accumulator, precision, [down, across, STEPS])
@@ -218,6 +234,24 @@ impl Gpu {
             operands: [accumulator; 2],
             accumulator,
         })
+    }
+
+    /// Whether there are large tiles for all multiprocessors, and they are full.
+    fn fills_device(&self, loops: &ProductLoops, gpu: &Target) -> bool {
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
+        let tiles = |v: VarId| {
+            let length = extent(v)?;
+            let tiles = (length + LARGE_PRODUCT_SIDE - 1) / LARGE_PRODUCT_SIDE;
+            let empty = tiles.checked_mul(LARGE_PRODUCT_SIDE)? - length;
+            (empty <= length / MOST_EMPTY).then_some(tiles)
+        };
+        let (Some(down), Some(across)) = (tiles(loops.m), tiles(loops.n)) else {
+            return false;
+        };
+        // Of a loop of unknown length there is one iteration for certain, or nothing to do.
+        let around = loops.around.iter().map(|&v| extent(v).unwrap_or(1));
+        let all = around.fold(down.saturating_mul(across), i64::saturating_mul);
+        all >= gpu.multiprocessors
     }
 
     /// A tile's side along a loop: as long as there is something to multiply for it.

@@ -10,27 +10,28 @@
 
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, AsyncCopy, Bind, Contract, ContractOperand, Memory, Stmt, ValueId};
+use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{NodeId, NodeKind, ScalarOp};
 
 use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
 use crate::access::{Index, flat_index, is_source, moves_only, view_index};
-use crate::partition::{Attention, Matrices};
+use crate::partition::Matrices;
 
 /// The group of all copies: what one waits for is all that is under way.
 const GROUP: u32 = 0;
 
 /// Rows of an operand, and where they go in shared memory.
-struct Rows {
-    memory: Memory,
-    stride: i64,
+pub(super) struct Rows {
+    pub(super) memory: Memory,
+    pub(super) stride: i64,
     /// How many there are.
-    rows: i64,
+    pub(super) rows: i64,
     /// Elements of each.
-    width: i64,
+    pub(super) width: i64,
     /// Elements that are written of each, the rest of them zero.
-    stretch: i64,
+    pub(super) stretch: i64,
     /// How a loop over rows runs.
-    bind: Bind,
+    pub(super) bind: Bind,
 }
 
 impl Blocks<'_> {
@@ -52,20 +53,20 @@ impl Blocks<'_> {
             this.operand(form.scores, form.query, &this.labels(form.scores, &point, column))
         };
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_row.clone() + row.clone()), &all_rows);
-        self.bring(BLOCK, m, &rows, &place, &known);
+        self.bring(BLOCK, &rows, &place, &known);
         self.begin_rows();
     }
 
     /// A tile of keys after the other.
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         let form = self.form;
-        let first_key = IndexExpr::from(self.tile) * constant(Attention::KEYS);
+        let first_key = IndexExpr::from(self.tile) * constant(m.keys);
         let keys = self.keys.clone();
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
             memory: self.memories.tile,
             stride: self.strides[1],
-            rows: Attention::KEYS,
+            rows: m.keys,
             width: form.features[0],
             stretch: m.features[0],
             bind: self.rows_bind(form.scores, 1 - form.query),
@@ -74,14 +75,14 @@ impl Blocks<'_> {
             let point = this.point(&IndexExpr::ZERO, &(first_key.clone() + row.clone()));
             this.operand(form.scores, 1 - form.query, &this.labels(form.scores, &point, column))
         };
-        self.bring(TILE, m, &rows, &place, &known);
+        self.bring(TILE, &rows, &place, &known);
         self.arrived(TILE);
         self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp, &first_key));
         self.barrier(TILE);
         let rows = Rows {
             memory: self.memories.tile,
             stride: self.strides[2],
-            rows: Attention::KEYS,
+            rows: m.keys,
             width: form.features[1],
             stretch: m.features[1],
             bind: self.rows_bind(form.result, 1 - form.weights),
@@ -91,7 +92,7 @@ impl Blocks<'_> {
             let key = first_key.clone() + row.clone();
             this.operand(form.result, 1 - form.weights, &this.labels(form.result, &point, &key))
         };
-        self.bring(TILE, m, &rows, &place, &known);
+        self.bring(TILE, &rows, &place, &known);
         self.warp_loop(TILE, |this, warp| this.softmax(&warp));
         self.arrived(TILE);
         self.warp_loop(TILE, |this, warp| this.add_up_by_warps(m, &warp));
@@ -103,33 +104,103 @@ impl Blocks<'_> {
 
     /// What is behind the loop over tiles of keys.
     pub(super) fn end_by_warps(&mut self, m: &Matrices) {
+        // Where there is no key nothing has waited for the queries.
+        self.lo.push(BLOCK, Stmt::Wait(GROUP));
         self.end_rows();
         let (form, results, scale) = (self.form, self.memories.results, self.memories.scale);
         let ty = self.lo.graph.ty(form.result).clone();
         let memory = Memory::Param(self.lo.param(form.result, Access::Write));
         let columns = m.features[1] / m.across;
-        let (first_row, all_rows, width) = (self.first_row.clone(), self.rows.clone(), constant(form.features[1]));
+        let width = constant(form.features[1]);
+        // Pairs of neighbours, which a thread holds, are 4 bytes of a 16-bit type: rows become whole where queries were.
+        let stage = self.memories.queries;
+        let stride = self.strides[0];
+        let staged = ty.dtype == self.held && ty.dtype.bytes() == 2 && stride >= m.features[1];
         self.warp_loop(BLOCK, |this, warp| {
             let [down, across] = corner(m, &warp, columns);
             this.each(results, columns, |this, [r, c]| {
                 let (row, feature) = (down + r.clone(), across + c.clone());
-                let rows_known = this.below(&(first_row.clone() + row.clone()), &all_rows);
+                let factor = |this: &mut Self| this.load(scale, row.clone(), LOOP);
+                let scaled = |this: &mut Self, factor| {
+                    let value = this.load(results, r * constant(columns) + c, LOOP);
+                    let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
+                    this.lo.convert(value, ty.dtype)
+                };
+                if staged {
+                    let factor = factor(this);
+                    let value = scaled(this, factor);
+                    this.store(stage, row * constant(stride) + feature, value, None, LOOP);
+                    return;
+                }
+                this.where_known(&row, |this| {
+                    let inside = this.below(&feature, &width);
+                    let factor = factor(this);
+                    let value = scaled(this, factor);
+                    let index = this.result_index(&row, &feature);
+                    this.store(memory, index, value, inside, LOOP);
+                });
+            });
+        });
+        if staged {
+            self.barrier(BLOCK);
+            self.store_rows((stage, stride), memory);
+        }
+    }
+
+    /// Stores the rows of a block that are in shared memory, several neighbours at a time.
+    fn store_rows(&mut self, (stage, stride): (Memory, i64), memory: Memory) {
+        let width = self.form.features[1];
+        let threads = Self::threads(self.form);
+        let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / self.held.bytes() as i64), |n| {
+            (n > &1).then_some(n / 2)
+        });
+        let lanes = lengths.into_iter().find(|n| width % n == 0).unwrap_or(1);
+        let chunks = width / lanes;
+        let all = self.form.rows * chunks;
+        self.thread_loop(BLOCK, threads, |this, thread| {
+            this.loops([((all + threads - 1) / threads, Bind::Unroll)], |this, [n]| {
+                let at = n * constant(threads) + thread.clone();
+                let row = IndexExpr::floor_div(&at, &constant(chunks)).simplify(&this.lo);
+                let column = IndexExpr::modulo(&at, &constant(chunks)).simplify(&this.lo) * constant(lanes);
+                let copied = |this: &mut Self| {
+                    let lane = this.lo.new_var(constant(lanes), LOOP);
+                    let column = column.clone() + lane.into();
+                    let value = this.load(stage, row.clone() * constant(stride) + column.clone(), LOOP);
+                    let index = this.result_index(&row, &column);
+                    this.store(memory, index, value, None, LOOP);
+                    let body = this.take(LOOP);
+                    this.lo.push(LOOP, super::around(lane, Bind::Lanes, body));
+                };
+                // The last round may have more threads than there is to store.
+                let within = this.below(&at, &constant(all));
                 let before = this.take(LOOP);
-                let inside = this.below(&feature, &width);
-                let factor = this.load(scale, row.clone(), LOOP);
-                let value = this.load(results, r * constant(columns) + c, LOOP);
-                let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
-                let value = this.lo.convert(value, ty.dtype);
-                let point = this.result_point(&(first_row + row), &feature);
-                let index = flat_index(&point, &ty.shape).simplify(&this.lo);
-                this.store(memory, index, value, inside, LOOP);
+                this.where_known(&row, copied);
                 let body = this.take(LOOP);
-                this.lo.levels[LOOP].stmts = match rows_known {
+                this.lo.levels[LOOP].stmts = match within {
                     Some(cond) => before.into_iter().chain([Stmt::If { cond, body }]).collect(),
                     None => before.into_iter().chain(body).collect(),
                 };
             });
         });
+    }
+
+    /// Where an element of the result lies.
+    pub(super) fn result_index(&self, row: &IndexExpr, feature: &IndexExpr) -> IndexExpr {
+        let point = self.result_point(&(self.first_row.clone() + row.clone()), feature);
+        flat_index(&point, &self.lo.graph.ty(self.form.result).shape).simplify(&self.lo)
+    }
+
+    /// Statements that run if a row of the block is one that there is.
+    fn where_known(&mut self, row: &IndexExpr, f: impl FnOnce(&mut Self)) {
+        let all_rows = self.rows.clone();
+        let known = self.below(&(self.first_row.clone() + row.clone()), &all_rows);
+        let before = self.take(LOOP);
+        f(self);
+        let body = self.take(LOOP);
+        self.lo.levels[LOOP].stmts = match known {
+            Some(cond) => before.into_iter().chain([Stmt::If { cond, body }]).collect(),
+            None => before.into_iter().chain(body).collect(),
+        };
     }
 
     /// The parts of a warp's rows and columns of the scores of a tile, with what is computed from them, to shared memory.
@@ -141,7 +212,7 @@ impl Blocks<'_> {
             self.memories.tile,
         );
         let [query, key, _, score, _] = self.strides;
-        let columns = Attention::KEYS / m.across;
+        let columns = m.keys / m.across;
         let [down, across] = corner(m, warp, columns);
         self.clear(scores, columns);
         self.multiply(m, (scores, columns), m.features[0], |[r, c, k]| {
@@ -175,7 +246,7 @@ impl Blocks<'_> {
             let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
             this.store(results, at, value, None, LOOP);
         });
-        self.multiply(m, (results, columns), Attention::KEYS, |[r, c, k]| {
+        self.multiply(m, (results, columns), m.keys, |[r, c, k]| {
             let left = (down + r) * constant(weight) + k.clone();
             let right = k * constant(value) + across + c;
             [(rounded, left), (tile, right)]
@@ -228,22 +299,22 @@ impl Blocks<'_> {
     }
 
     /// What was copied to shared memory is there for all.
-    fn arrived(&mut self, level: usize) {
+    pub(super) fn arrived(&mut self, level: usize) {
         self.lo.push(level, Stmt::Wait(GROUP));
         self.barrier(level);
     }
 
     /// Brings rows of an operand to shared memory: by copies where they lie together, else element by element.
-    fn bring(
+    pub(super) fn bring(
         &mut self,
         level: usize,
-        m: &Matrices,
         rows: &Rows,
         place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
         known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
     ) {
-        let lengths = std::iter::successors(Some(m.together()), |n| Some(n / 2));
-        let lengths = lengths.take_while(|n| *n > 0 && n * m.dtype.bytes() as i64 >= 4);
+        let bytes = self.held.bytes() as i64;
+        let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / bytes), |n| Some(n / 2));
+        let lengths = lengths.take_while(|n| *n > 0 && n * bytes >= 4);
         if lengths
             .into_iter()
             .any(|lanes| self.copy(level, lanes, rows, place, known))
