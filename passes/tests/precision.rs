@@ -76,13 +76,13 @@ fn contractions_of_f32_are_rounded_where_that_is_allowed_and_nothing_else_is() {
 
 #[test]
 fn the_body_of_a_loop_is_as_exact_as_what_is_around() {
-    let text = "graph @cell(%x: f32[3, 16, 32], %h: f32[16, 32], %w: f32[32, 32]) {
-       %1 = loop %h, %x, %w {trip=3, carried=1, slices=[0], stacks=[0]} body @step(%i: i64[], %h: f32[16, 32], %x: f32[16, 32], %w: f32[32, 32]) {
-         %0 = einsum %h, %w {ab,cb->ac} : f32[16, 32]
-         %1 = add %0, %x : f32[16, 32]
+    let text = "graph @cell(%x: f32[3, 16, 64], %h: f32[16, 64], %w: f32[64, 64]) {
+       %1 = loop %h, %x, %w {trip=3, carried=1, slices=[0], stacks=[0]} body @step(%i: i64[], %h: f32[16, 64], %x: f32[16, 64], %w: f32[64, 64]) {
+         %0 = einsum %h, %w {ab,cb->ac} : f32[16, 64]
+         %1 = add %0, %x : f32[16, 64]
          return %1, %1
-       } : (f32[16, 32], f32[3, 16, 32])
-       %2 = project %1 {result=0} : f32[16, 32]
+       } : (f32[16, 64], f32[3, 16, 64])
+       %2 = project %1 {result=0} : f32[16, 64]
        return %2
      }";
     for precision in Precision::ALL {

@@ -12,7 +12,7 @@ use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
 use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::{Cpu, Gpu};
-use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Scalar};
+use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
@@ -37,7 +37,11 @@ struct GpuKernel {
 }
 
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
-    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let gpu = Gpu {
+        // A library multiplies f32 exactly.
+        library_products: case.precision == Precision::Exact,
+        ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
+    };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let options = Options {
         precision: case.precision,

@@ -170,6 +170,43 @@ fn rounded() -> Vec<Product> {
     all
 }
 
+/// Products of which each block takes a large tile, on a device of one multiprocessor: whole tiles, and some that are nearly full, of one
+/// block of steps and several.
+fn large() -> Vec<Product> {
+    let mut all = Vec::new();
+    for (dtype, [m, k, n], [left, right]) in [
+        ("f16", [128, 70, 128], ["ab", "bc"]),
+        ("bf16", [128, 136, 250], ["ba", "cb"]),
+        ("f32", [250, 40, 128], ["ab", "bc"]),
+        ("f32", [250, 48, 128], ["ba", "cb"]),
+    ] {
+        let size = |label: char| [m, k, n]["abc".find(label).expect("a label")];
+        let shape = |labels: &str| {
+            let sizes: Vec<String> = labels.chars().map(|l| size(l).to_string()).collect();
+            sizes.join(", ")
+        };
+        let (x, y) = (shape(left), shape(right));
+        let text = format!(
+            "graph @large(%x: {dtype}[{x}], %y: {dtype}[{y}], %b: f32[{n}]) {{
+               %0 = einsum %x, %y {{{left},{right}->ac; acc=f32}} : f32[{m}, {n}]
+               %1 = expand %b : f32[{m}, {n}]
+               %2 = add %0, %1 : f32[{m}, {n}]
+               %3 = tanh %2 : f32[{m}, {n}]
+               return %3, %0
+             }}"
+        );
+        all.push(Product {
+            precision: if dtype == "f32" {
+                Precision::Tf32
+            } else {
+                Precision::Exact
+            },
+            ..product(text)
+        });
+    }
+    all
+}
+
 /// Products of random sizes, layouts and types, with something behind them or not.
 fn random_product(seed: u64) -> Product {
     let mut rng = Rng::new(seed);
@@ -297,6 +334,22 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn in_tf32() {
         run_all(rounded());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn in_large_tiles() {
+        for product in large() {
+            let graph = parse_graph(&product.text, &mut no_data).expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                precision: product.precision,
+                ..CompileOptions::default()
+            };
+            let explained = compile_ir(&graph, &options).expect("an executable").explain();
+            assert!(explained.contains("warps multiply 128 by 128"), "{explained}");
+        }
+        run_all(large());
     }
 
     /// What matrix instructions of tf32 come to is what the product of rounded operands is, but for the rounding of sums.

@@ -243,7 +243,7 @@ impl Gpu {
             let length = extent(v)?;
             let tiles = (length + LARGE_PRODUCT_SIDE - 1) / LARGE_PRODUCT_SIDE;
             let empty = tiles.checked_mul(LARGE_PRODUCT_SIDE)? - length;
-            (empty <= length / MOST_EMPTY).then_some(tiles)
+            (length >= LARGE_PRODUCT_SIDE && empty <= length / MOST_EMPTY).then_some(tiles)
         };
         let (Some(down), Some(across)) = (tiles(loops.m), tiles(loops.n)) else {
             return false;
