@@ -58,7 +58,30 @@ fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
-fn random_products_of_sixteen_bits_have_the_same_bits_at_three_schedules() {
+fn products_in_tf32_have_the_same_bits_at_three_schedules() {
+    same_bits("tensor_cores::children::in_tf32");
+}
+
+#[test]
+fn large_tiles_of_products_are_right() {
+    // Every product fills a device of one multiprocessor.
+    let h200 = include_str!("../gpusim/driver/devices/h200.toml");
+    let small = h200.replace("multiprocessors = 132", "multiprocessors = 1");
+    assert_ne!(small, h200);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("small.toml");
+    std::fs::write(&file, small).expect("a file");
+    let file = file.to_str().expect("a path of text");
+    simulated("tensor_cores::children::in_large_tiles", &[("TLC_SIM_DEVICE", file)]);
+}
+
+#[test]
+fn operands_are_rounded_to_tf32_by_nearest() {
+    simulated("tensor_cores::children::operands_are_rounded_to_the_nearest", &[]);
+}
+
+#[test]
+fn random_products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::random");
 }
 

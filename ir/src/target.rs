@@ -95,6 +95,8 @@ pub struct Gpu {
     pub emitter: Arc<Emitter>,
     /// Bytes of shared memory that a block may use without asking the driver for more.
     pub shared_bytes: i64,
+    /// Multiprocessors: as many blocks run at the same time, at least.
+    pub multiprocessors: i64,
     /// Bytes a second of its memory.
     pub bytes_per_second: f64,
     /// f32 operations a second (a fused multiply-add counts 2).
@@ -176,6 +178,7 @@ impl Gpu {
         Gpu {
             emitter,
             shared_bytes: STATIC_SHARED_BYTES,
+            multiprocessors: 108,
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
             launch_seconds: 3e-6,

@@ -3,6 +3,7 @@
 use tlc_ir::binding::{BindError, bind_symbols};
 use tlc_ir::graph::{Axes, Labels, Monoid, Origin, ScatterOp, Semiring, Shape, View};
 use tlc_ir::interp::{InterpError, Options, compare, interpret, interpret_with_bounds, random_bits};
+use tlc_ir::precision::{Precision, to_tf32};
 use tlc_ir::{DType, Graph, HostTensor, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 /// A graph with short ways to add nodes.
@@ -319,6 +320,46 @@ fn bounds_hold_a_plain_f32_matmul_and_softmax_and_are_tight_enough_to_catch_mist
         .map(|(e, v)| e / v)
         .fold(0.0, f64::max);
     assert!(worst < 3e-3, "relative bound {worst}");
+}
+
+#[test]
+fn bounds_of_tf32_hold_products_of_rounded_operands_and_are_near_what_rounding_does() {
+    let (m, k, n) = (5usize, 60usize, 7usize);
+    let mut g = G::new();
+    let a = g.input("a", DType::F32, &[c(m as i64), c(k as i64)]);
+    let b = g.input("b", DType::F32, &[c(k as i64), c(n as i64)]);
+    let p = g.matmul(a, b, DType::F32, DType::F32);
+    let graph = g.output(p);
+    let (mut av, mut bv) = (noise(m * k, 1), noise(k * n, 2));
+    // As far from the nearest tf32 as can be, all to the same side.
+    let half = |v: f32| f32::from_bits(v.to_bits() & !0x1fff | 0x1000);
+    av.iter_mut().chain(&mut bv).for_each(|v| *v = half(v.abs()));
+    let inputs = [f32s(&[m, k], &av), f32s(&[k, n], &bv)];
+    let options = Options {
+        precision: Precision::Tf32,
+        ..Options::default()
+    };
+    let bounds = &interpret_with_bounds(&graph, &inputs, &options).unwrap()[0];
+    let product = |round: &dyn Fn(f32) -> f32| {
+        let mut out = vec![0f32; m * n];
+        for (at, r) in out.iter_mut().enumerate() {
+            let (i, j) = (at / n, at % n);
+            *r = (0..k).fold(0.0, |s, l| s + round(av[i * k + l]) * round(bv[l * n + j]));
+        }
+        f32s(&[m, n], &out)
+    };
+    compare(&product(&|v| v), bounds).expect("what is exact");
+    let rounded = product(&to_tf32);
+    compare(&rounded, bounds).expect("what is rounded");
+    // Nor is it allowed exactly, nor twice as wrong.
+    let exact = &interpret_with_bounds(&graph, &inputs, &Options::default()).unwrap()[0];
+    assert!(compare(&rounded, exact).is_err());
+    assert!(compare(&product(&|v| to_tf32(v) * (1.0 + 2f32.powi(-10))), bounds).is_err());
+    // What tf32 holds is exact.
+    let whole: Vec<f32> = (0..m * k).map(|i| (i % 9) as f32 - 4.0).collect();
+    let inputs = [f32s(&[m, k], &whole), f32s(&[k, n], &vec![0.5; k * n])];
+    let bounds = &interpret_with_bounds(&graph, &inputs, &options).unwrap()[0];
+    assert!(bounds.error.iter().all(|e| *e == 0.0));
 }
 
 #[test]

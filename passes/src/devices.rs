@@ -5,7 +5,7 @@
 
 use tlc_ir::plan::{DeviceId, DeviceKind};
 use tlc_ir::target::{Cpu, Gpu};
-use tlc_ir::{Graph, NodeId, NodeKind, Target};
+use tlc_ir::{Graph, NodeId, NodeKind, Precision, Target};
 
 /// What two devices are joined by, in one direction.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -152,6 +152,8 @@ pub struct Placement<'d> {
     place: Place,
     /// Where the caller has inputs and wants outputs.
     caller: DeviceId,
+    /// How exactly products are computed.
+    precision: Precision,
     /// By node: the device of the kernel or step that computes it.
     of: Vec<DeviceId>,
 }
@@ -162,6 +164,7 @@ pub fn place<'d>(graph: &Graph, devices: &'d Devices, place: Place) -> Placement
         devices,
         place,
         caller: DeviceId::HOST,
+        precision: Precision::Exact,
         of: Vec::new(),
     };
     for (id, node) in graph.nodes() {
@@ -192,6 +195,18 @@ impl<'d> Placement<'d> {
     pub fn for_caller(mut self, caller: DeviceId) -> Placement<'d> {
         self.caller = caller;
         self
+    }
+
+    /// The same, with products that need only be so exact.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> Placement<'d> {
+        self.precision = precision;
+        self
+    }
+
+    /// How exactly products are to be computed.
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// Where the caller has inputs and wants outputs.
@@ -226,7 +241,7 @@ impl<'d> Placement<'d> {
 
     /// The devices of the values of a loop's body.
     pub fn inside(&self, body: &Graph) -> Placement<'d> {
-        place(body, self.devices, self.place)
+        place(body, self.devices, self.place).with_precision(self.precision)
     }
 
     fn pick(&self, number: u64) -> DeviceId {

@@ -6,9 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tlc_ir::DType;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Scope, ValueId};
+use tlc_ir::{DType, Precision};
 
 /// Declares the directives, each with its name in text, and derives both directions of the text from the types of fields.
 macro_rules! directives {
@@ -318,6 +318,8 @@ directives! {
         columns: i64,
         /// Steps of the sum that are one block.
         block: i64,
+        /// How exactly operands are multiplied.
+        precision: Precision,
     },
     /// Tiles in cache scratch that the statements of a block loop share go to the threads, each of which holds a part: loops over
     /// the elements of such a tile and contractions into it become thread loops. Returns these.
@@ -477,6 +479,19 @@ impl Field for bool {
     }
     fn read(name: &str, words: &mut Vec<&str>) -> Option<bool> {
         Some(take(words, |w| (w == name).then_some(())).is_some())
+    }
+}
+
+/// A word, which is left out where products are exact.
+impl Field for Precision {
+    fn write(&self, _: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Precision::Exact => Ok(()),
+            other => write!(f, " {other}"),
+        }
+    }
+    fn read(_: &str, words: &mut Vec<&str>) -> Option<Precision> {
+        Some(take(words, |w| w.parse().ok()).unwrap_or_default())
     }
 }
 
@@ -690,6 +705,7 @@ pack i1 %7 cache
 stage-region i1 param=0 shared
 stage-region i1 param=0 shared apart
 contract i1 i2 i3 rows=4 columns=8 block=16
+contract i1 i2 i3 rows=4 columns=8 block=16 tf32
 spread i1 rows=64 columns=32 down=4 across=2
 lengthen i1 i2 i3 length=16
 apart scratch=2 row=64 gap=8

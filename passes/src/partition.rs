@@ -1,7 +1,9 @@
 //! A graph divided into clusters: what clustering decides, as data.
 
-use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
+use tlc_ir::kernel::SHARED_ALIGNMENT;
+use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
+use tlc_ir::{DType, NodeId, Precision};
 
 use crate::contraction::MatrixProduct;
 use crate::emitters::EmitterChoice;
@@ -72,21 +74,135 @@ pub struct Attention {
     pub query: usize,
     /// Which operand of the second contraction the softmax is; the other one has the values.
     pub weights: usize,
-    /// The axis of the scores whose positions are the rows of a block.
-    pub row_axis: usize,
+    /// The axis of the scores whose positions are the rows of a block; `None` of blocks of one row.
+    pub row_axis: Option<usize>,
     /// Elements that the first contraction sums, and elements of a row of the result.
     pub features: [i64; 2],
     /// Rows of a block.
     pub rows: i64,
+    /// How a block computes them.
+    pub form: AttentionForm,
+}
+
+/// How the threads of a block compute an attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttentionForm {
+    /// Each has a part of both contractions.
+    Threads,
+    /// Warps multiply by matrix instructions.
+    Warps(Matrices),
+    /// They share the keys of one row.
+    Row(SingleRow),
+}
+
+/// How the threads of a block share one row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SingleRow {
+    /// Dtype of keys and values in shared memory.
+    pub dtype: DType,
+    /// Threads of the block.
+    pub threads: i64,
+    /// Keys that they look at together, each of another thread; a power of two.
+    pub keys: i64,
+    /// Threads that add up the same element of the result, each of other keys; a power of two.
+    pub groups: i64,
+}
+
+impl SingleRow {
+    /// Threads of a block, the fewest first, so that each has an element of the result.
+    const THREADS: [i64; 2] = [128, 256];
+    /// The most keys at a time, and the fewest.
+    const KEYS: [i64; 3] = [128, 64, 32];
+
+    /// The form for such features, if a block has room for so many bytes.
+    pub fn new(dtype: DType, [summed, width]: [i64; 2], most_bytes: i64) -> Option<SingleRow> {
+        let threads = Self::THREADS.into_iter().find(|n| width <= *n)?;
+        let forms = Self::KEYS.into_iter().map(|keys| {
+            let fits = |n: &i64| *n <= keys && n * width <= threads;
+            let groups = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(fits);
+            SingleRow {
+                dtype,
+                threads,
+                keys,
+                groups: groups.last().unwrap_or(1),
+            }
+        });
+        let mut fitting = forms.filter(|form| {
+            let rows = form.keys * (summed.max(width) + GPU_ACCESS_BYTES / dtype.bytes() as i64) * dtype.bytes() as i64;
+            // The query, weights, parts of results, and what the warps of a block combine, of at most 8 bytes each.
+            let numbers = (summed + form.keys + form.groups * width + WARP_THREADS) * 8;
+            rows + numbers + 6 * SHARED_ALIGNMENT <= most_bytes
+        });
+        fitting.next()
+    }
+}
+
+/// How the warps of an attention multiply: a warp has 16 rows of a block's tiles, and of their columns all or one of two halves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Matrices {
+    /// Dtype of all operands, in shared memory as well.
+    pub dtype: DType,
+    /// How exactly they are multiplied.
+    pub precision: Precision,
+    /// Warps side by side.
+    pub across: i64,
+    /// Keys that a block looks at together: one or two for each thread of a warp.
+    pub keys: i64,
+    /// Elements that the first contraction sums, and elements of a row of the result, with what fills up the last instruction.
+    pub features: [i64; 2],
+}
+
+impl Matrices {
+    /// Rows of a warp, and steps that go with one instruction or two.
+    pub const ROWS: i64 = 16;
+
+    /// The form for such features.
+    pub fn new(dtype: DType, precision: Precision, keys: i64, [summed, width]: [i64; 2]) -> Matrices {
+        let whole = |n: i64, of: i64| (n + of - 1) / of * of;
+        let across = if width > Self::ROWS { 2 } else { 1 };
+        Matrices {
+            dtype,
+            precision,
+            across,
+            keys,
+            features: [whole(summed, Self::ROWS), whole(width, Self::ROWS * across)],
+        }
+    }
+
+    /// Distance between the rows of queries, of keys, of values, of scores and of weights in shared memory, each so that what warps read
+    /// or write together lies in different banks: rows of `ldmatrix` an odd number of 16 bytes apart, those of 32-bit elements that
+    /// are read across, and of scores, which a warp writes in pairs, an odd number of 32 bytes.
+    pub fn strides(&self) -> [i64; 5] {
+        let gap = GPU_ACCESS_BYTES / self.dtype.bytes() as i64;
+        let [summed, width] = self.features;
+        [summed + gap, summed + gap, width + 8, self.keys + 8, self.keys + gap]
+    }
+
+    /// Bytes that the threads of a block share.
+    pub fn shared_bytes(&self, rows: i64) -> i64 {
+        let [query, key, value, score, weight] = self.strides();
+        let held = rows * query + self.keys * key.max(value) + rows * weight;
+        // Scores and what rows are scaled by are f32.
+        held * self.dtype.bytes() as i64 + (rows * score + rows) * 4 + 5 * SHARED_ALIGNMENT
+    }
 }
 
 impl Attention {
-    /// Keys that a block looks at together: one for each thread of a warp.
+    /// Keys that the threads of a block look at together: one for each thread of a warp.
     pub const KEYS: i64 = 32;
     /// Rows of a thread's part of a tile.
     pub const PART_ROWS: i64 = 4;
     /// Threads that share the rows of a part.
     pub const PART_THREADS: i64 = 16;
+
+    /// Keys that a block looks at together.
+    pub fn keys(&self) -> i64 {
+        match &self.form {
+            AttentionForm::Threads => Self::KEYS,
+            AttentionForm::Warps(m) => m.keys,
+            AttentionForm::Row(row) => row.keys,
+        }
+    }
 
     /// Distance between the rows of queries, of keys, of values and of weights in shared memory. They are chosen so that no two threads of
     /// a warp wait for each other: odd where threads read one column of many rows.

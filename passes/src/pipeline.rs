@@ -13,7 +13,7 @@ use std::str::FromStr;
 use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::plan::DeviceId;
-use tlc_ir::{Graph, Target};
+use tlc_ir::{Graph, Precision, Target};
 
 use crate::cluster::{Clusters, cluster};
 use crate::devices::{Devices, Place, Placement, StateBinding, place};
@@ -81,6 +81,8 @@ pub struct Options {
     /// The most bytes of the arena of each device, by its number, where sizes are fixed; one that is missing may have any. Values are computed
     /// again where it would be larger. What cannot be made so small is as small as it can be.
     pub arena_limits: Vec<u64>,
+    /// How exactly products are computed.
+    pub precision: Precision,
     /// Whether loops are cut whose derivatives keep what each iteration began with; see [`crate::segments`].
     pub segment_loops: bool,
     /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
@@ -99,6 +101,7 @@ impl Options {
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
             arena_limits: Vec::new(),
+            precision: Precision::Exact,
             segment_loops: false,
             verify_passes: false,
         }
@@ -114,7 +117,9 @@ impl Options {
 
     /// The device of each value of a graph.
     pub fn placement(&self, graph: &Graph) -> Placement<'_> {
-        place(graph, &self.devices, self.place).for_caller(self.caller)
+        place(graph, &self.devices, self.place)
+            .for_caller(self.caller)
+            .with_precision(self.precision)
     }
 }
 

@@ -13,7 +13,7 @@ use tlc_ir::plan::{
     Storage, Work,
 };
 use tlc_ir::target::EmitterId;
-use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Target};
+use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Precision, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
@@ -86,6 +86,7 @@ struct Setting {
     form: Form,
     columns: usize,
     column_local: bool,
+    precision: Precision,
 }
 
 struct Planner<'g> {
@@ -573,7 +574,7 @@ impl Planner<'_> {
             return self.control(c);
         }
         let emitter = c.emitter.emitter;
-        for mut nest in lower(self.graph, c, is_root) {
+        for mut nest in lower(self.graph, c, is_root, self.placement.precision()) {
             // A view that lies where its operand does, which another device computes once, is copied from there.
             if nest.kernel.params.iter().all(|p| p.access == Access::Read) {
                 continue;
@@ -585,6 +586,7 @@ impl Planner<'_> {
                 form: nest.form,
                 columns: nest.columns,
                 column_local: nest.column_local,
+                precision: nest.precision,
             };
             let Known {
                 kernel,

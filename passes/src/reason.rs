@@ -3,8 +3,8 @@
 use std::fmt;
 
 use rustc_hash::FxHashMap;
-use tlc_ir::NodeId;
 use tlc_ir::plan::SlotId;
+use tlc_ir::{DType, NodeId, Precision};
 
 use crate::emitters::EmitterReason;
 
@@ -50,6 +50,8 @@ pub enum FusionReason {
     Attention {
         /// Rows of a block.
         rows: i64,
+        /// What matrix instructions multiply, if they do: the dtype of operands, and how exactly.
+        operands: Option<(DType, Precision)>,
     },
     /// Refused: what is an attention by its structure stays several kernels.
     NoAttention(AttentionRefusal),
@@ -267,10 +269,17 @@ impl fmt::Display for FusionReason {
                 f,
                 "passed on to the matrix product behind it in one step, in rows of {row_bytes} bytes: it is in no memory as a whole"
             ),
-            Self::Attention { rows } => write!(
-                f,
-                "an attention in one kernel: blocks of {rows} rows go along the keys, and the scores are in no memory"
-            ),
+            Self::Attention { rows, operands } => {
+                write!(
+                    f,
+                    "an attention in one kernel: blocks of {rows} rows go along the keys, and the scores are in no memory"
+                )?;
+                match operands {
+                    None => Ok(()),
+                    Some((dtype, Precision::Exact)) => write!(f, "; warps multiply {dtype} by matrix instructions"),
+                    Some((_, precision)) => write!(f, "; warps multiply by matrix instructions, operands rounded to {precision}"),
+                }
+            }
             Self::NoAttention(refusal) => write!(f, "an attention in several kernels: {refusal}"),
             Self::PassedNeeded => f.write_str("not passed on within a step: others need it, or what it is made of"),
             Self::PassedOtherRows => {

@@ -3,6 +3,8 @@
 
 /// Rows and columns of the largest tile of sums of products.
 pub const PRODUCT_SIDE: i64 = 64;
+/// Rows and columns of a tile that warps multiply by matrix instructions, where there are enough of them for all of a device.
+pub const LARGE_PRODUCT_SIDE: i64 = 128;
 /// Rows and columns of the smallest one.
 pub const SMALLEST_PRODUCT_SIDE: i64 = 16;
 

@@ -8,6 +8,7 @@ use oracle::stages::{check, gpu, gpu_alone};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::cluster::ClusterKind;
+use tlc_passes::partition::AttentionForm;
 use tlc_passes::pipeline::{Compiled, Pipeline};
 use tlc_passes::reason::{AttentionRefusal, FusionReason};
 
@@ -254,4 +255,95 @@ fn what_is_needed_elsewhere_or_too_small_stays_several_kernels() {
     assert_eq!(of(few, SCALED, "return %y"), AttentionRefusal::FewRows { rows: 3 });
     let long = sizes("1", "16", "40", 300, 16);
     assert_eq!(of(long, SCALED, "return %y"), AttentionRefusal::Features);
+}
+
+/// The text of an attention as exporters of 16-bit models write it: scores are of that type, and the softmax is rounded to it.
+fn exported(sizes: Sizes<'_>, dtype: &str, symbols: &str) -> String {
+    let plain = text(sizes, [dtype, "f32"], ("", symbols), "SCALES", "return %y");
+    let Sizes {
+        heads: h,
+        rows: s,
+        keys: t,
+        ..
+    } = sizes;
+    let shape = format!("[{h}, {s}, {t}]");
+    let scaled = format!(
+        "%c = const 0.25 : {dtype}[]
+           %c1 = expand %c : {dtype}{shape}
+           %scaled = mul %s, %c1 : {dtype}{shape}
+           %x = convert %scaled : f32{shape}"
+    );
+    plain
+        .replace(
+            &format!("acc=f32}} : f32{shape}"),
+            &format!("acc=f32}} : {dtype}{shape}"),
+        )
+        .replace("SCALES", &scaled)
+        .replace(
+            "%y = einsum %p",
+            &format!("%r = convert %p : {dtype}{shape}\n           %y = einsum %r"),
+        )
+}
+
+#[test]
+fn attention_of_rounded_scores_and_weights_is_one_kernel_of_matrix_instructions() {
+    for (sizes, dtype, tolerance) in [
+        (sizes("1", "33", "45", 20, 24), "f16", 4e-3),
+        (sizes("1", "4", "70", 8, 40), "f16", 4e-3),
+        (sizes("1", "17", "3", 7, 5), "bf16", 3e-2),
+        (sizes("2", "1", "70", 24, 16), "f16", 4e-3),
+    ] {
+        let text = exported(sizes, dtype, "");
+        let compiled = compiled(&case(&text, &[], tolerance));
+        assert!(is_one(&compiled), "{text}");
+        let warps = |c: &tlc_passes::partition::Cluster| match &c.kind {
+            ClusterKind::Attention(a) => matches!(a.form, AttentionForm::Warps(_)),
+            _ => false,
+        };
+        assert_eq!(
+            compiled.clusters.clusters.iter().any(warps),
+            sizes.rows != "1",
+            "{text}"
+        );
+    }
+    let symbols = " where b in 0..=4, n in 0..=4096, m in 0..=4096";
+    for values in [[1, 17, 33], [2, 0, 5], [2, 5, 0]] {
+        let text = exported(sizes("b", "n", "m", 16, 16), "f16", symbols);
+        assert!(is_one(&compiled(&case(&text, &values, 4e-3))), "{values:?}");
+    }
+}
+
+#[test]
+fn the_threads_of_a_block_share_the_keys_of_one_row() {
+    let single = |compiled: &Compiled| {
+        let row = |c: &tlc_passes::partition::Cluster| match &c.kind {
+            ClusterKind::Attention(a) => matches!(a.form, AttentionForm::Row(_)),
+            _ => false,
+        };
+        is_one(compiled) && compiled.clusters.clusters.iter().any(row)
+    };
+    let none = ("", "");
+    let mask = (", %m: f32[1, 1, 45]", "");
+    for (sizes, dtypes, more, middle, tolerance) in [
+        (sizes("3", "1", "64", 16, 16), ["f32", "f32"], none, SCALED, 1e-5),
+        (sizes("1", "1", "150", 20, 24), ["f32", "f32"], none, SCALED, 1e-5),
+        (sizes("1", "1", "45", 5, 33), ["f32", "f32"], mask, CAPPED, 1e-5),
+        (sizes("1", "1", "3", 16, 200), ["f32", "f32"], none, SCALED, 1e-5),
+        (sizes("1", "1", "40", 7, 3), ["f64", "f64"], none, SCALED, 1e-12),
+        (sizes("1", "1", "140", 32, 24), ["bf16", "f32"], none, SCALED, 2e-2),
+    ] {
+        let text = text(sizes, dtypes, more, middle, "return %y");
+        assert!(single(&compiled(&case(&text, &[], tolerance))), "{text}");
+    }
+    let symbols = " where b in 0..=4, m in 0..=4096";
+    for values in [[2, 33], [1, 129], [2, 0], [0, 3]] {
+        let text = text(
+            sizes("b", "1", "m", 16, 16),
+            ["f32", "f32"],
+            ("", symbols),
+            SCALED,
+            "return %y",
+        );
+        assert!(single(&compiled(&case(&text, &values, 1e-5))), "{values:?}");
+    }
 }

@@ -54,7 +54,12 @@ fn plan_round_trip(plan: &Plan, what: &str) {
 fn all_survive(graph: &Graph, compiled: &Compiled, what: &str) -> (usize, usize) {
     let mut kernels = 0;
     for cluster in &compiled.clusters.clusters {
-        for nest in lower(&compiled.graph, cluster, &compiled.clusters.is_root) {
+        for nest in lower(
+            &compiled.graph,
+            cluster,
+            &compiled.clusters.is_root,
+            tlc_ir::Precision::Exact,
+        ) {
             kernel_round_trip(&nest.kernel, &format!("{what}, naive"));
         }
     }

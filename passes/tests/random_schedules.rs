@@ -14,7 +14,7 @@ use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt, ValueId};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_graph, parse_module};
-use tlc_ir::{HostTensor, IndexExpr, Scalar, VarId};
+use tlc_ir::{HostTensor, IndexExpr, Precision, Scalar, VarId};
 use tlc_passes::schedule::{Directive, apply};
 use tlc_passes::tree::loop_body;
 use tlc_passes::{Options, compile};
@@ -138,6 +138,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 rows,
                 columns,
                 block,
+                precision: Precision::Exact,
             };
             let tile_sum = |&([outer, inner, sum], rows, columns): &([VarId; 3], i64, i64)| Directive::TileSum {
                 outer,

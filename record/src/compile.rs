@@ -23,7 +23,7 @@ use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
 use tlc_ir::plan::{Plan, PlanState};
 use tlc_ir::target::Cpu;
-use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
+use tlc_ir::{Graph as IrGraph, IndexExpr, Precision, TensorType};
 use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
@@ -70,6 +70,9 @@ pub struct CompileOptions {
     pub specialize: Specialize,
     /// What computes the graph. What has no form there is computed by the host.
     pub device: Device,
+    /// How exactly products of f32 are computed. [`Precision::Tf32`] lets a GPU multiply them by matrix instructions, which take 10 of the
+    /// mantissa's 23 bits; the host has no such instructions and always multiplies f32.
+    pub precision: Precision,
 }
 
 /// Why a graph could not be compiled.
@@ -410,6 +413,7 @@ fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result
             None => Default::default(),
         },
         max_memory_bytes: options.max_memory_bytes,
+        precision: options.precision,
         ..Options::new(devices)
     })
 }

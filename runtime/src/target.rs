@@ -44,6 +44,7 @@ pub fn gpu(properties: &Properties) -> Gpu {
     Gpu {
         bytes_per_second: known(bytes_per_second, any.bytes_per_second),
         f32_flops_per_second: known(flops, any.f32_flops_per_second),
+        multiprocessors: properties.multiprocessors.into(),
         // Products are kernels of our own.
         library_products: false,
         ..any

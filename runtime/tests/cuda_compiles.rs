@@ -12,7 +12,7 @@ use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
 use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::{Cpu, Gpu};
-use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Scalar};
+use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
@@ -37,10 +37,17 @@ struct GpuKernel {
 }
 
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
-    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let gpu = Gpu {
+        // A library multiplies f32 exactly.
+        library_products: case.precision == Precision::Exact,
+        ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
+    };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
-    let devices = Devices::new(host, [gpu]);
-    let compiled = compile(&case.graph, &Options::new(devices)).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let options = Options {
+        precision: case.precision,
+        ..Options::new(Devices::new(host, [gpu]))
+    };
+    let compiled = compile(&case.graph, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let Planned { plan, values, .. } = &compiled.planned;
     let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
         Step::Launch(l) => Some(l),
@@ -66,7 +73,7 @@ fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<NodeId>, Kernel
     let nests = once
         .into_iter()
         .chain(each)
-        .flat_map(|c| lower(graph, c, &clusters.is_root));
+        .flat_map(|c| lower(graph, c, &clusters.is_root, tlc_ir::Precision::Exact));
     nests
         .map(|mut n| {
             legalize(&mut n.kernel, &emitter);

@@ -57,6 +57,7 @@ impl Case {
         interp::Options {
             symbols: self.symbols.clone(),
             max_bytes: options.max_memory_bytes,
+            precision: options.precision,
             ..interp::Options::default()
         }
     }

@@ -36,6 +36,7 @@ pub(super) fn pass_options(options: &CompileOptions) -> Result<Options, Finding>
     Ok(Options {
         pipeline,
         max_memory_bytes: options.max_memory_bytes,
+        precision: options.precision,
         verify_passes: true,
         ..Options::new(machine.target().clone())
     })

@@ -479,3 +479,34 @@ fn explain_says_what_a_value_was_derived_from() {
     assert!(ran.out.contains("%0 exp (gradient of exp 'layer.1')"), "{}", ran.out);
     p.run(&["fmt", "--check", "m.tlir"]).code(0);
 }
+
+#[test]
+fn products_of_f32_are_exact_unless_asked() {
+    let p = Place::new();
+    let text = "graph @m(%x: f32[64, 96], %y: f32[96, 64]) {\n  %0 = einsum %x, %y {ab,bc->ac} : f32[64, 64]\n  return %0\n}\n";
+    p.write("m.tlir", text);
+    let emit = |more: &[&str]| p.run(&[&["emit", "m.tlir", "--what", "cuda"], more].concat());
+    assert!(!emit(&[]).code(0).out.contains("mma.sync"));
+    assert!(!emit(&["--precision", "exact"]).code(0).out.contains("mma.sync"));
+    assert!(
+        emit(&["--precision", "tf32"])
+            .code(0)
+            .out
+            .contains("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32")
+    );
+    let schedule = p.run(&[
+        "emit",
+        "m.tlir",
+        "--what",
+        "schedule",
+        "--device",
+        "cuda",
+        "--precision",
+        "tf32",
+    ]);
+    assert!(schedule.code(0).out.contains("operands rounded to tf32"));
+    // The host is exact whatever is allowed.
+    p.run(&["verify", "m.tlir", "--precision", "tf32"]).code(0);
+    let refused = emit(&["--precision", "fast"]).code(2);
+    assert!(refused.err.contains("expected exact or tf32"), "{}", refused.err);
+}

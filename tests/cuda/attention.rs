@@ -2,7 +2,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tlc::{Attention, CompileOptions, DType, Device, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
+use tlc::{
+    Attention, CompileOptions, DType, Device, Graph, HostTensor, Precision, Scalar, Specialize, Tensor, compile_ir,
+};
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::Step;
 
@@ -26,6 +28,7 @@ struct Shape {
     symbolic: bool,
     /// Whether there are infinities and NaN.
     special: bool,
+    precision: Precision,
 }
 
 const PLAIN: Shape = Shape {
@@ -41,6 +44,7 @@ const PLAIN: Shape = Shape {
     mask: None,
     symbolic: false,
     special: false,
+    precision: Precision::Exact,
 };
 
 /// Heads of keys or values, each read by several heads of queries.
@@ -153,6 +157,69 @@ mod children {
                 ..PLAIN
             },
             Shape {
+                dtype: DType::F16,
+                rows: 70,
+                keys: 45,
+                features: 20,
+                width: 24,
+                causal: true,
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::F16,
+                heads: 1,
+                times: 3,
+                batch: 2,
+                rows: 33,
+                keys: 50,
+                features: 16,
+                width: 16,
+                mask: Some(DType::F32),
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::BF16,
+                heads: 1,
+                rows: 33,
+                keys: 40,
+                features: 128,
+                width: 128,
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::BF16,
+                rows: 100,
+                keys: 37,
+                symbolic: true,
+                causal: true,
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::F16,
+                rows: 30,
+                keys: 60,
+                special: true,
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::F16,
+                rows: 1,
+                keys: 200,
+                features: 64,
+                width: 64,
+                mask: Some(DType::F32),
+                ..PLAIN
+            },
+            Shape {
+                rows: 40,
+                keys: 70,
+                features: 20,
+                width: 48,
+                precision: Precision::Tf32,
+                mask: Some(DType::F32),
+                ..PLAIN
+            },
+            Shape {
                 dtype: DType::F64,
                 rows: 35,
                 keys: 40,
@@ -200,6 +267,7 @@ mod children {
             let options = CompileOptions {
                 device: Device::cuda(0),
                 specialize: Specialize::Never,
+                precision: shape.precision,
                 ..CompileOptions::default()
             };
             let executable = compile_ir(&graph, &options).expect("an executable");
@@ -211,10 +279,16 @@ mod children {
                 "{number}: {}",
                 executable.explain()
             );
+            let by_matrices = shape.rows != 1 && (shape.dtype.bytes() == 2 || shape.precision != Precision::Exact);
+            let explained = executable.explain().contains("warps multiply");
+            assert_eq!(explained, by_matrices, "{number}: {}", executable.explain());
             let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
             let outputs = executable.run(&given).expect("outputs");
             let found: Vec<HostTensor> = outputs.iter().map(|o| o.to_host()).collect();
-            let meaning = interp::Options::default();
+            let meaning = interp::Options {
+                precision: shape.precision,
+                ..interp::Options::default()
+            };
             let exact = interpret(&graph, &inputs, &meaning).expect("a value");
             let bounded = interpret_with_bounds(&graph, &inputs, &meaning).expect("bounds");
             compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{number}: {e}"));

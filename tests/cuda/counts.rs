@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use tlc::{CompileOptions, Device, HostTensor, Scalar, compile_ir};
+use tlc::{CompileOptions, Device, HostTensor, Precision, Scalar, compile_ir};
 use tlc_ir::text::{no_data, parse_graph};
 
 use crate::child::simulated;
@@ -24,6 +24,8 @@ struct Counted {
     instructions: Option<u64>,
     /// How many products are added up, and the most instructions of a thread for a thousand of them.
     products: Option<[u64; 2]>,
+    /// How exactly products are computed.
+    precision: Precision,
 }
 
 /// Instructions that a thread of an elementwise kernel may need before it accesses anything.
@@ -43,6 +45,7 @@ const COUNTED: &[Counted] = &[
         // Two loads, a store, four additions, and five.
         instructions: Some(120),
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "adam",
@@ -76,6 +79,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "softmax",
@@ -96,6 +100,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "sum of rows",
@@ -108,6 +113,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "sum of columns",
@@ -120,6 +126,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "sum of all",
@@ -132,6 +139,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "transposition",
@@ -145,6 +153,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
     Counted {
         name: "product",
@@ -158,6 +167,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([256 * 256 * 256, 1250]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "product f16",
@@ -170,6 +180,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([256 * 256 * 256, 100]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "product bf16, turned",
@@ -183,6 +194,59 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([256 * 256 * 256, 110]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "product tf32",
+        text: "graph @product(%x: f32[256, 256], %y: f32[256, 256]) {
+           %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 300,
+        conflicts: 0,
+        instructions: None,
+        products: Some([256 * 256 * 256, 230]),
+        precision: Precision::Tf32,
+    },
+    Counted {
+        name: "product tf32, turned",
+        text: "graph @product(%x: f32[256, 256], %y: f32[256, 256]) {
+           %0 = einsum %x, %y {ba,cb->ac} : f32[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 300,
+        conflicts: 0,
+        instructions: None,
+        products: Some([256 * 256 * 256, 230]),
+        precision: Precision::Tf32,
+    },
+    Counted {
+        name: "32 products f16",
+        text: "graph @product(%x: f16[32, 256, 128], %y: f16[32, 128, 256]) {
+           %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : f32[32, 256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 200,
+        conflicts: 0,
+        instructions: None,
+        products: Some([32 * 256 * 128 * 256, 90]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "40 products f16",
+        text: "graph @product(%x: f16[40, 256, 128], %y: f16[40, 128, 256]) {
+           %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : f32[40, 256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+        products: Some([40 * 256 * 128 * 256, 70]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "layer f16",
@@ -201,6 +265,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([200 * 512 * 256, 130]),
+        precision: Precision::Exact,
     },
     Counted {
         name: "dequantized f16",
@@ -219,6 +284,61 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: Some([64 * 512 * 256, 140]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "attention f16",
+        text: "graph @attention(%q: f16[2, 128, 64], %k: f16[2, 128, 64], %v: f16[2, 128, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f16[2, 128, 128]
+           %c = const 0.125 : f16[]
+           %c1 = expand %c : f16[2, 128, 128]
+           %x = mul %s, %c1 : f16[2, 128, 128]
+           %wide = convert %x : f32[2, 128, 128]
+           %max = reduce max %wide {axes=[2]} : f32[2, 128]
+           %max1 = reshape %max : f32[2, 128, 1]
+           %max2 = expand %max1 : f32[2, 128, 128]
+           %away = sub %wide, %max2 : f32[2, 128, 128]
+           %power = exp %away : f32[2, 128, 128]
+           %sum = reduce add %power {axes=[2]} : f32[2, 128]
+           %sum1 = reshape %sum : f32[2, 128, 1]
+           %sum2 = expand %sum1 : f32[2, 128, 128]
+           %p = div %power, %sum2 : f32[2, 128, 128]
+           %r = convert %p : f16[2, 128, 128]
+           %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[2, 128, 64]
+           return %y
+         }",
+        kernels: 1,
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+        products: Some([2 * 2 * 128 * 128 * 64, 9999]),
+        precision: Precision::Exact,
+    },
+    Counted {
+        name: "attention tf32",
+        text: "graph @attention(%q: f32[2, 128, 64], %k: f32[2, 128, 64], %v: f32[2, 128, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f32[2, 128, 128]
+           %c = const 0.125 : f32[]
+           %c1 = expand %c : f32[2, 128, 128]
+           %x = mul %s, %c1 : f32[2, 128, 128]
+           %max = reduce max %x {axes=[2]} : f32[2, 128]
+           %max1 = reshape %max : f32[2, 128, 1]
+           %max2 = expand %max1 : f32[2, 128, 128]
+           %away = sub %x, %max2 : f32[2, 128, 128]
+           %power = exp %away : f32[2, 128, 128]
+           %sum = reduce add %power {axes=[2]} : f32[2, 128]
+           %sum1 = reshape %sum : f32[2, 128, 1]
+           %sum2 = expand %sum1 : f32[2, 128, 128]
+           %p = div %power, %sum2 : f32[2, 128, 128]
+           %y = einsum %p, %v {abd,adc->abc; acc=f32} : f32[2, 128, 64]
+           return %y
+         }",
+        kernels: 1,
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+        products: Some([2 * 2 * 128 * 128 * 64, 9999]),
+        precision: Precision::Tf32,
     },
     Counted {
         name: "attention",
@@ -251,6 +371,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         instructions: None,
         products: None,
+        precision: Precision::Exact,
     },
 ];
 
@@ -388,6 +509,7 @@ mod children {
             .collect();
         let options = CompileOptions {
             device: Device::cuda(0),
+            precision: counted.precision,
             ..CompileOptions::default()
         };
         let executable = compile_ir(&graph, &options).expect("an executable");

@@ -1,9 +1,11 @@
-//! Products by matrix instructions on a device, against the interpreter.
+//! Products by matrix instructions on a device, against the interpreter: of 16-bit floats, and of f32 where they may be rounded to tf32.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use tlc::{CompileOptions, Device, HostTensor, Specialize, compile_ir};
+use tlc::{CompileOptions, Device, HostTensor, Precision, Specialize, compile_ir};
+use tlc_ir::DType;
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
+use tlc_ir::precision::to_tf32;
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::random_tensor;
 use tlc_ir::text::{no_data, parse_graph};
@@ -14,19 +16,21 @@ use crate::states::compare_all;
 struct Product {
     text: String,
     sizes: Vec<Vec<i64>>,
+    precision: Precision,
 }
 
 fn product(text: impl Into<String>) -> Product {
     Product {
         text: text.into(),
         sizes: vec![Vec::new()],
+        precision: Precision::Exact,
     }
 }
 
-/// Products of every form that matrix instructions take.
-fn products() -> Vec<Product> {
+/// Products of every form that matrix instructions take, of operands of these types.
+fn products(dtypes: &[&str]) -> Vec<Product> {
     let mut all = Vec::new();
-    for dtype in ["f16", "bf16"] {
+    for &dtype in dtypes {
         // Whole tiles, one and several; and sizes that no tile divides, of a sum and of sides, aligned or not.
         for [m, k, n] in [
             [16, 16, 16],
@@ -75,26 +79,39 @@ fn products() -> Vec<Product> {
             )));
         }
         // What is behind a product, and in front of it.
+        let in_f32 = |to: &str, from: &str, shape: &str| match dtype {
+            "f32" => format!("{to} = neg {from} : f32{shape}"),
+            _ => format!("{to} = convert {from} : f32{shape}"),
+        };
+        let (bias, residual) = (in_f32("%1", "%b", "[96]"), in_f32("%5", "%r", "[64, 96]"));
+        let result = match dtype {
+            "f32" => "%7 = neg %6 : f32[64, 96]".into(),
+            _ => format!("%7 = convert %6 : {dtype}[64, 96]"),
+        };
         all.push(product(format!(
             "graph @layer(%x: {dtype}[64, 128], %w: {dtype}[96, 128], %b: {dtype}[96], %r: {dtype}[64, 96]) {{
                %0 = einsum %x, %w {{ab,cb->ac; acc=f32}} : f32[64, 96]
-               %1 = convert %b : f32[96]
+               {bias}
                %2 = expand %1 : f32[64, 96]
                %3 = add %0, %2 : f32[64, 96]
                %4 = tanh %3 : f32[64, 96]
-               %5 = convert %r : f32[64, 96]
+               {residual}
                %6 = add %4, %5 : f32[64, 96]
-               %7 = convert %6 : {dtype}[64, 96]
+               {result}
                return %7
              }}"
         )));
+        let narrowed = match dtype {
+            "f32" => "mul %3, %3 : f32[64, 128]".into(),
+            _ => format!("convert %3 : {dtype}[64, 128]"),
+        };
         all.push(product(format!(
             "graph @dequantized(%x: {dtype}[48, 128], %w: i8[64, 128], %s: f32[64]) {{
                %0 = convert %w : f32[64, 128]
                %1 = reshape %s : f32[64, 1]
                %2 = expand %1 : f32[64, 128]
                %3 = mul %0, %2 : f32[64, 128]
-               %4 = convert %3 : {dtype}[64, 128]
+               %4 = {narrowed}
                %5 = einsum %x, %4 {{ab,cb->ac; acc=f32}} : {dtype}[48, 64]
                return %5
              }}"
@@ -114,6 +131,7 @@ fn products() -> Vec<Product> {
                  }}"
             ),
             sizes: vec![vec![1], vec![31], vec![32], vec![77]],
+            precision: Precision::Exact,
         });
         all.push(Product {
             text: format!(
@@ -129,6 +147,61 @@ fn products() -> Vec<Product> {
                 vec![33, 200, 17],
                 vec![5, 64, 90],
             ],
+            precision: Precision::Exact,
+        });
+    }
+    all
+}
+
+/// Those of f32, which may be rounded.
+fn rounded() -> Vec<Product> {
+    // Sizes by themselves are those of other types: every third of them will do.
+    let plain = |p: &Product| p.text.starts_with("graph @plain");
+    let (sizes, mut all): (Vec<Product>, Vec<Product>) = products(&["f32"]).into_iter().partition(plain);
+    all.extend(sizes.into_iter().step_by(3));
+    // One operand of another type: both are rounded where they are f32.
+    all.push(product(
+        "graph @mixed(%x: f32[40, 72], %y: bf16[72, 64]) {
+           %0 = einsum %x, %y {ab,bc->ac; acc=f32} : f32[40, 64]
+           return %0
+         }",
+    ));
+    all.iter_mut().for_each(|p| p.precision = Precision::Tf32);
+    all
+}
+
+/// Products of which each block takes a large tile, on a device of one multiprocessor: whole tiles, and some that are nearly full, of one
+/// block of steps and several.
+fn large() -> Vec<Product> {
+    let mut all = Vec::new();
+    for (dtype, [m, k, n], [left, right]) in [
+        ("f16", [128, 70, 128], ["ab", "bc"]),
+        ("bf16", [128, 136, 250], ["ba", "cb"]),
+        ("f32", [250, 40, 128], ["ab", "bc"]),
+        ("f32", [250, 48, 128], ["ba", "cb"]),
+    ] {
+        let size = |label: char| [m, k, n]["abc".find(label).expect("a label")];
+        let shape = |labels: &str| {
+            let sizes: Vec<String> = labels.chars().map(|l| size(l).to_string()).collect();
+            sizes.join(", ")
+        };
+        let (x, y) = (shape(left), shape(right));
+        let text = format!(
+            "graph @large(%x: {dtype}[{x}], %y: {dtype}[{y}], %b: f32[{n}]) {{
+               %0 = einsum %x, %y {{{left},{right}->ac; acc=f32}} : f32[{m}, {n}]
+               %1 = expand %b : f32[{m}, {n}]
+               %2 = add %0, %1 : f32[{m}, {n}]
+               %3 = tanh %2 : f32[{m}, {n}]
+               return %3, %0
+             }}"
+        );
+        all.push(Product {
+            precision: if dtype == "f32" {
+                Precision::Tf32
+            } else {
+                Precision::Exact
+            },
+            ..product(text)
         });
     }
     all
@@ -147,7 +220,7 @@ fn random_product(seed: u64) -> Product {
         'c' => c,
         _ => batch.unwrap_or(1),
     };
-    let dtype = rng.pick(&["f16", "bf16"]);
+    let dtype = rng.pick(&["f16", "bf16", "f32"]);
     let to = rng.pick(&["f32", dtype]);
     let mut labels = |all: [&str; 2]| {
         let own = rng.pick(&all);
@@ -164,12 +237,20 @@ fn random_product(seed: u64) -> Product {
         1 => format!("%1 = tanh %0 : {to}[{z}]\n return %1"),
         _ => format!("%1 = add %0, %r : {to}[{z}]\n return %1, %0"),
     };
-    product(format!(
+    let text = format!(
         "graph @random(%x: {dtype}[{x}], %y: {dtype}[{y}], %r: {to}[{z}]) {{
            %0 = einsum %x, %y {{{left},{right}->{out}; acc=f32}} : {to}[{z}]
            {behind}
          }}"
-    ))
+    );
+    Product {
+        precision: if dtype == "f32" {
+            Precision::Tf32
+        } else {
+            Precision::Exact
+        },
+        ..product(text)
+    }
 }
 
 fn run(product: &Product, bits: &mut DefaultHasher) -> Result<(), String> {
@@ -178,6 +259,7 @@ fn run(product: &Product, bits: &mut DefaultHasher) -> Result<(), String> {
     let options = CompileOptions {
         specialize: Specialize::Never,
         device: Device::cuda(0),
+        precision: product.precision,
         ..CompileOptions::default()
     };
     let executable = compile_ir(&graph, &options).map_err(|e| format!("compile: {e}"))?;
@@ -193,6 +275,7 @@ fn run(product: &Product, bits: &mut DefaultHasher) -> Result<(), String> {
             .collect();
         let interpreted = interp::Options {
             symbols: names.iter().cloned().zip(sizes.iter().copied()).collect(),
+            precision: product.precision,
             ..interp::Options::default()
         };
         let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
@@ -227,12 +310,11 @@ mod children {
         assert!(failures.is_empty(), "{failures:?}");
     }
 
-    #[test]
-    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
-    fn all() {
+    /// Runs products, of which those must be multiplied by matrix instructions that have a precision other than exact.
+    fn run_all(products: Vec<Product>) {
         let mut bits = DefaultHasher::new();
         let mut failures = 0;
-        for product in products() {
+        for product in products {
             if let Err(e) = run(&product, &mut bits) {
                 println!("{}\n{e}", product.text);
                 failures += 1;
@@ -240,5 +322,90 @@ mod children {
         }
         println!("bits {:016x}", bits.finish());
         assert_eq!(failures, 0);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn all() {
+        run_all(products(&["f16", "bf16"]));
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn in_tf32() {
+        run_all(rounded());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn in_large_tiles() {
+        for product in large() {
+            let graph = parse_graph(&product.text, &mut no_data).expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                precision: product.precision,
+                ..CompileOptions::default()
+            };
+            let explained = compile_ir(&graph, &options).expect("an executable").explain();
+            assert!(explained.contains("warps multiply 128 by 128"), "{explained}");
+        }
+        run_all(large());
+    }
+
+    /// What matrix instructions of tf32 come to is what the product of rounded operands is, but for the rounding of sums.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn operands_are_rounded_to_the_nearest() {
+        let (m, k, n) = (48, 100, 33);
+        for (x_labels, y_labels) in [("ab", "bc"), ("ba", "cb"), ("ab", "cb"), ("ba", "bc")] {
+            let shape = |labels: &str| -> Vec<usize> {
+                let size = |l| [m, k, n]["abc".find(l).expect("a label")];
+                labels.chars().map(size).collect()
+            };
+            let (xs, ys) = (shape(x_labels), shape(y_labels));
+            let text = format!(
+                "graph @rounded(%x: f32{xs:?}, %y: f32{ys:?}) {{
+                   %0 = einsum %x, %y {{{x_labels},{y_labels}->ac}} : f32[{m}, {n}]
+                   return %0
+                 }}"
+            );
+            let graph = parse_graph(&text, &mut no_data).expect("a graph");
+            let mut rng = Rng::new(3);
+            let inputs = [&xs, &ys].map(|shape| random_tensor(&mut rng, DType::F32, shape));
+            let at = |t: &HostTensor, labels: &str, [row, column]: [usize; 2], first: char| {
+                let (i, j) = if labels.starts_with(first) {
+                    (row, column)
+                } else {
+                    (column, row)
+                };
+                f64::from(to_tf32(t.get(i * t.shape()[1] + j).as_f64() as f32))
+            };
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                precision: Precision::Tf32,
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).expect("an executable");
+            assert!(
+                executable.explain().contains("rounded to tf32"),
+                "{}",
+                executable.explain()
+            );
+            let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
+            let found = executable.run(&given).expect("outputs")[0].to_host();
+            for i in 0..m {
+                for j in 0..n {
+                    let terms =
+                        (0..k).map(|s| at(&inputs[0], x_labels, [i, s], 'a') * at(&inputs[1], y_labels, [s, j], 'b'));
+                    let (sum, size) = terms.fold((0.0, 0.0), |(sum, size): (f64, f64), t| (sum + t, size + t.abs()));
+                    let value = found.get(i * n + j).as_f64();
+                    let most = (k + 1) as f64 * 2f64.powi(-24) * size;
+                    assert!(
+                        (value - sum).abs() <= most || !(sum.is_finite() && size < 1e37),
+                        "{x_labels},{y_labels} at {i}, {j}: {value} for {sum}"
+                    );
+                }
+            }
+        }
     }
 }

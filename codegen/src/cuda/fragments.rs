@@ -15,10 +15,10 @@ use tlc_ir::kernel::visit::walk_mut;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::WARP_THREADS;
 
-use super::table::MATRIX_EXTENTS;
+use super::table::MATRIX_TILE;
 
 /// Rows and columns of a tile.
-const TILE: [i64; 2] = [MATRIX_EXTENTS[0], MATRIX_EXTENTS[1]];
+const TILE: [i64; 2] = MATRIX_TILE;
 /// Neighbouring elements of a row that a thread holds.
 const NEIGHBOURS: i64 = 2;
 /// Threads of a warp that hold the elements of one row of a tile.

@@ -1,22 +1,27 @@
 //! Products of matrices by the instructions of a warp, and copies to shared memory beside the threads.
 //!
 //! Invariants:
-//! - The steps of the sum go in ascending order, 16 an instruction, whatever the tile: what a sum comes to depends on its length and
+//! - The steps of the sum go in ascending order, 16 an instruction (8 of tf32), whatever the tile: what a sum comes to depends on its length and
 //!   the dtype alone.
-//! - Operands come in by `ldmatrix`, whose rows are 16 aligned bytes along whichever of its sides lies together in memory.
+//! - Operands come in by `ldmatrix`, whose rows are 16 aligned bytes along whichever of its sides lies together in memory. Of elements of
+//!   32 bits such a row is four, each of which goes to the thread that multiplies it; but the instruction does not turn them, so that those
+//!   that lie together across the sum are loaded one by one.
+//! - Operands of tf32 are f32 in memory and rounded as they come in.
 //! - A wait is for all copies of the thread, which is never less than it asks for.
 
-use tlc_ir::DType;
 use tlc_ir::target::WARP_THREADS;
+use tlc_ir::{DType, Precision};
 
 use super::CudaError;
 use super::fragments::{HELD, tiles_of};
-use super::table::MATRIX_EXTENTS;
+use super::table::{MATRIX_TILE, matrix_steps};
 use super::write::{Writer, memory_name};
 use crate::flat::{AsyncCopy, MatrixOperand, Multiply};
 
-/// Rows and columns of the matrices that `ldmatrix` loads, four at a time.
-const LOADED_SIDE: i64 = 8;
+/// Rows of the matrices that `ldmatrix` loads, four at a time.
+const LOADED_ROWS: i64 = 8;
+/// Bytes of each of these rows.
+const LOADED_BYTES: i64 = 16;
 
 impl Writer<'_, '_> {
     /// What the threads of a warp multiply together.
@@ -24,16 +29,18 @@ impl Writer<'_, '_> {
         let [rows, columns, steps] = p.extents;
         let unsupported = |what: &str| CudaError::Unsupported(what.into());
         let [down, across] = tiles_of([rows, columns]).ok_or_else(|| unsupported("a matrix of no whole tiles"))?;
-        if across % 2 != 0 || steps % MATRIX_EXTENTS[2] != 0 {
+        let dtype = self.flat.kernel.memory_dtype(p.operands[0].first.memory);
+        let step = matrix_steps(dtype);
+        if across % 2 != 0 || steps % step != 0 {
             return Err(unsupported("a matrix of no whole pairs of tiles"));
         }
-        let dtype = self.flat.kernel.memory_dtype(p.operands[0].first.memory);
-        let kind = match dtype {
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
+        let kind = match (dtype, p.precision) {
+            (DType::F16, Precision::Exact) => "f16",
+            (DType::BF16, Precision::Exact) => "bf16",
+            (DType::F32, Precision::Tf32) => "tf32",
             _ => return Err(CudaError::Unsupported(format!("a matrix instruction for {dtype}"))),
         };
-        let multiply = self.helpers.multiply_matrices(kind);
+        let multiply = self.helpers.multiply_matrices(kind, step);
         let accumulators = memory_name(self.flat.kernel, p.dst);
         self.open("{");
         let lane = format!("const int lane = threadIdx.x % {WARP_THREADS};");
@@ -42,7 +49,6 @@ impl Writer<'_, '_> {
         let left = self.rows_of(&p.operands[0], "left", true)?;
         let right = self.rows_of(&p.operands[1], "right", false)?;
         self.line("#pragma unroll");
-        let step = MATRIX_EXTENTS[2];
         self.open(&format!("for (int k = 0; k < {steps}; k += {step}) {{"));
         self.line(&format!("unsigned a[{down}][4], b[{across}][2];"));
         let each = |count: i64, by: i64| format!("for (int i = 0; i < {count}; i += {by})");
@@ -51,10 +57,10 @@ impl Writer<'_, '_> {
             format!("i * {across} + k * {along}")
         };
         self.line("#pragma unroll");
-        let (loading, place) = (&left, at(&p.operands[0], MATRIX_EXTENTS[0]));
+        let (loading, place) = (&left, at(&p.operands[0], MATRIX_TILE[0]));
         self.line(&format!("{} {loading}(a[i], left + {place});", each(down, 1)));
         self.line("#pragma unroll");
-        let (loading, place) = (&right, at(&p.operands[1], MATRIX_EXTENTS[1]));
+        let (loading, place) = (&right, at(&p.operands[1], MATRIX_TILE[1]));
         self.line(&format!("{} {loading}(&b[i], right + {place});", each(across, 2)));
         self.line("#pragma unroll");
         self.line(&each(down, 1));
@@ -72,7 +78,9 @@ impl Writer<'_, '_> {
 
     /// Declares where a thread's row of the matrices of an operand begins; returns the function that loads them.
     fn rows_of(&mut self, o: &MatrixOperand, name: &str, across_first: bool) -> Result<String, CudaError> {
-        let aligned = |n: i64| n % LOADED_SIDE == 0;
+        let dtype = self.flat.kernel.memory_dtype(o.first.memory);
+        let row_elements = LOADED_BYTES / dtype.bytes() as i64;
+        let aligned = |n: i64| n % row_elements == 0;
         // A row that `ldmatrix` reads goes along the sum, or across it and is turned.
         let turned = match (o.across, o.along) {
             (across, 1) if aligned(across) => false,
@@ -83,7 +91,15 @@ impl Writer<'_, '_> {
             return Err(CudaError::Unsupported("an operand that is not aligned".into()));
         }
         let place = self.place(&o.first);
-        let dtype = super::scalar::memory_type(self.flat.kernel.memory_dtype(o.first.memory));
+        let element = super::scalar::memory_type(dtype);
+        // A thread loads its four elements itself: the first, and those half an instruction further along either side.
+        if turned && dtype.bytes() == 4 {
+            let pitch = o.along;
+            self.line(&format!(
+                "const {element}* {name} = &{place} + lane % {row_elements} * {pitch} + lane / {row_elements};"
+            ));
+            return Ok(self.helpers.load_elements(across_first, row_elements * pitch));
+        }
         // Four matrices: which of them a thread's row is of, and which row.
         let (row, second, third) = ("lane % 8", "lane / 8 % 2", "lane / 16");
         let (across, along) = match across_first {
@@ -95,9 +111,9 @@ impl Writer<'_, '_> {
             true => (o.along, along, across),
         };
         self.line(&format!(
-            "const {dtype}* {name} = &{place} + ({row} + {row_of} * {LOADED_SIDE}) * {pitch} + {part} * {LOADED_SIDE};"
+            "const {element}* {name} = &{place} + ({row} + {row_of} * {LOADED_ROWS}) * {pitch} + {part} * {row_elements};"
         ));
-        Ok(self.helpers.load_matrices(turned, across_first))
+        Ok(self.helpers.load_matrices(turned, across_first, dtype == DType::F32))
     }
 
     /// A copy that runs beside the threads.

@@ -50,31 +50,61 @@ impl Helpers {
         });
     }
 
-    /// Four matrices of 8 by 8 from shared memory, by rows of 16 bytes; turned or not. Those of a left operand fill four registers, those
-    /// of a right one two registers of two columns of tiles each.
-    pub(super) fn load_matrices(&mut self, turned: bool, left: bool) -> String {
-        let (suffix, modifier) = if turned { ("_turned", ".trans") } else { ("", "") };
-        let (side, param, registers) = match left {
-            true => ("left", "unsigned (&r)[4]", ["r[0]", "r[1]", "r[2]", "r[3]"]),
-            false => (
-                "right",
-                "unsigned (*r)[2]",
-                ["r[0][0]", "r[0][1]", "r[1][0]", "r[1][1]"],
-            ),
-        };
-        let [a, b, c, d] = registers;
-        self.need(format!("load_{side}{suffix}"), |n| {
+    /// The nearest tf32 of the f32 with these bits, of two that are as near the one further from zero; the result's bits.
+    fn to_tf32(&mut self) -> String {
+        self.need("to_tf32".into(), |n| {
             format!(
-                "void {n}({param}, const void* from) {{\n    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4{modifier}.shared.b16 {{%0, %1, %2, %3}}, [%4];\"\n        : \"=r\"({a}), \"=r\"({b}), \"=r\"({c}), \"=r\"({d}) : \"r\"((unsigned)__cvta_generic_to_shared(from)) : \"memory\");\n}}"
+                "unsigned {n}(unsigned bits) {{\n    unsigned r;\n    asm(\"cvt.rna.tf32.f32 %0, %1;\" : \"=r\"(r) : \"f\"(__uint_as_float(bits)));\n    return r;\n}}"
             )
         })
     }
 
-    /// `d += a * b` of matrices of 16 by 16 and 16 by 8, accumulated in f32.
-    pub(super) fn multiply_matrices(&mut self, kind: &str) -> String {
+    /// Four matrices of 8 rows from shared memory, by rows of 16 bytes: turned or not, and rounded to tf32 or not, which those are not
+    /// that are turned. Those of a left operand fill four registers, those of a right one two registers of two columns of tiles each.
+    pub(super) fn load_matrices(&mut self, turned: bool, left: bool, tf32: bool) -> String {
+        let (suffix, modifier) = if turned { ("_turned", ".trans") } else { ("", "") };
+        let (side, param, registers) = operand_registers(left);
+        let [a, b, c, d] = registers;
+        let load = self.need(format!("load_{side}{suffix}"), |n| {
+            format!(
+                "void {n}({param}, const void* from) {{\n    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4{modifier}.shared.b16 {{%0, %1, %2, %3}}, [%4];\"\n        : \"=r\"({a}), \"=r\"({b}), \"=r\"({c}), \"=r\"({d}) : \"r\"((unsigned)__cvta_generic_to_shared(from)) : \"memory\");\n}}"
+            )
+        });
+        if !tf32 {
+            return load;
+        }
+        let round = self.to_tf32();
+        self.need(format!("load_{side}_tf32"), |n| {
+            let rounded: String = registers.iter().map(|r| format!("    {r} = {round}({r});\n")).collect();
+            format!("void {n}({param}, const void* from) {{\n    {load}(r, from);\n{rounded}}}")
+        })
+    }
+
+    /// As `load_matrices` with rounding to tf32, of elements that lie together across the sum; `further` is how far apart those are that
+    /// lie four steps of it apart. A thread begins at the first that it multiplies.
+    pub(super) fn load_elements(&mut self, left: bool, further: i64) -> String {
+        let round = self.to_tf32();
+        let (side, param, registers) = operand_registers(left);
+        // The second half of the rows, or of the columns, is 8 elements away.
+        let places = match left {
+            true => [0, 8, further, further + 8],
+            false => [0, further, 8, further + 8],
+        };
+        self.need(format!("load_{side}_elements_{further}"), |n| {
+            let loads: String = registers
+                .iter()
+                .zip(places)
+                .map(|(r, at)| format!("    {r} = {round}(__float_as_uint(from[{at}]));\n"))
+                .collect();
+            format!("void {n}({param}, const f32* from) {{\n{loads}}}")
+        })
+    }
+
+    /// `d += a * b` of matrices of 16 by so many steps and so many by 8, accumulated in f32.
+    pub(super) fn multiply_matrices(&mut self, kind: &str, steps: i64) -> String {
         self.need(format!("multiply_{kind}"), |n| {
             format!(
-                "void {n}(f32* d, const unsigned (&a)[4], const unsigned (&b)[2]) {{\n    asm(\"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};\"\n        : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n}}"
+                "void {n}(f32* d, const unsigned (&a)[4], const unsigned (&b)[2]) {{\n    asm(\"mma.sync.aligned.m16n8k{steps}.row.col.f32.{kind}.{kind}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};\"\n        : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n}}"
             )
         })
     }
@@ -100,6 +130,18 @@ impl Helpers {
                 format!("{t} {n}({t} a, {t} b) {{\n    {t} r = a % b;\n    return r < 0 ? r + b : r;\n}}")
             });
         }
+    }
+}
+
+/// The name of a side of a product, and the parameter and registers of a thread for its matrices.
+fn operand_registers(left: bool) -> (&'static str, &'static str, [&'static str; 4]) {
+    match left {
+        true => ("left", "unsigned (&r)[4]", ["r[0]", "r[1]", "r[2]", "r[3]"]),
+        false => (
+            "right",
+            "unsigned (*r)[2]",
+            ["r[0][0]", "r[0][1]", "r[1][0]", "r[1][1]"],
+        ),
     }
 }
 

@@ -2,21 +2,33 @@
 
 use tlc_ir::scalar::Form;
 use tlc_ir::target::{Emitter, MatrixTile, Support, Width};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, Precision, ScalarOp};
 
 /// Registers of 32 bits that a thread can have (CUDA C++ Programming Guide, "Compute Capabilities").
 const REGISTERS: u32 = 255;
 
-/// Rows, columns and steps of the matrix instructions that warps have of 16-bit floats (PTX ISA, "mma.m16n8k16", since 7.0).
-pub(super) const MATRIX_EXTENTS: [i64; 3] = [16, 8, 16];
+/// Rows and columns of the matrix instructions that warps have (PTX ISA, "mma.m16n8k16" of 16-bit floats and "mma.m16n8k8" of tf32, since
+/// 7.0).
+pub(super) const MATRIX_TILE: [i64; 2] = [16, 8];
+
+/// Steps of the sum that such an instruction takes of operands which are stored as that type: 32 bytes.
+pub(super) const fn matrix_steps(operand: DType) -> i64 {
+    32 / operand.bytes() as i64
+}
 
 /// The table of the CUDA emitter. A thread works on one element of any type; there are no lanes.
 pub fn emitter() -> Emitter {
-    let matrices = [DType::F16, DType::BF16].map(|operand| MatrixTile {
+    let tile = |operand: DType, precision| MatrixTile {
         operands: [operand; 2],
         accumulator: DType::F32,
-        extents: MATRIX_EXTENTS,
-    });
+        precision,
+        extents: [MATRIX_TILE[0], MATRIX_TILE[1], matrix_steps(operand)],
+    };
+    let matrices = [
+        tile(DType::F16, Precision::Exact),
+        tile(DType::BF16, Precision::Exact),
+        tile(DType::F32, Precision::Tf32),
+    ];
     Emitter::new("cuda", 0, REGISTERS, true, map, convert)
         .with_matrices(matrices)
         .with_blocks()

@@ -33,7 +33,7 @@ use smallvec::SmallVec;
 use tlc_ir::index::Interval;
 use tlc_ir::kernel::{CollectiveKind, Memory};
 use tlc_ir::target::{Emitter, Support, Width};
-use tlc_ir::{DType, Kernel, Scalar, ScalarOp};
+use tlc_ir::{DType, Kernel, Precision, Scalar, ScalarOp};
 
 pub use build::flatten;
 pub use counters::{CounterUse, counter_uses};
@@ -385,6 +385,8 @@ pub struct Multiply {
     pub extents: [i64; 3],
     /// `left[m, k]` and `right[k, n]`.
     pub operands: [MatrixOperand; 2],
+    /// How exactly they are multiplied.
+    pub precision: Precision,
 }
 
 /// As [`tlc_ir::kernel::AsyncCopy`].

@@ -22,7 +22,9 @@ impl Builder<'_, '_> {
         let accumulator = self.kernel.memory_dtype(c.dst);
         let extent = |v: tlc_ir::VarId| self.kernel.extents[v.0 as usize].as_const();
         let table = self.has.table();
-        let native = |[m, n]: &[i64; 2]| table.contract(dtypes, accumulator, [*m, *n, c.k_block]) == Support::Native;
+        let native = |[m, n]: &[i64; 2]| {
+            table.contract(dtypes, accumulator, c.precision, [*m, *n, c.k_block]) == Support::Native
+        };
         let Some([rows, columns]) = c.tile(self.kernel).filter(native) else {
             return unsupported("contractions that are not legalized");
         };
@@ -35,6 +37,7 @@ impl Builder<'_, '_> {
             dst: c.dst,
             extents: [rows, columns, steps],
             operands: [left, right],
+            precision: c.precision,
         })));
         Ok(())
     }

@@ -14,6 +14,7 @@
 
 use std::fmt;
 
+use tlc_ir::Precision;
 use tlc_ir::kernel::CollectiveKind;
 
 use super::{Address, Flat, IfKind, Item, Op, Region, Value, Varies};
@@ -205,6 +206,9 @@ impl<'k> Flat<'k> {
                 Item::Multiply(m) => {
                     let [rows, columns, steps] = m.extents;
                     write!(f, "multiply {} rows {rows} columns {columns} steps {steps}", m.dst)?;
+                    if m.precision != Precision::Exact {
+                        write!(f, " {}", m.precision)?;
+                    }
                     for (o, across) in m.operands.iter().zip(["row", "column"]) {
                         let place = self.place(&o.first);
                         write!(f, ", {place} {across} {} step {}", o.across, o.along)?;

@@ -30,6 +30,7 @@ use crate::binding::{BindError, bind_symbols, check_condition, condition_waits};
 use crate::dtype::DType;
 use crate::graph::{Condition, Graph, HostFunction, Node, NodeId, NodeKind, View, infer};
 use crate::index::IndexExpr;
+use crate::precision::Precision;
 use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError, element_count};
 
@@ -48,6 +49,9 @@ pub struct Options {
     /// The most nodes computed inside loops, an iteration counting each node of its body; a condition that never ends a
     /// loop ends here.
     pub max_steps: Option<u64>,
+    /// How exactly what is judged was computed: where it was less than exactly, [`interpret_with_bounds`] says how far that may be off.
+    /// The interpreter itself always computes exactly.
+    pub precision: Precision,
 }
 
 /// What [`Options::max_steps`] is unless it is given.
@@ -59,6 +63,7 @@ impl Default for Options {
             symbols: Vec::new(),
             max_bytes: None,
             max_steps: Some(DEFAULT_MAX_STEPS),
+            precision: Precision::Exact,
         }
     }
 }

@@ -17,7 +17,9 @@
 //!   loops that keeps this gives the same bits. `k_block` says how much of the sum an emitter takes at a time.
 //! - Into a fragment an emitter may add up by instructions for matrices: blocks still come one after another, but the products of a block
 //!   are added in the order and with the roundings of these instructions, which keep at least the precision of the loops above where
-//!   products of 16-bit floats are added in f32. The sign of a sum that is zero is then not known. The interpreter takes the loops.
+//!   products of 16-bit floats or of tf32 are added in f32. The sign of a sum that is zero is then not known. The interpreter takes the loops.
+//! - Where the precision is [`Precision::Tf32`], operands, which are f32, are rounded to tf32 ([`crate::precision::to_tf32`]) before they are
+//!   multiplied. A product of two is exact in f32.
 //! - An element of an operand for which a condition does not hold is not read and counts as 0. It is multiplied as any
 //!   other, so 0 times infinity is NaN: along `k` both operands should have the condition.
 //! - Where `k` has no iteration, `dst` is neither read nor written.
@@ -28,6 +30,7 @@ use super::visit::{Effect, MemoryAccess, MemoryAccessMut};
 use super::{Kernel, Memory};
 use crate::dtype::DType;
 use crate::index::{IndexExpr, VarId};
+use crate::precision::Precision;
 
 /// A condition on an index expression: `0 <= index < limit`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -64,6 +67,8 @@ pub struct Contract {
     pub right: ContractOperand,
     /// How many steps of `k` are one block; positive.
     pub k_block: i64,
+    /// How exactly operands are multiplied; other than exactly only those of f32, into f32.
+    pub precision: Precision,
 }
 
 impl Contract {

@@ -19,6 +19,7 @@ use std::fmt;
 use crate::graph::Condition;
 use crate::index::{IndexExpr, IndexNode, SymId, VarId};
 use crate::kernel::{Access, CollectiveKind, Contract, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use crate::precision::Precision;
 
 impl Access {
     /// Every mode.
@@ -254,7 +255,11 @@ impl Kernel {
             let extent = &self.extents[var.0 as usize];
             write!(f, "{lead}i{} in 0..{}", var.0, Positional(extent))?;
         }
-        write!(f, " by {} {}[{}]", c.k_block, c.dst, Positional(&c.dst_index))?;
+        write!(f, " by {}", c.k_block)?;
+        if c.precision != Precision::Exact {
+            write!(f, " {}", c.precision)?;
+        }
+        write!(f, " {}[{}]", c.dst, Positional(&c.dst_index))?;
         for (operand, lead) in c.operands().into_iter().zip([" with ", ", "]) {
             write!(f, "{lead}{}[{}]", operand.memory, Positional(&operand.index))?;
             for (i, r) in operand.ranges.iter().enumerate() {

@@ -580,6 +580,7 @@ mod tests {
                     ranges: smallvec![],
                 },
                 k_block: 1,
+                precision: crate::Precision::Exact,
             })),
             Stmt::Barrier,
         ]

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use crate::dtype::DType;
+use crate::precision::Precision;
 use crate::scalar::ScalarOp;
 
 /// How an emitter does something.
@@ -87,6 +88,8 @@ pub struct MatrixTile {
     pub operands: [DType; 2],
     /// Dtype that it accumulates in.
     pub accumulator: DType,
+    /// How exactly it multiplies.
+    pub precision: Precision,
     /// Rows and columns of the accumulator, and steps of the sum.
     pub extents: [i64; 3],
 }
@@ -170,12 +173,19 @@ impl Emitter {
         self
     }
 
-    /// How a contraction of these dtypes is done whose tile has so many rows and columns and whose blocks so many steps: by
+    /// How a contraction of these dtypes and that precision is done whose tile has so many rows and columns and whose blocks so many steps: by
     /// matrix instructions that cut all three without a rest, or by the loops that define it.
-    pub fn contract(&self, operands: [DType; 2], accumulator: DType, extents: [i64; 3]) -> Support {
+    pub fn contract(
+        &self,
+        operands: [DType; 2],
+        accumulator: DType,
+        precision: Precision,
+        extents: [i64; 3],
+    ) -> Support {
         let fits = |t: &&MatrixTile| {
             let whole = |(all, one): (i64, i64)| all > 0 && one > 0 && all % one == 0;
-            t.operands == operands && t.accumulator == accumulator && extents.into_iter().zip(t.extents).all(whole)
+            let same = (t.operands, t.accumulator, t.precision) == (operands, accumulator, precision);
+            same && extents.into_iter().zip(t.extents).all(whole)
         };
         match self.matrices.iter().find(fits) {
             Some(_) => Support::Native,

@@ -22,6 +22,7 @@ use crate::kernel::{
     Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param,
     Range, Scope, Scratch, Stmt, ValueId,
 };
+use crate::precision::Precision;
 use crate::scalar::ScalarOp;
 use crate::target::MAX_BLOCK_THREADS;
 
@@ -595,6 +596,10 @@ impl KernelParser<'_, '_> {
         let k = self.define_var()?;
         self.word("by", "contract")?;
         let k_block = self.c.integer("block", 1, i64::from(u32::MAX))?;
+        let precision = match self.c.eat_word(Precision::Tf32.name()) {
+            true => Precision::Tf32,
+            false => Precision::Exact,
+        };
         let (dst, dst_index) = self.element()?;
         self.word("with", "contract")?;
         let left = self.contract_operand()?;
@@ -607,6 +612,7 @@ impl KernelParser<'_, '_> {
             left,
             right,
             k_block,
+            precision,
         })
     }
 

@@ -11,13 +11,14 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Monoid, Semiring, Shape};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::Gpu;
-use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp, Target};
+use tlc_ir::kernel::contract::converts_exactly;
+use tlc_ir::target::{Gpu, Support};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
 use super::output_values;
 use crate::access::{Index, Variables, moves_only, view_index};
 use crate::devices::Placement;
-use crate::partition::{Attention, ClusterKind, Clusters};
+use crate::partition::{Attention, AttentionForm, ClusterKind, Clusters, Matrices, SingleRow};
 use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage};
 
 /// Rows of a block, the most first.
@@ -44,11 +45,16 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
             continue;
         };
         let users = users.get_or_insert_with(|| readers(graph));
-        let made = found.form(graph, gpu).and_then(|form| {
+        let made = found.form(graph, gpu, placement.precision()).and_then(|form| {
+            let reason = FusionReason::Attention {
+                rows: form.rows,
+                operands: match &form.form {
+                    AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
+                    AttentionForm::Threads | AttentionForm::Row(_) => None,
+                },
+            };
             found.merge(placement, clusters, users, form)?;
-            Ok(FusionReason::Attention {
-                rows: form_rows(&found, clusters),
-            })
+            Ok(reason)
         });
         let reason = made.unwrap_or_else(FusionReason::NoAttention);
         for (producer, consumer) in [(found.scores, found.most), (found.weights, result)] {
@@ -65,16 +71,6 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
 /// Whether a cluster can be part of an attention: a library's product as well, for it would write the scores.
 fn may_join(kind: &ClusterKind) -> bool {
     matches!(kind, ClusterKind::Loops(_) | ClusterKind::Gemm(_))
-}
-
-/// The rows of a block of the cluster that computes what was found.
-fn form_rows(found: &Found, clusters: &Clusters) -> i64 {
-    let kinds = clusters.clusters.iter().map(|c| &c.kind);
-    let mut forms = kinds.filter_map(|k| match k {
-        ClusterKind::Attention(a) if a.result == found.result => Some(a.rows),
-        _ => None,
-    });
-    forms.next().unwrap_or_default()
 }
 
 /// By node: those that read it; `None` of an output, which the caller reads.
@@ -101,7 +97,7 @@ struct Found {
     masked: NodeId,
     /// The maximum of each row.
     most: NodeId,
-    /// The softmax.
+    /// The softmax, as it is multiplied: it may be rounded.
     weights: NodeId,
     /// Which operand of the second contraction it is.
     side: usize,
@@ -123,7 +119,12 @@ impl Found {
 
     fn with(graph: &Graph, result: NodeId, side: usize) -> Option<Found> {
         let weights = graph.node(result).operands[side];
-        let mut between: FxHashSet<NodeId> = [result, weights].into_iter().collect();
+        // Exporters of 16-bit models compute a softmax in f32 and round it.
+        let divided = match &graph.node(weights).kind {
+            NodeKind::Convert(_) => graph.node(weights).operands[0],
+            _ => weights,
+        };
+        let mut between: FxHashSet<NodeId> = [result, weights, divided].into_iter().collect();
         let operands = |id: NodeId, op: ScalarOp| match &graph.node(id).kind {
             NodeKind::Map(found) if *found == op => Some(&graph.node(id).operands),
             _ => None,
@@ -136,7 +137,7 @@ impl Found {
             _ => false,
         };
         // Divided by the sum, or multiplied by what one divided by it is.
-        let (powers, sum) = match (operands(weights, ScalarOp::Div), operands(weights, ScalarOp::Mul)) {
+        let (powers, sum) = match (operands(divided, ScalarOp::Div), operands(divided, ScalarOp::Mul)) {
             (Some(of), _) => (of[0], row_value(graph, of[1], false, &mut between)?),
             (_, Some(of)) => (0..2).find_map(|k| {
                 let sum = row_value(graph, of[1 - k], true, &mut between)?;
@@ -164,14 +165,18 @@ impl Found {
     }
 
     /// What is which axis, and the size of blocks.
-    fn form(&self, graph: &Graph, gpu: &Gpu) -> Result<Attention, AttentionRefusal> {
+    fn form(&self, graph: &Graph, gpu: &Gpu, precision: Precision) -> Result<Attention, AttentionRefusal> {
         let first = Product::of(graph, self.scores).ok_or(AttentionRefusal::Contraction)?;
         let second = Product::of(graph, self.result).ok_or(AttentionRefusal::Contraction)?;
         let dtype = graph.ty(self.masked).dtype;
         let float = matches!(dtype, DType::F32 | DType::F64);
-        if !float || first.accumulator != dtype || second.accumulator != dtype || first.dtype != dtype {
+        if !float || first.accumulator != dtype || second.accumulator != dtype {
             return Err(AttentionRefusal::Dtype);
         }
+        let operands = first.operands.iter().chain(second.operands).map(|o| graph.ty(*o).dtype);
+        let multiplied = by_matrices(&operands.collect::<Vec<_>>(), dtype, precision);
+        // Threads multiply what the softmax is of, and do not round it before.
+        let rounded = first.dtype != dtype || graph.ty(self.weights).dtype != dtype;
         let (axes, keys) = (
             first.output.len(),
             *first.output.last().ok_or(AttentionRefusal::Contraction)?,
@@ -181,7 +186,6 @@ impl Found {
         let query = 1 - key;
         let is_rows = |l: &u16| first.inputs[query].contains(l) && !first.inputs[key].contains(l);
         let row_axis = first.output[..axes - 1].iter().rposition(is_rows);
-        let row_axis = row_axis.ok_or(AttentionRefusal::Contraction)?;
         let summed: Vec<u16> = first.summed();
         let both = |l: &u16| first.inputs.iter().all(|i| i.contains(l));
         if first.inputs[query].contains(&keys) || summed.len() != 1 || !summed.iter().all(both) {
@@ -199,7 +203,7 @@ impl Found {
         let kept = weights[..weights.len() - 1].iter().all(|l| second.output.contains(l));
         if weights.last() != Some(&column)
             || !values.contains(&column)
-            || values.contains(&weights[row_axis])
+            || row_axis.is_some_and(|axis| values.contains(&weights[axis]))
             || !second.output.contains(&feature)
             || !kept
         {
@@ -212,14 +216,7 @@ impl Found {
             constant(extent(&second, feature)).ok_or(AttentionRefusal::Features)?,
         ];
         let shape = &graph.ty(self.scores).shape;
-        let most = shape[row_axis].interval(graph).hi;
-        if most < ROWS[ROWS.len() - 1] {
-            return Err(AttentionRefusal::FewRows { rows: most });
-        }
-        let fits = |rows: &i64| Attention::shared_elements(*rows, features) * dtype.bytes() as i64 <= gpu.shared_bytes;
-        let wanted = |rows: &&i64| **rows == ROWS[ROWS.len() - 1] || **rows <= most;
-        let rows = ROWS.iter().filter(wanted).copied().find(fits);
-        Ok(Attention {
+        let found = |row_axis, rows, form| Attention {
             scores: self.scores,
             masked: self.masked,
             result: self.result,
@@ -227,8 +224,63 @@ impl Found {
             weights: self.side,
             row_axis,
             features,
-            rows: rows.ok_or(AttentionRefusal::Features)?,
-        })
+            rows,
+            form,
+        };
+        let most = row_axis.map_or(1, |axis| shape[axis].interval(graph).hi);
+        if most == 1 {
+            // Keys and values go to shared memory as they are stored, if that is as one type.
+            let [key, value] = [first.operands[key], second.operands[1 - self.side]].map(|o| graph.ty(o).dtype);
+            let stored = if key == value && converts_exactly(key, dtype) {
+                key
+            } else {
+                dtype
+            };
+            let form = SingleRow::new(stored, features, gpu.shared_bytes).ok_or(AttentionRefusal::Features)?;
+            return Ok(found(None, 1, AttentionForm::Row(form)));
+        }
+        let fewest = if multiplied.is_some() { 2 } else { ROWS[ROWS.len() - 1] };
+        if most < fewest {
+            return Err(AttentionRefusal::FewRows { rows: most });
+        }
+        let wanted = |rows: &&i64| **rows == ROWS[ROWS.len() - 1] || **rows <= most;
+        let of_rows = |bytes: &dyn Fn(i64) -> i64| {
+            let fits = |rows: &i64| bytes(*rows) <= gpu.shared_bytes;
+            ROWS.iter().filter(wanted).copied().find(fits)
+        };
+        let native = |m: &Matrices| {
+            let [summed, width] = m.features;
+            [[m.keys / m.across, summed], [width / m.across, m.keys]]
+                .iter()
+                .all(|[columns, steps]| {
+                    let extents = [Matrices::ROWS, *columns, Matrices::ROWS];
+                    let whole = steps % Matrices::ROWS == 0;
+                    whole && gpu.emitter.contract([m.dtype; 2], dtype, m.precision, extents) == Support::Native
+                })
+        };
+        // More rows share what is read; more keys at a time are less to be combined.
+        let by_warps = multiplied.and_then(|(dtype, precision)| {
+            let forms = [1, 2].map(|times| Matrices::new(dtype, precision, times * Attention::KEYS, features));
+            let made = forms
+                .into_iter()
+                .filter(native)
+                .filter_map(|m| Some((of_rows(&|rows| m.shared_bytes(rows))?, m)));
+            // Of those with as many rows the last, which has more keys.
+            let best = made.max_by_key(|(rows, _)| *rows);
+            best.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
+        });
+        if by_warps.is_none() && rounded {
+            return Err(AttentionRefusal::Dtype);
+        }
+        if by_warps.is_none() && most < ROWS[ROWS.len() - 1] {
+            return Err(AttentionRefusal::FewRows { rows: most });
+        }
+        let by_threads = || {
+            let bytes = |rows| Attention::shared_elements(rows, features) * dtype.bytes() as i64;
+            Some((of_rows(&bytes)?, AttentionForm::Threads))
+        };
+        let (rows, form) = by_warps.or_else(by_threads).ok_or(AttentionRefusal::Features)?;
+        Ok(found(row_axis, rows, form))
     }
 
     /// Makes one cluster of those that compute the values.
@@ -277,6 +329,15 @@ impl Found {
         });
         Ok(())
     }
+}
+
+/// The dtype and the precision that matrix instructions would multiply operands with, of a softmax of that dtype.
+fn by_matrices(operands: &[DType], softmax: DType, precision: Precision) -> Option<(DType, Precision)> {
+    let all = |dtype: DType| operands.iter().all(|d| *d == dtype).then_some(dtype);
+    let exact = [DType::F16, DType::BF16].into_iter().find_map(all);
+    let rounded = all(DType::F32).filter(|_| precision == Precision::Tf32);
+    let found = exact.map(|d| (d, Precision::Exact)).or(rounded.map(|d| (d, precision)));
+    found.filter(|_| softmax == DType::F32)
 }
 
 /// The value of each row that a value repeats along its last axis, or, if `inverse`, of which it repeats what one divided by it is. What

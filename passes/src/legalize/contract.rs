@@ -7,7 +7,7 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Contract, ContractOperand, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::Support;
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, Precision, Scalar, ScalarOp};
 
 use super::Legalizer;
 
@@ -16,6 +16,9 @@ use super::Legalizer;
 const STEP: u64 = 8;
 /// Statements that test one condition.
 const CONDITION: u64 = 8;
+
+/// Statements that round one operand.
+const ROUNDING: u64 = 10;
 
 /// Whether the rows and columns of the tile are copied out.
 fn in_registers(kernel: &Kernel, dst: Memory) -> bool {
@@ -32,7 +35,11 @@ pub(super) fn contract_statements(kernel: &Kernel, c: &Contract) -> u64 {
         let convert = super::convert_statements(kernel.memory_dtype(o.memory), accumulator);
         u64::from(convert) + CONDITION * o.ranges.len() as u64
     };
-    let step = STEP + operand(&c.left) + operand(&c.right);
+    let rounding = match c.precision {
+        Precision::Exact => 0,
+        _ => 2 * ROUNDING,
+    };
+    let step = STEP + rounding + operand(&c.left) + operand(&c.right);
     let copies = match c.tile(kernel) {
         Some([m, n]) if in_registers(kernel, c.dst) => {
             let (m, n) = (m.max(0) as u64, n.max(0) as u64);
@@ -64,16 +71,15 @@ impl Legalizer<'_> {
         }
         let operands = c.operands().map(|o| self.kernel.memory_dtype(o.memory));
         let accumulator = self.kernel.memory_dtype(c.dst);
-        emitter.contract(operands, accumulator, [m, n, c.k_block]) != Support::Native
+        emitter.contract(operands, accumulator, c.precision, [m, n, c.k_block]) != Support::Native
     }
 
     /// Emits the loops of a contraction.
     pub(super) fn contract(&mut self, mut c: Contract) {
         let (m, n, k) = (c.m(), c.n(), c.k());
-        let accumulator = self.kernel.memory_dtype(c.dst);
         if in_registers(self.kernel, c.dst) {
             let tile = self.inside(|l| {
-                let left = l.operand(&c.left, accumulator);
+                let left = l.multiplied(&c, &c.left);
                 let row = l.inside(|l| l.step(&c, left));
                 l.repeat(n, Bind::Unroll, row);
             });
@@ -98,7 +104,7 @@ impl Legalizer<'_> {
             block = Some(var);
         }
         let step = self.inside(|l| {
-            let left = l.operand(&c.left, accumulator);
+            let left = l.multiplied(&c, &c.left);
             l.step(&c, left);
         });
         let tile = vec![looped(n, Bind::Serial, vec![looped(k, Bind::Serial, step)])];
@@ -122,7 +128,7 @@ impl Legalizer<'_> {
     /// Emits one step, whose left element is computed.
     fn step(&mut self, c: &Contract, left: ValueId) {
         let accumulator = self.kernel.memory_dtype(c.dst);
-        let right = self.operand(&c.right, accumulator);
+        let right = self.multiplied(c, &c.right);
         if accumulator.is_float() {
             let (memory, index, mask) = (c.dst, c.dst_index.clone(), None);
             let old = self.emit(Op::Load { memory, index, mask }, accumulator);
@@ -138,6 +144,29 @@ impl Legalizer<'_> {
             let product = self.map(ScalarOp::Mul, &[left, right]);
             self.accumulate(Monoid::Add, &[(c.dst, c.dst_index.clone())], &[product]);
         }
+    }
+
+    /// Emits an operand's element as it is multiplied.
+    fn multiplied(&mut self, c: &Contract, operand: &ContractOperand) -> ValueId {
+        let value = self.operand(operand, self.kernel.memory_dtype(c.dst));
+        match c.precision {
+            Precision::Tf32 => self.as_tf32(value),
+            _ => value,
+        }
+    }
+
+    /// An f32 rounded to tf32, as [`tlc_ir::precision::to_tf32`] does.
+    fn as_tf32(&mut self, value: ValueId) -> ValueId {
+        let number = |l: &mut Self, n: i64| l.emit(Op::Const(Scalar::from_i64(DType::I32, n)), DType::I32);
+        let bits = self.emit(Op::Bitcast(DType::I32, value), DType::I32);
+        let (half, kept, exponent) = (number(self, 0x1000), number(self, !0x1fff), number(self, 0x7f80_0000));
+        let moved = self.map(ScalarOp::Add, &[bits, half]);
+        let moved = self.map(ScalarOp::And, &[moved, kept]);
+        let rounded = self.emit(Op::Bitcast(DType::F32, moved), DType::F32);
+        // Infinities and NaN stay as they are.
+        let scale = self.map(ScalarOp::And, &[bits, exponent]);
+        let finite = self.map(ScalarOp::Ne, &[scale, exponent]);
+        self.map(ScalarOp::Select, &[finite, rounded, value])
     }
 
     /// Emits an operand's element, in the accumulator's dtype.

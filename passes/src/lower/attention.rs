@@ -11,9 +11,18 @@
 //!   results out
 //! ```
 //!
+//! Where matrix instructions take the operands, warps multiply both tiles: see [`warps`]. Of a single row the threads share the keys:
+//! see [`row`].
+//!
 //! A row's weights are divided by the sum so far, and its result so far is scaled by what that sum has grown by, so that it is
 //! an average of values all along: nothing overflows that would not overflow behind a whole softmax. Rows that have seen no key but
 //! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax.
+//!
+//! One thing differs from a whole softmax: a weight that is zero in the end, but of which no single tile made it zero, is that of a finite
+//! number until then, so that an infinite value under it gives an infinity, and not NaN, which zero times infinity is.
+
+mod row;
+mod warps;
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{Monoid, Shape};
@@ -25,7 +34,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, flat_index, is_source, moves_only};
 use crate::cluster::Cluster;
-use crate::partition::Attention;
+use crate::partition::{Attention, AttentionForm, Matrices};
 
 /// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
 const BLOCK: usize = 0;
@@ -40,9 +49,19 @@ pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root:
     // Loops over keys may be empty, and what they read lies outside then.
     lo.may_not_run = true;
     let mut blocks = Blocks::new(lo, form);
-    blocks.begin();
-    blocks.tiles();
-    blocks.end();
+    match &form.form {
+        AttentionForm::Threads => {
+            blocks.begin();
+            blocks.tiles();
+            blocks.end();
+        }
+        AttentionForm::Row(row) => blocks.row(row),
+        AttentionForm::Warps(matrices) => {
+            blocks.begin_by_warps(matrices);
+            blocks.tiles_by_warps(matrices);
+            blocks.end_by_warps(matrices);
+        }
+    }
     blocks.nest()
 }
 
@@ -51,12 +70,15 @@ struct Memories {
     queries: Memory,
     /// Keys, and later values.
     tile: Memory,
+    /// Scores, and where weights are of the same dtype, these.
     weights: Memory,
+    /// The weights as they are multiplied; of a single row parts of its result, and what each warp has of the maximum and of the sum.
+    rounded: Memory,
     /// By row: what its result is scaled by.
     scale: Memory,
-    /// A thread's part of the results.
+    /// A thread's part of the results, or a warp's.
     results: Memory,
-    /// A thread's part of the scores.
+    /// A thread's part of the scores, or a warp's.
     scores: Memory,
     /// By row of a warp: the largest so far, and the sum.
     most: Memory,
@@ -69,9 +91,11 @@ struct Blocks<'a> {
     lo: Lowerer<'a>,
     form: &'a Attention,
     dtype: DType,
+    /// Dtype of operands in shared memory.
+    held: DType,
     memories: Memories,
-    /// Distances between rows in shared memory: queries, keys, values, weights.
-    strides: [i64; 4],
+    /// Distances between rows in shared memory: queries, keys, values, scores, weights.
+    strides: [i64; 5],
     block: VarId,
     /// The point of the scores that the block is at, but for rows and keys.
     entry: Index,
@@ -97,9 +121,10 @@ impl<'a> Blocks<'a> {
         let graph = lo.graph;
         let dtype = graph.ty(form.masked).dtype;
         let shape: Shape = graph.ty(form.scores).shape.clone();
-        let (rows, keys) = (shape[form.row_axis].clone(), shape[shape.len() - 1].clone());
+        let keys = shape[shape.len() - 1].clone();
+        let rows = form.row_axis.map_or(IndexExpr::ONE, |axis| shape[axis].clone());
         let row_blocks = rows.ceil_div(form.rows);
-        let outer = (0..shape.len() - 1).filter(|a| *a != form.row_axis);
+        let outer = (0..shape.len() - 1).filter(|a| Some(*a) != form.row_axis);
         let outer: Vec<usize> = outer.collect();
         let all = IndexExpr::product(outer.iter().map(|&a| &shape[a])) * row_blocks.clone();
         let block = lo.new_var(all, BLOCK);
@@ -115,30 +140,71 @@ impl<'a> Blocks<'a> {
             };
             rest = IndexExpr::floor_div(&rest, &shape[axis]).simplify(&lo);
         }
-        let tile = lo.new_var(keys.ceil_div(Attention::KEYS), TILE);
-        let strides = Attention::strides(form.features);
-        let [query, key, value, weight] = strides;
+        let tile = lo.new_var(keys.ceil_div(form.keys()), TILE);
+        let (strides, held) = match &form.form {
+            AttentionForm::Warps(matrices) => (matrices.strides(), matrices.dtype),
+            AttentionForm::Row(row) => (row::strides(row, form.features), row.dtype),
+            AttentionForm::Threads => {
+                let [query, key, value, weight] = Attention::strides(form.features);
+                ([query, key, value, weight, weight], dtype)
+            }
+        };
+        let [query, key, value, score, weight] = strides;
         let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
-        let warp_rows = form.rows / Self::warps(form);
+        let warp_rows = match &form.form {
+            AttentionForm::Row(_) => 1,
+            _ => form.rows / Self::warps(form),
+        };
+        let queries_held = match &form.form {
+            AttentionForm::Row(_) => dtype,
+            _ => held,
+        };
+        let (queries, keys_or_values, weights) = (
+            new(queries_held, form.rows * query, Scope::Shared),
+            new(held, form.keys() * key.max(value), Scope::Shared),
+            new(dtype, form.rows * score, Scope::Shared),
+        );
+        let (rounded, [result_part, score_part], scopes) = match &form.form {
+            AttentionForm::Warps(m) => {
+                let [_, result] = m.features;
+                let part = [result, m.keys].map(|columns| Matrices::ROWS * columns / m.across);
+                let rounded = new(held, form.rows * weight, Scope::Shared);
+                (rounded, part, [Scope::WarpFragment; 2])
+            }
+            AttentionForm::Row(row) => {
+                let warps = row.threads / WARP_THREADS;
+                let parts = new(dtype, row.groups * form.features[1] + 2 * warps, Scope::Shared);
+                (parts, [1, row::together(row, form.features)], [Scope::Thread; 2])
+            }
+            AttentionForm::Threads => {
+                let part = [value / Attention::PART_THREADS, Self::score_columns()];
+                let part = part.map(|columns| Attention::PART_ROWS * columns);
+                (weights, part, [Scope::Thread, Scope::Register])
+            }
+        };
         let memories = Memories {
-            queries: new(dtype, form.rows * query, Scope::Shared),
-            tile: new(dtype, Attention::KEYS * key.max(value), Scope::Shared),
-            weights: new(dtype, form.rows * weight, Scope::Shared),
-            scale: new(dtype, form.rows, Scope::Shared),
-            results: new(
-                dtype,
-                Attention::PART_ROWS * value / Attention::PART_THREADS,
-                Scope::Thread,
-            ),
-            scores: new(dtype, Attention::PART_ROWS * Self::score_columns(), Scope::Register),
+            queries,
+            tile: keys_or_values,
+            weights,
+            rounded,
+            scale: match &form.form {
+                AttentionForm::Row(_) => new(dtype, 1, Scope::Thread),
+                _ => new(dtype, form.rows, Scope::Shared),
+            },
+            results: new(dtype, result_part, scopes[0]),
+            scores: new(dtype, score_part, scopes[1]),
             most: new(dtype, warp_rows, Scope::Thread),
             sum: new(dtype, warp_rows, Scope::Thread),
-            lane: new(dtype, 2, Scope::Thread),
+            lane: match &form.form {
+                AttentionForm::Row(_) => new(dtype, 2, Scope::Thread),
+                _ => new(dtype, 1 + form.keys() / WARP_THREADS, Scope::Thread),
+            },
         };
         Blocks {
             lo,
             form,
             dtype,
+            held,
             memories,
             strides,
             block,
@@ -151,7 +217,11 @@ impl<'a> Blocks<'a> {
     }
 
     fn threads(form: &Attention) -> i64 {
-        form.rows / Attention::PART_ROWS * Attention::PART_THREADS
+        match &form.form {
+            AttentionForm::Warps(m) => form.rows / Matrices::ROWS * m.across * WARP_THREADS,
+            AttentionForm::Row(row) => row.threads,
+            AttentionForm::Threads => form.rows / Attention::PART_ROWS * Attention::PART_THREADS,
+        }
     }
 
     fn warps(form: &Attention) -> i64 {
@@ -263,7 +333,9 @@ impl<'a> Blocks<'a> {
     fn point(&self, row: &IndexExpr, key: &IndexExpr) -> Index {
         let mut point = self.entry.clone();
         let last = point.len() - 1;
-        point[self.form.row_axis] = row.clone();
+        if let Some(axis) = self.form.row_axis {
+            point[axis] = row.clone();
+        }
         point[last] = key.clone();
         point
     }
@@ -314,7 +386,7 @@ impl<'a> Blocks<'a> {
         );
         let columns = (stretch + WARP_THREADS - 1) / WARP_THREADS;
         let extents = [(rows / warps, rows_bind), (columns, Bind::Unroll)];
-        let dtype = self.dtype;
+        let dtype = self.held;
         self.loops(extents, |this, [n, c]| {
             let row = warp + n * constant(warps);
             let column = lane + c * constant(WARP_THREADS);
@@ -325,7 +397,7 @@ impl<'a> Blocks<'a> {
             // To what the contraction computes in; wider types hold its values.
             let mut value = this.lo.convert(value, dtype);
             if let Some(read) = read {
-                let zero = this.number(0.0);
+                let zero = this.lo.constant(dtype.zero());
                 value = this.map(ScalarOp::Select, &[read, value, zero], LOOP);
             }
             let written = this.below(&column, &constant(stretch));
@@ -358,7 +430,13 @@ impl<'a> Blocks<'a> {
                 },
             );
         });
-        let (most, sum) = (self.memories.most, self.memories.sum);
+        self.begin_rows();
+        self.barrier(BLOCK);
+    }
+
+    /// Maxima and sums of nothing.
+    fn begin_rows(&mut self) {
+        let (form, most, sum) = (self.form, self.memories.most, self.memories.sum);
         self.warp_loop(BLOCK, |this, _| {
             this.thread_loop(TILE, WARP_THREADS, |this, _| {
                 this.loops([(form.rows / Self::warps(form), Bind::Unroll)], |this, [n]| {
@@ -368,7 +446,6 @@ impl<'a> Blocks<'a> {
                 });
             });
         });
-        self.barrier(BLOCK);
     }
 
     /// A loop over the warps of a block at a level; its body's statements are those of the level of tiles.
@@ -446,7 +523,7 @@ impl<'a> Blocks<'a> {
             weights,
             ..
         } = self.memories;
-        let (form, [query, key, _, weight]) = (self.form, self.strides);
+        let (form, [query, key, _, weight, _]) = (self.form, self.strides);
         let (rows, columns) = (Attention::PART_ROWS, Self::score_columns());
         let (down, across) = Self::part(thread);
         let next = constant(Attention::PART_THREADS);
@@ -462,26 +539,35 @@ impl<'a> Blocks<'a> {
             let (left, right) = (this.load(queries, left, LOOP), this.load(tile, right, LOOP));
             this.multiply_add(left, right, (scores, r * constant(columns) + c));
         });
-        let (first_row, all_rows, all_keys) = (self.first_row.clone(), self.rows.clone(), self.keys.clone());
         self.loops([(rows, Bind::Unroll), (columns, Bind::Unroll)], |this, [r, c]| {
             let (row, column) = (down + r.clone(), across + c.clone() * next);
-            let (i, j) = (first_row + row.clone(), first_key.clone() + column.clone());
-            let (rows_known, keys_known) = (this.below(&i, &all_rows), this.below(&j, &all_keys));
-            let mask = this.both(rows_known, keys_known);
             let score = this.load(scores, r * constant(columns) + c, LOOP);
-            let point = this.point(&i, &j);
-            for mask in [None, mask] {
-                let key = (form.scores, point.clone(), mask);
-                this.lo.levels[LOOP].memo.insert(key, score);
-            }
-            let mut value = this.lo.value_of(form.masked, &point, mask);
-            // Behind the last key nothing is seen.
-            if let Some(known) = keys_known {
-                let lowest = this.number(f64::NEG_INFINITY);
-                value = this.map(ScalarOp::Select, &[known, value, lowest], LOOP);
-            }
+            let value = this.masked(score, &row, &column, first_key);
             this.store(weights, row * constant(weight) + column, value, None, LOOP);
         });
+    }
+
+    /// What the softmax is taken of, where the sum of the first contraction is a score at a row and a column of a tile.
+    fn masked(&mut self, score: ValueId, row: &IndexExpr, column: &IndexExpr, first_key: &IndexExpr) -> ValueId {
+        let (i, j) = (self.first_row.clone() + row.clone(), first_key.clone() + column.clone());
+        let (all_rows, all_keys) = (self.rows.clone(), self.keys.clone());
+        let (rows_known, keys_known) = (self.below(&i, &all_rows), self.below(&j, &all_keys));
+        let mask = self.both(rows_known, keys_known);
+        let score = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
+        let point = self.point(&i, &j);
+        for mask in [None, mask] {
+            let key = (self.form.scores, point.clone(), mask);
+            self.lo.levels[LOOP].memo.insert(key, score);
+        }
+        let value = self.lo.value_of(self.form.masked, &point, mask);
+        // Behind the last key nothing is seen.
+        match keys_known {
+            Some(known) => {
+                let lowest = self.number(f64::NEG_INFINITY);
+                self.map(ScalarOp::Select, &[known, value, lowest], LOOP)
+            }
+            None => value,
+        }
     }
 
     /// Adds a product to an element of a thread's own.
@@ -491,19 +577,22 @@ impl<'a> Blocks<'a> {
         self.store(memory, index, sum, None, LOOP);
     }
 
-    /// Turns the scores of a warp's rows into weights, a lane for each key of the tile.
+    /// Turns the scores of a warp's rows into weights, a lane for each key of the tile, or for every so many.
     fn softmax(&mut self, warp: &IndexExpr) {
         let warp_rows = self.form.rows / Self::warps(self.form);
         let Memories {
             weights,
+            rounded,
             scale,
-            most,
             sum,
             lane,
             ..
         } = self.memories;
-        let stride = self.strides[3];
-        let [first, second] = [constant(0), constant(1)];
+        let ([_, _, _, stride, rounded_stride], operands) = (self.strides, self.held);
+        let first = constant(0);
+        // A lane's keys, and where it holds what it has of them.
+        let own = (0..self.form.keys() / WARP_THREADS).map(|n| (constant(n * WARP_THREADS), constant(1 + n)));
+        let own: Vec<(IndexExpr, IndexExpr)> = own.collect();
         let each = self.lo.new_var(constant(warp_rows), TILE);
         let row = warp.clone() * constant(warp_rows) + each.into();
         let outside = std::mem::take(&mut self.lo.levels[TILE]);
@@ -517,49 +606,41 @@ impl<'a> Blocks<'a> {
             this.lo.push(TILE, Stmt::Collective(Box::new(all)));
         };
         self.thread_loop(TILE, WARP_THREADS, |this, t| {
-            let score = this.load(weights, row.clone() * constant(stride) + t, THREAD);
-            this.store(lane, first.clone(), score, None, THREAD);
-            this.store(lane, second.clone(), score, None, THREAD);
+            let mut scores = Vec::new();
+            for (key, _) in &own {
+                let at = row.clone() * constant(stride) + key.clone() + t.clone();
+                scores.push(this.load(weights, at, THREAD));
+            }
+            this.store_combined(ScalarOp::Max, &scores, &own);
         });
         collective(self, Monoid::Max);
         self.thread_loop(TILE, WARP_THREADS, |this, _| {
-            let before = this.load(most, each.into(), THREAD);
             let tile = this.load(lane, first.clone(), THREAD);
-            let now = this.map(ScalarOp::Max, &[before, tile], THREAD);
-            // Where nothing has been seen yet there is nothing to subtract.
-            let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
-            let unseen = this.map(ScalarOp::Eq, &[now, lowest], THREAD);
-            let base = this.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
-            let score = this.load(lane, second.clone(), THREAD);
-            let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
-            let power = this.map(ScalarOp::Exp, &[power], THREAD);
-            let shrunk = this.map(ScalarOp::Sub, &[before, base], THREAD);
-            let shrunk = this.map(ScalarOp::Exp, &[shrunk], THREAD);
+            let (base, shrunk) = this.grown(tile, each.into());
+            let mut powers = Vec::new();
+            for (_, held) in &own {
+                let score = this.load(lane, held.clone(), THREAD);
+                let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
+                powers.push(this.map(ScalarOp::Exp, &[power], THREAD));
+            }
             let held = this.load(sum, each.into(), THREAD);
             let held = this.map(ScalarOp::Mul, &[held, shrunk], THREAD);
-            this.store(most, each.into(), now, None, THREAD);
             this.store(sum, each.into(), held, None, THREAD);
-            this.store(lane, first.clone(), power, None, THREAD);
-            this.store(lane, second.clone(), power, None, THREAD);
+            this.store_combined(ScalarOp::Add, &powers, &own);
         });
         collective(self, Monoid::Add);
         self.thread_loop(TILE, WARP_THREADS, |this, t| {
             let held = this.load(sum, each.into(), THREAD);
             let tile = this.load(lane, first.clone(), THREAD);
             let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
-            let (zero, one) = (this.number(0.0), this.number(1.0));
-            let unseen = this.map(ScalarOp::Eq, &[all, zero], THREAD);
-            let part = this.map(ScalarOp::Div, &[one, all], THREAD);
-            let part = this.map(ScalarOp::Select, &[unseen, zero, part], THREAD);
-            let power = this.load(lane, second.clone(), THREAD);
-            let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
-            this.store(
-                weights,
-                row.clone() * constant(stride) + t.clone(),
-                weight,
-                None,
-                THREAD,
-            );
+            let part = this.inverse(all);
+            for (key, held) in &own {
+                let power = this.load(lane, held.clone(), THREAD);
+                let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
+                let weight = this.lo.convert(weight, operands);
+                let at = row.clone() * constant(rounded_stride) + key.clone() + t.clone();
+                this.store(rounded, at, weight, None, THREAD);
+            }
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
             let lane = this.lo.index_value(&t, DType::I32);
             let none = this.lo.constant(DType::I32.zero());
@@ -571,13 +652,48 @@ impl<'a> Blocks<'a> {
         self.lo.push(TILE, around(each, Bind::Unroll, body));
     }
 
+    /// Notes the largest score of a tile; returns what to subtract from its scores, and what the sum so far shrinks by.
+    fn grown(&mut self, tile: ValueId, row: IndexExpr) -> (ValueId, ValueId) {
+        let most = self.memories.most;
+        let before = self.load(most, row.clone(), THREAD);
+        let now = self.map(ScalarOp::Max, &[before, tile], THREAD);
+        // Where nothing has been seen yet there is nothing to subtract.
+        let (lowest, zero) = (self.number(f64::NEG_INFINITY), self.number(0.0));
+        let unseen = self.map(ScalarOp::Eq, &[now, lowest], THREAD);
+        let base = self.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
+        let shrunk = self.map(ScalarOp::Sub, &[before, base], THREAD);
+        let shrunk = self.map(ScalarOp::Exp, &[shrunk], THREAD);
+        self.store(most, row, now, None, THREAD);
+        (base, shrunk)
+    }
+
+    /// One divided by a sum of powers, or zero of no power.
+    fn inverse(&mut self, all: ValueId) -> ValueId {
+        let (zero, one) = (self.number(0.0), self.number(1.0));
+        let unseen = self.map(ScalarOp::Eq, &[all, zero], THREAD);
+        let part = self.map(ScalarOp::Div, &[one, all], THREAD);
+        self.map(ScalarOp::Select, &[unseen, zero, part], THREAD)
+    }
+
+    /// Stores what a lane has of each of its keys, and what that comes to, for the lanes to combine.
+    fn store_combined(&mut self, op: ScalarOp, values: &[ValueId], own: &[(IndexExpr, IndexExpr)]) {
+        let lane = self.memories.lane;
+        let all = values.iter().copied().reduce(|a, b| self.map(op, &[a, b], THREAD));
+        if let Some(all) = all {
+            self.store(lane, constant(0), all, None, THREAD);
+        }
+        for (value, (_, held)) in values.iter().zip(own) {
+            self.store(lane, held.clone(), *value, None, THREAD);
+        }
+    }
+
     /// Scales a thread's results and adds those of a tile.
     fn add_up(&mut self, thread: IndexExpr) {
         self.scale(&thread);
         let Memories {
             tile, weights, results, ..
         } = self.memories;
-        let [_, _, value, weight] = self.strides;
+        let [_, _, value, weight, _] = self.strides;
         let (rows, columns) = (Attention::PART_ROWS, self.result_columns());
         let (down, across) = Self::part(&thread);
         let extents = [
@@ -607,26 +723,28 @@ impl<'a> Blocks<'a> {
         });
     }
 
-    /// What is behind the loop over tiles of keys.
-    fn end(&mut self) {
-        let (form, threads) = (self.form, Self::threads(self.form));
+    /// What a row is scaled by in the end, whose sum is there: one, or not a number where no key was seen. Of no keys at all the sum is zero.
+    fn whole(&mut self, row: IndexExpr, level: usize) -> ValueId {
+        let all = self.load(self.memories.sum, row, level);
+        let whole = self.map(ScalarOp::Div, &[all, all], level);
+        if self.keys.interval(&self.lo).lo >= 1 {
+            return whole;
+        }
+        let count = self.lo.index_value(&self.keys.clone(), DType::I64);
+        let (none, one) = (self.lo.constant(DType::I64.zero()), self.number(1.0));
+        let empty = self.map(ScalarOp::Eq, &[count, none], level);
+        self.map(ScalarOp::Select, &[empty, one, whole], level)
+    }
+
+    /// What rows are scaled by in the end.
+    fn end_rows(&mut self) {
+        let form = self.form;
         let warp_rows = form.rows / Self::warps(form);
-        let Memories {
-            scale, sum, results, ..
-        } = self.memories;
-        let keys = self.keys.clone();
+        let scale = self.memories.scale;
         self.warp_loop(BLOCK, |this, warp| {
             this.thread_loop(TILE, WARP_THREADS, |this, t| {
                 this.loops([(warp_rows, Bind::Unroll)], |this, [n]| {
-                    // One, or not a number where no key was seen. Of no keys at all the sum is zero.
-                    let all = this.load(sum, n.clone(), LOOP);
-                    let mut whole = this.map(ScalarOp::Div, &[all, all], LOOP);
-                    if keys.interval(&this.lo).lo < 1 {
-                        let count = this.lo.index_value(&keys, DType::I64);
-                        let (none, one) = (this.lo.constant(DType::I64.zero()), this.number(1.0));
-                        let empty = this.map(ScalarOp::Eq, &[count, none], LOOP);
-                        whole = this.map(ScalarOp::Select, &[empty, one, whole], LOOP);
-                    }
+                    let whole = this.whole(n.clone(), LOOP);
                     let lane = this.lo.index_value(&t, DType::I32);
                     let none = this.lo.constant(DType::I32.zero());
                     let leads = this.map(ScalarOp::Eq, &[lane, none], LOOP);
@@ -635,6 +753,13 @@ impl<'a> Blocks<'a> {
             });
         });
         self.barrier(BLOCK);
+    }
+
+    /// What is behind the loop over tiles of keys.
+    fn end(&mut self) {
+        self.end_rows();
+        let (form, threads) = (self.form, Self::threads(self.form));
+        let results = self.memories.results;
         let graph = self.lo.graph;
         let result = form.result;
         let ty = graph.ty(result).clone();

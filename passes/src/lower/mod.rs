@@ -26,7 +26,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision};
 
 use crate::access::{Index, flat_index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
@@ -71,18 +71,33 @@ pub struct Nest {
     pub columns: usize,
     /// In column form, whether phases meet the same elements of a column.
     pub column_local: bool,
+    /// How exactly its products are to be computed.
+    pub precision: Precision,
 }
 
-/// Lowers a cluster to the nests that compute its stored roots, in order.
-pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
+/// Lowers a cluster to the nests that compute its stored roots, in order, its contractions so exactly.
+pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool], precision: Precision) -> Vec<Nest> {
     match &cluster.kind {
-        ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
+        ClusterKind::Loops(space) => {
+            let mut nest = lower_loops(graph, cluster, space, is_root);
+            if sums_are_contractions(graph, cluster) {
+                nest.precision = precision;
+            }
+            vec![nest]
+        }
         ClusterKind::Attention(form) => vec![attention::lower(graph, cluster, form, is_root)],
         ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
     }
+}
+
+/// Whether whatever a cluster adds up is a contraction: the permission to round operands is not for sums of products that were recorded
+/// as such.
+fn sums_are_contractions(graph: &Graph, cluster: &Cluster) -> bool {
+    let mut reduced = cluster.roots.iter().filter(|r| reduces(graph, **r).is_some());
+    reduced.all(|&r| matches!(graph.node(r).kind, NodeKind::Einsum { .. }))
 }
 
 /// Statements and values that belong to one loop depth.
@@ -633,6 +648,7 @@ impl Lowerer<'_> {
             in_place,
             columns: 0,
             column_local: false,
+            precision: Precision::Exact,
         }
     }
 }

@@ -8,7 +8,7 @@ use tlc_ir::kernel::contract::{converts_exactly, is_accumulator};
 use tlc_ir::kernel::verify::nonnegative;
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Access, Bind, Contract, ContractOperand, Kernel, Memory, Op, Range, Scope, Stmt, ValueId};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, Precision, ScalarOp};
 
 use super::directives::{enclosing_lanes, loop_bind, nested, rewrite};
 use super::inward::set_whole;
@@ -217,7 +217,7 @@ pub(super) fn contract(
     kernel: &mut Kernel,
     vars: [VarId; 3],
     size: [i64; 2],
-    block: i64,
+    (block, precision): (i64, Precision),
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
     let [outer, inner, sum] = vars;
     nested(kernel, outer, inner)?;
@@ -250,6 +250,10 @@ pub(super) fn contract(
         let packed = |v: ValueId| operand(kernel, body, v, &p).ok_or(DirectiveRefusal::NotPacked(v));
         [packed(left)?, packed(right)?]
     };
+    let operands = [&left, &right].map(|o| kernel.memory_dtype(o.memory));
+    if precision != Precision::Exact && (operands, accumulator) != ([DType::F32; 2], DType::F32) {
+        return Err(DirectiveRefusal::NoMatrixInstruction { operands, accumulator });
+    }
     // The tile: scratch of its own, a matrix of which all rows and columns exist and hold numbers.
     let no_tile = || DirectiveRefusal::NoTile {
         rows: size[0],
@@ -297,6 +301,7 @@ pub(super) fn contract(
         left,
         right,
         k_block: block,
+        precision,
     })));
     rewrite(&mut work, outer, &mut |_, _, _| made.take().into_iter().collect());
     *kernel = work;

@@ -92,7 +92,11 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             rows,
             columns,
             block,
-        } => super::contract::contract(kernel, [*outer, *inner, *sum], [*rows, *columns], *block),
+            precision,
+        } => {
+            let (vars, size) = ([*outer, *inner, *sum], [*rows, *columns]);
+            super::contract::contract(kernel, vars, size, (*block, *precision))
+        }
         Directive::Spread {
             block,
             rows,

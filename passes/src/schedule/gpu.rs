@@ -15,6 +15,7 @@
 //! The result is a kernel as [`super::threads`] describes it, always: a form whose directives refuse falls back to one thread
 //! per parallel index.
 
+use tlc_ir::Precision;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
@@ -22,7 +23,6 @@ use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_TH
 
 use super::again::{MOST, own_cost};
 use super::cascade;
-use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
 use super::tensor_cores::{adds_products, note_refusal};
@@ -30,7 +30,7 @@ use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
-use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE, accumulator_tile, resident_tile};
+use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
@@ -43,12 +43,8 @@ const LARGE: i64 = 1 << 14;
 const PIECE_STATEMENTS: u64 = 1500;
 /// Threads of a block of serial work items.
 const ITEM_THREADS: i64 = 128;
-/// Threads along each side of a tile.
-const PARTS: i64 = 16;
 /// Steps of sums of products that go through shared memory at a time.
 pub(super) const STEPS: i64 = 16;
-/// Elements of an operand that a thread brings to shared memory at once.
-const FILLED: i64 = 4;
 /// Elements of a row up to which one thread takes all of it.
 const SHORT_ROW: i64 = 32;
 /// Rows from which short ones are worth a thread each.
@@ -105,7 +101,12 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {
         let rows = (0..parallel.len().saturating_sub(1)).rev();
         for row in rows {
-            let refusal = match attempt(&|g| g.tensor_products(parallel, row, gpu)) {
+            let exactly = attempt(&|g| g.tensor_products(parallel, row, Precision::Exact, gpu));
+            let done = match nest.precision {
+                Precision::Exact => exactly,
+                less => exactly.or_else(|_| attempt(&|g| g.tensor_products(parallel, row, less, gpu))),
+            };
+            let refusal = match done {
                 Ok(done) => return done,
                 Err(refusal) => refusal,
             };
@@ -253,23 +254,6 @@ fn trips(kernel: &Kernel, s: &Stmt) -> Option<i64> {
         }
         s => s.body().iter().try_fold(1i64, |m, s| Some(m.max(trips(kernel, s)?))),
     }
-}
-
-/// A nest of sums of products: rows, columns, the sum, and the parallel loops around.
-pub(super) struct ProductLoops {
-    around: Vec<VarId>,
-    pub(super) m: VarId,
-    pub(super) n: VarId,
-    pub(super) sum: VarId,
-}
-
-/// Tiles of sums of products, a block each: a nest of steps, rows, columns and the steps of a block of them.
-pub(super) struct ProductTiles {
-    pub(super) block: VarId,
-    pub(super) steps: VarId,
-    pub(super) m: VarId,
-    pub(super) n: VarId,
-    pub(super) sum: VarId,
 }
 
 pub(super) struct Gpu {
@@ -472,7 +456,7 @@ impl Gpu {
     }
 
     /// Statements directly inside the block loop.
-    fn loops_inside(&self, block: VarId) -> Vec<VarId> {
+    pub(super) fn loops_inside(&self, block: VarId) -> Vec<VarId> {
         let body = tree::loop_body(&self.kernel.body, block).map_or(&[][..], |b| &b[..]);
         body.iter()
             .filter_map(|s| match s {
@@ -483,7 +467,7 @@ impl Gpu {
     }
 
     /// The loops from one on that are perfectly nested.
-    fn chain(&self, first: VarId) -> Vec<VarId> {
+    pub(super) fn chain(&self, first: VarId) -> Vec<VarId> {
         let mut out = vec![first];
         let mut at = first;
         while let Some([Stmt::Loop { var, .. }]) = tree::loop_body(&self.kernel.body, at).map(|b| &b[..]) {
@@ -505,194 +489,6 @@ impl Gpu {
             }
         }
         Ok(())
-    }
-
-    /// A tile's side along a loop, if the loop is long enough for tiles.
-    fn side(&self, var: VarId) -> Option<i64> {
-        let extent = &self.kernel.extents[var.0 as usize];
-        let most = extent.interval(&self.kernel).hi;
-        // What is not known to be long may be short: large tiles would be mostly empty.
-        let largest = if extent.as_const().is_some() {
-            PRODUCT_SIDE
-        } else {
-            PRODUCT_SIDE / 2
-        };
-        let side = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE]
-            .into_iter()
-            .find(|s| *s <= most.min(largest));
-        side.filter(|_| most >= SMALLEST_PRODUCT_SIDE)
-    }
-
-    /// The loops of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
-    pub(super) fn product_loops(&mut self, parallel: &[VarId], row: usize) -> Result<ProductLoops, DirectiveRefusal> {
-        let (around, inside) = parallel.split_at(row);
-        let [m, inside @ ..] = inside else {
-            return Err(DirectiveRefusal::Factor(0));
-        };
-        let n = self.one_loop(inside)?;
-        let [first] = self.loops_inside(n)[..] else {
-            return Err(DirectiveRefusal::NotASum(n));
-        };
-        let sum = self.one_loop(&self.chain(first))?;
-        let around = around.to_vec();
-        Ok(ProductLoops { around, m: *m, n, sum })
-    }
-
-    /// A block per tile of so many rows and columns, which goes through so many steps of the sums at a time.
-    pub(super) fn tiles(
-        &mut self,
-        loops: ProductLoops,
-        [rows, columns]: [i64; 2],
-        steps: i64,
-    ) -> Result<ProductTiles, DirectiveRefusal> {
-        let ProductLoops { around, m, n, sum } = loops;
-        let down = self.apply(Directive::Block { var: m, factor: rows })?;
-        let across = self.apply(Directive::Block {
-            var: n,
-            factor: columns,
-        })?;
-        let (outer, inner) = (down[1], across[0]);
-        self.apply(Directive::Interchange { outer, inner })?;
-        let (outer, inner) = (down[1], across[1]);
-        let scope = Scope::Cache;
-        let tiled = self.apply(Directive::TileSum {
-            outer,
-            inner,
-            sum,
-            rows,
-            columns,
-            scope,
-        })?;
-        let [.., m, n, sum, _, _] = tiled[..] else {
-            return Err(DirectiveRefusal::NotASum(sum));
-        };
-        let steps = self.apply(Directive::Block {
-            var: sum,
-            factor: steps,
-        })?;
-        for outer in [n, m] {
-            let inner = steps[0];
-            self.apply(Directive::Interchange { outer, inner })?;
-        }
-        let mut blocks = around;
-        blocks.extend([down[0], across[0]]);
-        let block = self.one_loop(&blocks)?;
-        self.bind(block, Bind::Block)?;
-        let (steps, sum) = (steps[0], steps[1]);
-        Ok(ProductTiles {
-            block,
-            steps,
-            m,
-            n,
-            sum,
-        })
-    }
-
-    /// A block per tile of sums of products, of which each thread adds up a part.
-    fn products(&mut self, parallel: &[VarId], row: usize, gpu: &Target) -> Result<(), DirectiveRefusal> {
-        let loops = self.product_loops(parallel, row)?;
-        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
-        let (rows, columns) = (side(self, loops.m)?, side(self, loops.n)?);
-        self.why = ScheduleReason::Products { rows, columns };
-        let ProductTiles {
-            block,
-            steps,
-            m,
-            n,
-            sum,
-        } = self.tiles(loops, [rows, columns], STEPS)?;
-        self.why = ScheduleReason::SharedMemory;
-        let mut filling = Vec::new();
-        for (side, value) in factors(&self.kernel, [m, n, sum])?.into_iter().enumerate() {
-            let loops = self.apply(Directive::Pack {
-                var: m,
-                value,
-                scope: Scope::Shared,
-                turned: side == 1,
-                padded: true,
-            })?;
-            filling.push(self.one_loop(&loops)?);
-        }
-        self.why = ScheduleReason::Products { rows, columns };
-        self.apply(Directive::Contract {
-            outer: m,
-            inner: n,
-            sum,
-            rows,
-            columns,
-            block: STEPS,
-        })?;
-        for var in &mut filling {
-            self.widen(var, FILLED);
-        }
-        self.why = ScheduleReason::BlocksAndThreads;
-        let (down, across) = (rows / PARTS, columns / PARTS);
-        self.apply(Directive::Spread {
-            block,
-            rows,
-            columns,
-            down,
-            across,
-        })?;
-        self.store_together(across);
-        self.why = ScheduleReason::BlocksAndThreads;
-        for var in filling {
-            let threads = PARTS * PARTS;
-            let around = var;
-            self.apply(Directive::Distribute { around, var, threads })?;
-        }
-        self.why = ScheduleReason::Order;
-        self.apply(Directive::OneThread { block })?;
-        self.apply(Directive::Synchronize { block })?;
-        self.pipeline(steps, gpu);
-        Ok(())
-    }
-
-    /// Splits a loop so that so many of its iterations are one access of a vector, if they can be; it then is the loop over vectors.
-    fn widen(&mut self, var: &mut VarId, lanes: i64) {
-        let before = (self.kernel.clone(), self.schedule.clone());
-        self.why = ScheduleReason::Vectors { lanes };
-        let split = Directive::Split {
-            var: *var,
-            factor: lanes,
-        };
-        let split = self.apply(split).unwrap_or_default();
-        if let [vectors, lane] = split[..]
-            && self.moves_together(lane, lanes)
-            && self.bind(lane, Bind::Lanes).is_ok()
-        {
-            *var = vectors;
-        } else {
-            (self.kernel, self.schedule) = before;
-        }
-    }
-
-    /// Stores the neighbouring results of a thread together, where they lie so.
-    fn store_together(&mut self, lanes: i64) {
-        let to_param = |s: &Stmt| {
-            matches!(
-                s,
-                Stmt::Store {
-                    memory: Memory::Param(_),
-                    ..
-                }
-            )
-        };
-        let inner = self.kernel.statements().filter_map(|s| match s {
-            Stmt::Loop {
-                var,
-                bind: Bind::Unroll,
-                body,
-            } if body.iter().any(to_param) => Some(*var),
-            _ => None,
-        });
-        for var in inner.collect::<Vec<_>>() {
-            if lanes > 1 && self.kernel.extents[var.0 as usize].is(lanes) && self.moves_together(var, lanes) {
-                self.why = ScheduleReason::Vectors { lanes };
-                // Where it is refused the results are stored one by one.
-                let _ = self.bind(var, Bind::Lanes);
-            }
-        }
     }
 
     /// A block per row, of which a thread takes so many neighbouring elements at a time.

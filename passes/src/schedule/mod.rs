@@ -24,6 +24,7 @@ mod pack;
 mod peel;
 mod phases;
 mod pipeline;
+mod product_tiles;
 mod reason;
 mod region;
 mod rows;

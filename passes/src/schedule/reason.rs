@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tlc_ir::Precision;
+
 use crate::directive::{Directive, DirectiveRefusal};
 
 /// Why a directive was applied.
@@ -105,6 +107,8 @@ pub enum ScheduleReason {
         rows: i64,
         /// Columns of a tile.
         columns: i64,
+        /// How exactly they multiply.
+        precision: Precision,
     },
     /// Rows of shared memory begin in different banks.
     Banks,
@@ -165,11 +169,19 @@ impl fmt::Display for ScheduleReason {
             Self::Products { rows, columns } => {
                 write!(f, "{rows} by {columns} sums of products share what they load")
             }
-            Self::MatrixInstructions { rows, columns } => {
+            Self::MatrixInstructions {
+                rows,
+                columns,
+                precision,
+            } => {
                 write!(
                     f,
                     "warps multiply {rows} by {columns} sums of products by matrix instructions"
-                )
+                )?;
+                match precision {
+                    Precision::Exact => Ok(()),
+                    other => write!(f, ", operands rounded to {other}"),
+                }
             }
             Self::Banks => f.write_str("rows of shared memory begin in different banks"),
             Self::Beside => f.write_str("the next block of a sum is copied while this one is multiplied"),

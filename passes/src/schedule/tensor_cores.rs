@@ -1,9 +1,11 @@
 //! Sums of products on a GPU whose emitter has matrix instructions for their operands.
 //!
 //! A block takes a tile of rows and columns, each of its warps a part of it as a fragment. Blocks of steps of both operands go through
-//! shared memory as they are stored, 16 bits an element, each along whichever of its sides lies together in its tensor; rows there begin
+//! shared memory as they are stored, each along whichever of its sides lies together in its tensor; rows there begin
 //! 16 bytes further apart than they are long, so that eight of them lie in different banks. Where such a block is only copied, the
 //! next one is under way while warps multiply.
+//!
+//! Products of f32 are left to threads unless they may be rounded to tf32, which warps do as they take elements from shared memory.
 //!
 //! The order of a sum is that of its steps, whatever the tile: it depends on the length and the dtype alone.
 
@@ -11,23 +13,31 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, Support, WARP_THREADS};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, Precision, ScalarOp};
 
-use super::contract::stored_factors;
+use super::contract::{factors, stored_factors};
 use super::directives::nested;
 use super::gpu::{Gpu, STEPS, room_for};
 use super::pack::cone;
 use super::pipeline::copy_of;
+use super::product_tiles::ProductLoops;
 use super::reason::Refused;
 use super::{Schedule, ScheduleReason};
 use crate::directive::{Directive, DirectiveRefusal};
-use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
+use crate::tile::{LARGE_PRODUCT_SIDE, PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 use crate::tree;
 
 /// Rows of a tile where it is not known that there are many.
 const FEW_ROWS: i64 = 32;
-/// Steps of a sum that go through shared memory at a time, where it has as many: a row of them is what eight threads copy.
-const MOST_STEPS: i64 = 64;
+/// Bytes of the steps of a sum that go through shared memory at a time, where it has as many: a row of them is what eight threads copy.
+const STEP_BYTES: i64 = 128;
+/// Elements of 4 bytes that lie between rows which a fragment is read across: four rows of eight elements are in all banks then.
+const TURNED_GAP: i64 = 8;
+
+/// Rows of a warp's part, at most: a thread has registers for the sums of so many rows of a large tile.
+const MOST_PART_ROWS: i64 = PRODUCT_SIDE / 2;
+/// A large tile is not for sides that leave more than this part of their tiles empty.
+const MOST_EMPTY: i64 = 8;
 
 /// What a warp takes of a side: half of it, where that is not too short.
 const fn part(side: i64) -> i64 {
@@ -49,7 +59,11 @@ pub(super) fn note_refusal(schedule: &mut Schedule, row: VarId, refusal: Directi
             down: part(rows),
             across: part(columns),
         },
-        reason: ScheduleReason::MatrixInstructions { rows, columns },
+        reason: ScheduleReason::MatrixInstructions {
+            rows,
+            columns,
+            precision: Precision::Exact,
+        },
         refusal,
     });
 }
@@ -81,26 +95,46 @@ impl Gpu {
         &mut self,
         parallel: &[VarId],
         row: usize,
+        precision: Precision,
         gpu: &Target,
     ) -> Result<(), DirectiveRefusal> {
-        self.has_operands(gpu)?;
+        let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row)?;
-        let (rows, columns) = (
-            self.warps_side(loops.m, FEW_ROWS)?,
-            self.warps_side(loops.n, PRODUCT_SIDE)?,
-        );
+        let large = self.fills_device(&loops, gpu);
+        let (rows, columns) = match large {
+            true => (LARGE_PRODUCT_SIDE, LARGE_PRODUCT_SIDE),
+            false => (
+                self.warps_side(loops.m, FEW_ROWS)?,
+                self.warps_side(loops.n, PRODUCT_SIDE)?,
+            ),
+        };
         let length = self.kernel.extents[loops.sum.0 as usize].interval(&self.kernel).hi;
         let steps = [STEPS, 2 * STEPS]
             .into_iter()
             .find(|s| length <= *s)
-            .unwrap_or(MOST_STEPS);
-        self.why = ScheduleReason::MatrixInstructions { rows, columns };
+            .unwrap_or(STEP_BYTES / dtype.bytes() as i64);
+        // Two blocks of steps of a large tile are as many bytes as those of a small one, so that one is copied while the other is used.
+        let steps = if large {
+            steps.min(STEP_BYTES / 2 / dtype.bytes() as i64)
+        } else {
+            steps
+        };
+        let multiplied = ScheduleReason::MatrixInstructions {
+            rows,
+            columns,
+            precision,
+        };
+        self.why = multiplied;
         let tiles = self.tiles(loops, [rows, columns], steps)?;
         let vars = [tiles.m, tiles.n, tiles.sum];
-        let (stored, accumulator) = stored_factors(&self.kernel, vars)?;
-        let operands = stored.map(|v| self.kernel.dtype(v));
-        let (down, across) = (part(rows), part(columns));
-        if gpu.emitter.contract(operands, accumulator, [down, across, STEPS]) != Support::Native {
+        let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
+        let operands = multiplied_values.map(|v| self.kernel.dtype(v));
+        let (down, across) = (part(rows).min(MOST_PART_ROWS), part(columns));
+        if gpu
+            .emitter
+            .contract(operands, accumulator, precision, [down, across, STEPS])
+            != Support::Native
+        {
             return Err(DirectiveRefusal::NoMatrixInstruction { operands, accumulator });
         }
         let [outer, inner, sum] = vars;
@@ -114,9 +148,9 @@ impl Gpu {
             })?;
         }
         self.why = ScheduleReason::SharedMemory;
-        let (stored, _) = stored_factors(&self.kernel, vars)?;
+        let (values, _) = self.multiplied(vars, precision)?;
         let mut filling = Vec::new();
-        for (value, side, length) in [(stored[0], outer, rows), (stored[1], inner, columns)] {
+        for (value, side, length) in [(values[0], outer, rows), (values[1], inner, columns)] {
             let turned = lies_along(&self.kernel, vars, value) == Some(side);
             let loops = self.apply(Directive::Pack {
                 var: outer,
@@ -127,9 +161,9 @@ impl Gpu {
             })?;
             let scratch = self.kernel.scratch.len() as u32 - 1;
             let row = if turned { length } else { steps };
-            filling.push((self.one_loop(&loops)?, scratch, row));
+            filling.push((self.one_loop(&loops)?, scratch, row, turned));
         }
-        self.why = ScheduleReason::MatrixInstructions { rows, columns };
+        self.why = multiplied;
         self.apply(Directive::Contract {
             outer,
             inner,
@@ -137,13 +171,20 @@ impl Gpu {
             rows,
             columns,
             block: STEPS,
+            precision,
         })?;
-        for (var, scratch, row) in &mut filling {
+        for (var, scratch, row, turned) in &mut filling {
             let (scratch, row) = (*scratch, *row);
-            let gap = GPU_ACCESS_BYTES / self.kernel.scratch[scratch as usize].dtype.bytes() as i64;
+            let access = GPU_ACCESS_BYTES / dtype.bytes() as i64;
+            // What instructions for 16-bit elements turn as they load it is read one by one where elements have 32.
+            let gap = if *turned && dtype.bytes() == 4 {
+                TURNED_GAP
+            } else {
+                access
+            };
             self.why = ScheduleReason::Banks;
             self.apply(Directive::Apart { scratch, row, gap })?;
-            self.widen_copy(var, gap);
+            self.widen_copy(var, access);
         }
         self.why = ScheduleReason::BlocksAndThreads;
         let block = tiles.block;
@@ -166,12 +207,23 @@ impl Gpu {
         Ok(())
     }
 
-    /// Refuses where nothing in the kernel has a type that matrix instructions take.
-    fn has_operands(&self, gpu: &Target) -> Result<(), DirectiveRefusal> {
+    /// The factors of the products as they are multiplied, and the dtype of their sum: to be exact, as they were before conversions that keep
+    /// every value.
+    fn multiplied(&self, vars: [VarId; 3], precision: Precision) -> Result<([ValueId; 2], DType), DirectiveRefusal> {
+        let (stored, accumulator) = stored_factors(&self.kernel, vars)?;
+        match precision {
+            Precision::Exact => Ok((stored, accumulator)),
+            _ => Ok((factors(&self.kernel, vars)?, accumulator)),
+        }
+    }
+
+    /// A type in the kernel that matrix instructions take.
+    fn has_operands(&self, precision: Precision, gpu: &Target) -> Result<DType, DirectiveRefusal> {
         let side = SMALLEST_PRODUCT_SIDE;
-        let native = |d: &DType| gpu.emitter.contract([*d; 2], DType::F32, [side, side, STEPS]) == Support::Native;
-        if self.kernel.values.iter().any(native) {
-            return Ok(());
+        let extents = [side, side, STEPS];
+        let native = |d: &&DType| gpu.emitter.contract([**d; 2], DType::F32, precision, extents) == Support::Native;
+        if let Some(dtype) = self.kernel.values.iter().find(native) {
+            return Ok(*dtype);
         }
         let sums = self.kernel.statements().find_map(|s| match s {
             Stmt::Accumulate { state, .. } => state.first().map(|s| self.kernel.memory_dtype(s.0)),
@@ -182,6 +234,24 @@ impl Gpu {
             operands: [accumulator; 2],
             accumulator,
         })
+    }
+
+    /// Whether there are large tiles for all multiprocessors, and they are full.
+    fn fills_device(&self, loops: &ProductLoops, gpu: &Target) -> bool {
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
+        let tiles = |v: VarId| {
+            let length = extent(v)?;
+            let tiles = (length + LARGE_PRODUCT_SIDE - 1) / LARGE_PRODUCT_SIDE;
+            let empty = tiles.checked_mul(LARGE_PRODUCT_SIDE)? - length;
+            (length >= LARGE_PRODUCT_SIDE && empty <= length / MOST_EMPTY).then_some(tiles)
+        };
+        let (Some(down), Some(across)) = (tiles(loops.m), tiles(loops.n)) else {
+            return false;
+        };
+        // Of a loop of unknown length there is one iteration for certain, or nothing to do.
+        let around = loops.around.iter().map(|&v| extent(v).unwrap_or(1));
+        let all = around.fold(down.saturating_mul(across), i64::saturating_mul);
+        all >= gpu.multiprocessors
     }
 
     /// A tile's side along a loop: as long as there is something to multiply for it.

@@ -41,8 +41,8 @@ impl Attention {
 
 impl Tensor {
     /// `softmax(scale * q kᵀ + mask) v`: `self` is the query `[.., s, features]`, `key` `[.., t, features]`, `value`
-    /// `[.., t, width]`; the result is `[.., s, width]`. Scores and softmax of f16 and bf16 are f32. A query that sees no key
-    /// gives NaN.
+    /// `[.., t, width]`; the result is `[.., s, width]`. Scores and softmax of f16 and bf16 are f32, and weights are rounded
+    /// before they are multiplied with values, as `jax.nn.dot_product_attention` does. A query that sees no key gives NaN.
     #[track_caller]
     pub fn attention(&self, key: &Tensor, value: &Tensor, options: &Attention) -> Tensor {
         let mut operands = vec![self, key, value];
@@ -82,7 +82,7 @@ impl Tensor {
                     );
                 }
             }
-            scores.softmax(-1).matmul_step(value, Some(dtype))
+            scores.softmax(-1).to(dtype)?.matmul_step(value, Some(dtype))
         })
     }
 }

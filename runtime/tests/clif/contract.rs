@@ -5,7 +5,7 @@ use tlc_ir::kernel::verify::{Report, Rule, verify};
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt};
 use tlc_ir::target::{Emitter, MatrixTile, Support};
 use tlc_ir::text::{no_data, parse_module};
-use tlc_ir::{DType, HostTensor, Scalar, ScalarOp};
+use tlc_ir::{DType, HostTensor, Precision, Scalar, ScalarOp};
 use tlc_passes::legalize::{legal_statements, legalize};
 
 use crate::build::*;
@@ -216,6 +216,44 @@ fn ragged_products_of_every_accumulator_are_what_loops_say() {
 }
 
 #[test]
+fn products_in_tf32_are_those_of_rounded_operands() {
+    let text = product("f32", "f32", "cache", [3, 4, 4]);
+    let kernel = parse(&text.replace("by 4 r0", "by 4 tf32 r0"));
+    let sizes = [7, 9, 10];
+    let mut arguments = arguments(&kernel, &sizes.map(|n| n as i64), 5);
+    // Between two neighbours, what has no neighbour above, and what is no number.
+    for (i, value) in [
+        1.0 + 2f32.powi(-11),
+        -1.0 - 2f32.powi(-11),
+        f32::MAX,
+        f32::NAN,
+        f32::NEG_INFINITY,
+        -0.0,
+        1e-40,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        arguments[0][11 * i] = Scalar::from_f64(DType::F32, f64::from(value));
+    }
+    let found = agreed(&kernel, &sizes.map(|n| n as i64), &arguments);
+    for operand in &mut arguments[..2] {
+        for x in operand {
+            // Written apart from the compiler: adds half of the last bit that is kept and drops what is below.
+            let value = x.as_f64() as f32;
+            let scale = f64::from(f32::from_bits(value.to_bits() & 0x7f80_0000).max(f32::MIN_POSITIVE)) / 1024.0;
+            if value.is_finite() {
+                let rounded = (f64::from(value) / scale).round() * scale;
+                *x = Scalar::from_f64(DType::F32, rounded);
+            }
+        }
+    }
+    for (i, (e, f)) in naive(&arguments, sizes).iter().zip(&found[2]).enumerate() {
+        assert!(same(*e, *f), "{i}: {e}, found {f}");
+    }
+}
+
+#[test]
 fn accesses_of_ragged_products_are_proven() {
     let kernel = parse(&product("f32", "f32", "cache", [4, 8, 16]));
     let report = verify(&kernel);
@@ -253,6 +291,11 @@ fn random(rng: &mut Rng) -> Kernel {
     let bind = if scope == "register" { "unroll" } else { "serial" };
     let [m, n, k] = [1 + rng.below(5), 1 + rng.below(5), rng.below(12)];
     let block = 1 + rng.below(6);
+    let precision = if operand == "f32" {
+        ["", " tf32"][rng.below(2)]
+    } else {
+        ""
+    };
     // Rows or columns next to each other, apart by more than is needed at times.
     let extra = rng.below(3);
     let (row, column) = if rng.below(2) == 0 {
@@ -286,7 +329,7 @@ kernel (p0: {operand}[{a_len}] read, p1: {operand}[{b_len}] read, p2: {accumulat
     %0: {accumulator} = load p2[i0]
     store r0[i0], %0
   }}
-  contract i2 in 0..{m}, i3 in 0..{n} over i4 in 0..{k} by {block} r0[{row}*i2 + {column}*i3 + {offset}] \
+  contract i2 in 0..{m}, i3 in 0..{n} over i4 in 0..{k} by {block}{precision} r0[{row}*i2 + {column}*i3 + {offset}] \
 with p0[{a}]{left}, p1[{b}]{right}
   for i1 in 0..{len} {bind} {{
     %1: {accumulator} = load r0[i1]
@@ -356,11 +399,12 @@ fn an_emitter_with_matrix_instructions_keeps_what_they_cut_without_a_rest() {
     let tile = MatrixTile {
         operands: [DType::BF16, DType::BF16],
         accumulator: DType::F32,
+        precision: Precision::Exact,
         extents: [16, 8, 16],
     };
     let emitter = tlc_codegen::clif::emitter(true).with_matrices([tile]);
     assert_eq!(
-        emitter.contract(tile.operands, DType::F32, [32, 8, 16]),
+        emitter.contract(tile.operands, DType::F32, Precision::Exact, [32, 8, 16]),
         Support::Native
     );
     let kept_by = |emitter: &Emitter, operand: &str, extents: [i64; 3]| {

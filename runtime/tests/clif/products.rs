@@ -3,7 +3,7 @@
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::verify::{Report, verify};
 use tlc_ir::kernel::{Kernel, Op, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Scalar, ScalarOp, VarId};
+use tlc_ir::{DType, Precision, Scalar, ScalarOp, VarId};
 use tlc_passes::directive::{Directive, DirectiveRefusal};
 use tlc_passes::schedule::apply;
 use tlc_passes::tree::loop_body;
@@ -121,6 +121,7 @@ impl Plan {
             rows,
             columns,
             block: self.block,
+            precision: Precision::Exact,
         };
         done(&mut k, contract);
         assert_eq!(contractions(&k), 1, "{k}");

@@ -3,7 +3,7 @@
 
 use tlc_ir::kernel::verify::verify;
 use tlc_ir::kernel::{Bind, Kernel, Scope};
-use tlc_ir::{DType, VarId};
+use tlc_ir::{DType, Precision, VarId};
 use tlc_passes::directive::{Directive, DirectiveRefusal};
 use tlc_passes::schedule::apply;
 
@@ -189,6 +189,7 @@ fn what_is_computed_of_operands_is_packed_first() {
             rows: 128,
             columns: 128,
             block: 8,
+            precision: Precision::Exact,
         };
         assert_eq!(refusal(&kernel, contract), DirectiveRefusal::NotPacked(other), "{left}");
     }
@@ -282,6 +283,7 @@ fn for_threads(naive: &Kernel, vars: [VarId; 3]) -> Kernel {
         rows,
         columns,
         block: 4,
+        precision: Precision::Exact,
     };
     done(&mut k, contract);
     let spread = Directive::Spread {
@@ -403,6 +405,7 @@ fn what_is_no_sum_of_products_stays_a_loop() {
         rows,
         columns: 128,
         block,
+        precision: Precision::Exact,
     };
     let (kernel, vars) = tiled(&PRODUCT);
     let [outer, inner, sum] = vars;

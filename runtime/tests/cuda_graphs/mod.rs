@@ -4,13 +4,15 @@ use smallvec::smallvec;
 use tlc_ir::graph::{Axes, Monoid, Origin, ScatterOp, Semiring, Shape, View};
 use tlc_ir::testgen::{GenOptions, random_case};
 use tlc_ir::text::{no_data, parse_graph};
-use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
+use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Precision, Scalar, ScalarOp, TensorType};
 
 /// A graph with values for its symbols.
 pub struct Case {
     pub name: String,
     pub graph: Graph,
     pub symbols: Vec<i64>,
+    /// How exactly products are to be computed.
+    pub precision: Precision,
 }
 
 /// Records nodes without ceremony.
@@ -95,6 +97,7 @@ impl Builder {
         Case {
             name: self.0.name.clone(),
             symbols: Vec::new(),
+            precision: Precision::Exact,
             graph: self.0,
         }
     }
@@ -421,12 +424,23 @@ pub fn cases() -> Vec<Case> {
     }
     all.push(einsum(Semiring::AddMul, DType::BF16));
     all.extend(products());
+    all.push(rounded_attention("attention_of_one_row", "f16", [1, 150, 64]));
     all
 }
 
 /// Products by matrix instructions.
 pub fn products() -> Vec<Case> {
-    vec![product(), layer(), ragged_product(), product_of_rows(), dequantized()]
+    vec![
+        product(),
+        layer(),
+        ragged_product(),
+        product_of_rows(),
+        dequantized(),
+        product_in_tf32("tf32", "ab,bc->ac"),
+        product_in_tf32("tf32_turned", "ba,cb->ac"),
+        rounded_attention("attention_128", "f16", [32, 40, 128]),
+        rounded_attention("attention_64", "bf16", [40, 70, 64]),
+    ]
 }
 
 fn parsed(name: &str, symbols: &[i64], text: &str) -> Case {
@@ -434,6 +448,7 @@ fn parsed(name: &str, symbols: &[i64], text: &str) -> Case {
         name: name.into(),
         graph: parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}")),
         symbols: symbols.to_vec(),
+        precision: Precision::Exact,
     }
 }
 
@@ -493,6 +508,43 @@ fn dequantized() -> Case {
     parsed("dequantized", &[], text)
 }
 
+/// A product of f32 that may be rounded.
+fn product_in_tf32(name: &str, labels: &str) -> Case {
+    let text = format!(
+        "graph @product(%x: f32[96, 96], %y: f32[96, 96]) {{
+           %0 = einsum %x, %y {{{labels}}} : f32[96, 96]
+           return %0
+         }}"
+    );
+    Case {
+        precision: Precision::Tf32,
+        ..parsed(name, &[], &text)
+    }
+}
+
+/// An attention of 16-bit types as exporters write it, of so many rows, keys and features.
+fn rounded_attention(name: &str, dtype: &str, [s, t, d]: [i64; 3]) -> Case {
+    let text = format!(
+        "graph @attention(%q: {dtype}[1, {s}, {d}], %k: {dtype}[1, {t}, {d}], %v: {dtype}[1, {t}, {d}]) {{
+           %s = einsum %q, %k {{abc,adc->abd; acc=f32}} : {dtype}[1, {s}, {t}]
+           %x = convert %s : f32[1, {s}, {t}]
+           %max = reduce max %x {{axes=[2]}} : f32[1, {s}]
+           %max1 = reshape %max : f32[1, {s}, 1]
+           %max2 = expand %max1 : f32[1, {s}, {t}]
+           %away = sub %x, %max2 : f32[1, {s}, {t}]
+           %power = exp %away : f32[1, {s}, {t}]
+           %sum = reduce add %power {{axes=[2]}} : f32[1, {s}]
+           %sum1 = reshape %sum : f32[1, {s}, 1]
+           %sum2 = expand %sum1 : f32[1, {s}, {t}]
+           %p = div %power, %sum2 : f32[1, {s}, {t}]
+           %r = convert %p : {dtype}[1, {s}, {t}]
+           %y = einsum %r, %v {{abd,adc->abc; acc=f32}} : {dtype}[1, {s}, {d}]
+           return %y
+         }}"
+    );
+    parsed(name, &[], &text)
+}
+
 /// Generated graphs.
 pub fn random_cases(count: u64) -> Vec<Case> {
     let options = GenOptions {
@@ -506,6 +558,7 @@ pub fn random_cases(count: u64) -> Vec<Case> {
                 name: format!("random_{seed}"),
                 graph: made.graph,
                 symbols: made.binding,
+                precision: Precision::Exact,
             }
         })
         .collect()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tlc::Device;
+use tlc::{Device, Precision};
 
 use crate::{
     bench, cache, check, compare, completions, einsum, emit, explain, export, fmt, grad, hwbench, import, opt, plan,
@@ -97,6 +97,9 @@ pub struct Global {
     /// What computes: cpu, or a GPU of NVIDIA's as cuda or cuda:N [default: cpu]
     #[arg(long, global = true, value_name = "DEVICE")]
     pub device: Option<Device>,
+    /// How exactly a GPU multiplies f32: exact, or tf32, which is faster and keeps 10 bits of the mantissa. A CPU is always exact
+    #[arg(long, global = true, value_name = "PRECISION", default_value_t = Precision::Exact)]
+    pub precision: Precision,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
     pub max_memory: Option<u64>,

@@ -96,6 +96,7 @@ fn side(
     let outputs = executable.run(&views).map_err(|e| Failure::run(&model.file, &e))?;
     let settings = Options {
         max_bytes: Some(session.memory_limit()),
+        precision: options.precision,
         ..Options::default()
     };
     let copied = |o: &tlc::Output| HostTensor::from_bytes(o.dtype(), o.shape(), o.bytes());

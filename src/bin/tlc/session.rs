@@ -239,6 +239,7 @@ impl Session {
             passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
             device: self.global.device.unwrap_or_default(),
+            precision: self.global.precision,
             ..CompileOptions::default()
         }
     }
@@ -249,6 +250,7 @@ impl Session {
             Machine::with_threads(self.global.threads).map_err(|e| Failure::new(Code::Unsupported, e.to_string()))?;
         Ok(Options {
             max_memory_bytes: self.global.max_memory,
+            precision: self.global.precision,
             ..Options::new(machine.target().clone())
         })
     }

@@ -146,6 +146,7 @@ impl Apart {
             arguments.extend(number.map(|n| format!("{option}={n}").into()));
         }
         arguments.push(format!("--device={}", options.device).into());
+        arguments.push(format!("--precision={}", options.precision).into());
         arguments.extend(options.passes.iter().map(|p| format!("--passes={p}").into()));
         isolated::run(&self.scratch, &arguments, None, true)
     }

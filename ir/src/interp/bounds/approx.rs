@@ -25,6 +25,7 @@ use crate::dtype::{DType, Scalar};
 use crate::scalar::{Carry, ScalarOp};
 
 use super::super::is_correctly_rounded;
+use crate::precision::{tf32_error, to_tf32};
 
 /// The error of a zero whose sign is open.
 pub(crate) const TINY: f64 = 5e-324;
@@ -78,6 +79,23 @@ impl Approx {
 
     fn certain_sign(self) -> bool {
         self.value.abs() > self.error
+    }
+}
+
+/// A number that may be rounded to tf32 so many times where it is multiplied.
+pub(super) fn as_tf32(x: Approx, times: f64) -> Approx {
+    let kept = f64::from(to_tf32(x.value as f32)) == x.value;
+    if !x.value.is_finite() || x.is_uncertain() || x.is_exact() && kept {
+        return x;
+    }
+    let size = x.magnitude.max(x.value.abs()) + x.error;
+    let off = times * tf32_error(size) * (1.0 + 1e-3);
+    if size + off >= overflow(DType::F32) * (1.0 - 1e-3) {
+        return Approx::uncertain(x.value);
+    }
+    Approx {
+        error: x.error + off,
+        ..x
     }
 }
 

@@ -3,6 +3,9 @@
 //! Invariants:
 //! - Integers and bools are exact as in the plain mode, with a mark where they depend on a float that could have come out
 //!   otherwise; floats carry the error bounds that [`approx`] and [`sums`] derive. A tolerance is never chosen.
+//! - Where products of f32 may be computed less exactly ([`Precision`]), the bound says so: each operand of a sum of products is off by
+//!   what rounding it to tf32 may do to a number of its magnitude, unless it is exact and a tf32. Like those of sums, the bound is
+//!   relative to magnitudes, so that products may be reordered.
 //! - What could be anything (an overflow that may or may not happen, a branch that may go either way with consequences that
 //!   cannot be bounded) has an infinite error, and [`compare`] passes over it. [`Bounded::uncertain`] counts such elements, so
 //!   that a test can insist that most were checked.
@@ -16,7 +19,8 @@ mod sums;
 use std::sync::Arc;
 
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Graph, HostFunction, Monoid, NodeId, NodeKind, View};
+use crate::graph::{Graph, HostFunction, Monoid, NodeId, NodeKind, Semiring, View};
+use crate::precision::Precision;
 use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError};
 
@@ -78,7 +82,9 @@ pub fn interpret_each_with_bounds(
     wanted: &mut dyn FnMut(NodeId) -> bool,
     seen: &mut dyn FnMut(NodeId, Bounded) -> Option<HostTensor>,
 ) -> Result<Vec<Bounded>, InterpError> {
-    let domain = Bounds;
+    let domain = Bounds {
+        precision: options.precision,
+    };
     let mut each = |id: NodeId, value: &Value| match wanted(id) {
         true => seen(id, value.clone().into_bounded()),
         false => None,
@@ -248,7 +254,9 @@ impl Value {
 }
 
 /// Values with error bounds.
-struct Bounds;
+struct Bounds {
+    precision: Precision,
+}
 
 impl Domain for Bounds {
     type Value = Value;
@@ -301,7 +309,7 @@ impl Domain for Bounds {
                     accumulator: *accumulator,
                     dtype: *dtype,
                 };
-                einsum(step, &node, operands)
+                einsum(step, &node, operands, self.precision)
             }
             NodeKind::Reduce { monoid, axes } if any_float => reduce(
                 step,
@@ -490,11 +498,24 @@ fn mark_rows<T>(indices: &[&Value], target: &mut [T], mut mark: impl FnMut(&mut 
     }
 }
 
-fn einsum(step: &Step<'_>, node: &Contraction<'_>, operands: &[&Value]) -> Result<Value, InterpError> {
+fn einsum(
+    step: &Step<'_>,
+    node: &Contraction<'_>,
+    operands: &[&Value],
+    precision: Precision,
+) -> Result<Value, InterpError> {
     let shapes: Vec<&[usize]> = operands.iter().map(|v| v.shape()).collect();
     let acc = node.accumulator;
     if acc.is_float() {
-        let values: Vec<Arc<Vec<Approx>>> = operands.iter().map(|v| v.to_float(acc)).collect();
+        let mut values: Vec<Arc<Vec<Approx>>> = operands.iter().map(|v| v.to_float(acc)).collect();
+        let multiplies = node.semiring == Semiring::AddMul && acc == DType::F32 && values.len() > 1;
+        if multiplies && precision == Precision::Tf32 {
+            // Of more than two operands, what some of them come to is one as well: each is rounded twice at most.
+            let times = if values.len() > 2 { 2.0 } else { 1.0 };
+            for v in &mut values {
+                *v = Arc::new(v.iter().map(|x| approx::as_tf32(*x, times)).collect());
+            }
+        }
         let mut out = Vec::new();
         node.groups(&shapes).run(
             || Ring::new(node.semiring, acc, values.len()),

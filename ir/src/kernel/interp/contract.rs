@@ -6,6 +6,7 @@ use super::{KernelError, Machine};
 use crate::dtype::{DType, Scalar};
 use crate::index::VarId;
 use crate::kernel::{Contract, ContractOperand};
+use crate::precision::{Precision, to_tf32};
 use crate::scalar::ScalarOp;
 
 /// `state + left * right` in the accumulator's dtype: one rounding for floats, wrapping for integers.
@@ -15,6 +16,17 @@ fn multiply_add(left: Scalar, right: Scalar, state: Scalar) -> Scalar {
     }
     let product = ScalarOp::Mul.eval(&[left, right]);
     ScalarOp::Add.eval(&[state, product])
+}
+
+/// An operand as it is multiplied.
+fn rounded(element: Scalar, precision: Precision) -> Scalar {
+    match (precision, element.dtype()) {
+        (Precision::Tf32, DType::F32) => {
+            let value = to_tf32(f32::from_bits(element.bits() as u32));
+            Scalar::from_bits(DType::F32, u64::from(value.to_bits()))
+        }
+        _ => element,
+    }
 }
 
 impl Machine<'_> {
@@ -33,8 +45,8 @@ impl Machine<'_> {
                     let mut sum = self.load(c.dst, at)?;
                     for step in from..to {
                         self.set(c.k(), step);
-                        let left = self.element(&c.left, accumulator)?;
-                        let right = self.element(&c.right, accumulator)?;
+                        let left = rounded(self.element(&c.left, accumulator)?, c.precision);
+                        let right = rounded(self.element(&c.right, accumulator)?, c.precision);
                         sum = multiply_add(left, right, sum);
                     }
                     self.store(c.dst, at, sum)?;

@@ -4,6 +4,7 @@ use super::{Checker, Definition, Rule};
 use crate::index::{IndexExpr, VarId};
 use crate::kernel::contract::{converts_exactly, is_accumulator};
 use crate::kernel::{Contract, ContractOperand, Memory, Scope};
+use crate::{DType, Precision};
 
 impl Checker<'_> {
     pub(super) fn contract(&mut self, c: &Contract) {
@@ -12,6 +13,10 @@ impl Checker<'_> {
         }
         if c.k_block < 1 {
             self.error(Rule::BlockLength(c.k_block));
+        }
+        let other = |m: Memory| self.known_dtype(m).is_some_and(|d| d != DType::F32);
+        if c.precision != Precision::Exact && [c.dst, c.left.memory, c.right.memory].into_iter().any(other) {
+            self.error(Rule::ContractPrecision(c.precision));
         }
         // Extents are of what is outside: no side of a tile depends on another.
         let mut opened: Vec<VarId> = Vec::new();

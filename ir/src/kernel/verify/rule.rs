@@ -4,6 +4,7 @@ use super::Example;
 use crate::dtype::DType;
 use crate::index::VarId;
 use crate::kernel::{Access, Bind, Memory, ValueId};
+use crate::precision::Precision;
 use crate::scalar::ScalarTypeError;
 
 /// What is wrong with a kernel.
@@ -199,6 +200,9 @@ pub enum Rule {
     /// A contraction whose blocks have no length.
     #[error("a contraction has blocks of {0} steps, expected at least 1")]
     BlockLength(i64),
+    /// A contraction of other operands than f32, or into others, that is not to be exact.
+    #[error("a contraction in {0} has operands and a tile of f32")]
+    ContractPrecision(Precision),
     /// A copy beside the threads of a group that there is not.
     #[error("copy group {0}, expected a number below 8")]
     CopyGroup(u32),

@@ -1,0 +1,430 @@
+//! The same blocks where warps multiply by matrix instructions: queries, keys, values and weights lie in shared memory as the
+//! instructions take them, and what the contractions add up in fragments. Scores go through shared memory to the lanes that turn them
+//! into weights, which are rounded to the operands' dtype as they are written there.
+//!
+//! Rows of operands that lie together in a tensor are copied beside the threads, 16 bytes at a time: values while the scores of
+//! a tile become weights.
+//!
+//! Where a graph rounds weights to 16 bits, it does so behind the whole softmax. Here a weight is rounded when its tile is done, as a part of the
+//! sum so far, and is scaled afterwards: what that is off by is at most what rounding it in the end would be.
+
+use tlc_ir::index::IndexExpr;
+use tlc_ir::kernel::{Access, AsyncCopy, Bind, Contract, ContractOperand, Memory, Stmt, ValueId};
+use tlc_ir::target::GPU_ACCESS_BYTES;
+use tlc_ir::{NodeId, NodeKind, ScalarOp};
+
+use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
+use crate::access::{Index, flat_index, is_source, moves_only, view_index};
+use crate::partition::Matrices;
+
+/// The group of all copies: what one waits for is all that is under way.
+const GROUP: u32 = 0;
+
+/// Rows of an operand, and where they go in shared memory.
+pub(super) struct Rows {
+    pub(super) memory: Memory,
+    pub(super) stride: i64,
+    /// How many there are.
+    pub(super) rows: i64,
+    /// Elements of each.
+    pub(super) width: i64,
+    /// Elements that are written of each, the rest of them zero.
+    pub(super) stretch: i64,
+    /// How a loop over rows runs.
+    pub(super) bind: Bind,
+}
+
+impl Blocks<'_> {
+    /// What is before the loop over tiles of keys.
+    pub(super) fn begin_by_warps(&mut self, m: &Matrices) {
+        let (form, results) = (self.form, self.memories.results);
+        self.warp_loop(BLOCK, |this, _| this.clear(results, m.features[1] / m.across));
+        let rows = Rows {
+            memory: self.memories.queries,
+            stride: self.strides[0],
+            rows: form.rows,
+            width: form.features[0],
+            stretch: m.features[0],
+            bind: self.rows_bind(form.scores, form.query),
+        };
+        let (first_row, all_rows) = (self.first_row.clone(), self.rows.clone());
+        let place = |this: &Self, row: &IndexExpr, column: &IndexExpr| {
+            let point = this.point(&(first_row.clone() + row.clone()), &IndexExpr::ZERO);
+            this.operand(form.scores, form.query, &this.labels(form.scores, &point, column))
+        };
+        let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_row.clone() + row.clone()), &all_rows);
+        self.bring(BLOCK, &rows, &place, &known);
+        self.begin_rows();
+    }
+
+    /// A tile of keys after the other.
+    pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
+        let form = self.form;
+        let first_key = IndexExpr::from(self.tile) * constant(m.keys);
+        let keys = self.keys.clone();
+        let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
+        let rows = Rows {
+            memory: self.memories.tile,
+            stride: self.strides[1],
+            rows: m.keys,
+            width: form.features[0],
+            stretch: m.features[0],
+            bind: self.rows_bind(form.scores, 1 - form.query),
+        };
+        let place = |this: &Self, row: &IndexExpr, column: &IndexExpr| {
+            let point = this.point(&IndexExpr::ZERO, &(first_key.clone() + row.clone()));
+            this.operand(form.scores, 1 - form.query, &this.labels(form.scores, &point, column))
+        };
+        self.bring(TILE, &rows, &place, &known);
+        self.arrived(TILE);
+        self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp, &first_key));
+        self.barrier(TILE);
+        let rows = Rows {
+            memory: self.memories.tile,
+            stride: self.strides[2],
+            rows: m.keys,
+            width: form.features[1],
+            stretch: m.features[1],
+            bind: self.rows_bind(form.result, 1 - form.weights),
+        };
+        let place = |this: &Self, row: &IndexExpr, column: &IndexExpr| {
+            let point = this.result_point(&IndexExpr::ZERO, column);
+            let key = first_key.clone() + row.clone();
+            this.operand(form.result, 1 - form.weights, &this.labels(form.result, &point, &key))
+        };
+        self.bring(TILE, &rows, &place, &known);
+        self.warp_loop(TILE, |this, warp| this.softmax(&warp));
+        self.arrived(TILE);
+        self.warp_loop(TILE, |this, warp| this.add_up_by_warps(m, &warp));
+        self.barrier(TILE);
+        let body = self.take(TILE);
+        let tile = self.tile;
+        self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
+    }
+
+    /// What is behind the loop over tiles of keys.
+    pub(super) fn end_by_warps(&mut self, m: &Matrices) {
+        // Where there is no key nothing has waited for the queries.
+        self.lo.push(BLOCK, Stmt::Wait(GROUP));
+        self.end_rows();
+        let (form, results, scale) = (self.form, self.memories.results, self.memories.scale);
+        let ty = self.lo.graph.ty(form.result).clone();
+        let memory = Memory::Param(self.lo.param(form.result, Access::Write));
+        let columns = m.features[1] / m.across;
+        let width = constant(form.features[1]);
+        // Pairs of neighbours, which a thread holds, are 4 bytes of a 16-bit type: rows become whole where queries were.
+        let stage = self.memories.queries;
+        let stride = self.strides[0];
+        let staged = ty.dtype == self.held && ty.dtype.bytes() == 2 && stride >= m.features[1];
+        self.warp_loop(BLOCK, |this, warp| {
+            let [down, across] = corner(m, &warp, columns);
+            this.each(results, columns, |this, [r, c]| {
+                let (row, feature) = (down + r.clone(), across + c.clone());
+                let factor = |this: &mut Self| this.load(scale, row.clone(), LOOP);
+                let scaled = |this: &mut Self, factor| {
+                    let value = this.load(results, r * constant(columns) + c, LOOP);
+                    let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
+                    this.lo.convert(value, ty.dtype)
+                };
+                if staged {
+                    let factor = factor(this);
+                    let value = scaled(this, factor);
+                    this.store(stage, row * constant(stride) + feature, value, None, LOOP);
+                    return;
+                }
+                this.where_known(&row, |this| {
+                    let inside = this.below(&feature, &width);
+                    let factor = factor(this);
+                    let value = scaled(this, factor);
+                    let index = this.result_index(&row, &feature);
+                    this.store(memory, index, value, inside, LOOP);
+                });
+            });
+        });
+        if staged {
+            self.barrier(BLOCK);
+            self.store_rows((stage, stride), memory);
+        }
+    }
+
+    /// Stores the rows of a block that are in shared memory, several neighbours at a time.
+    fn store_rows(&mut self, (stage, stride): (Memory, i64), memory: Memory) {
+        let width = self.form.features[1];
+        let threads = Self::threads(self.form);
+        let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / self.held.bytes() as i64), |n| {
+            (n > &1).then_some(n / 2)
+        });
+        let lanes = lengths.into_iter().find(|n| width % n == 0).unwrap_or(1);
+        let chunks = width / lanes;
+        let all = self.form.rows * chunks;
+        self.thread_loop(BLOCK, threads, |this, thread| {
+            this.loops([((all + threads - 1) / threads, Bind::Unroll)], |this, [n]| {
+                let at = n * constant(threads) + thread.clone();
+                let row = IndexExpr::floor_div(&at, &constant(chunks)).simplify(&this.lo);
+                let column = IndexExpr::modulo(&at, &constant(chunks)).simplify(&this.lo) * constant(lanes);
+                let copied = |this: &mut Self| {
+                    let lane = this.lo.new_var(constant(lanes), LOOP);
+                    let column = column.clone() + lane.into();
+                    let value = this.load(stage, row.clone() * constant(stride) + column.clone(), LOOP);
+                    let index = this.result_index(&row, &column);
+                    this.store(memory, index, value, None, LOOP);
+                    let body = this.take(LOOP);
+                    this.lo.push(LOOP, super::around(lane, Bind::Lanes, body));
+                };
+                // The last round may have more threads than there is to store.
+                let within = this.below(&at, &constant(all));
+                let before = this.take(LOOP);
+                this.where_known(&row, copied);
+                let body = this.take(LOOP);
+                this.lo.levels[LOOP].stmts = match within {
+                    Some(cond) => before.into_iter().chain([Stmt::If { cond, body }]).collect(),
+                    None => before.into_iter().chain(body).collect(),
+                };
+            });
+        });
+    }
+
+    /// Where an element of the result lies.
+    pub(super) fn result_index(&self, row: &IndexExpr, feature: &IndexExpr) -> IndexExpr {
+        let point = self.result_point(&(self.first_row.clone() + row.clone()), feature);
+        flat_index(&point, &self.lo.graph.ty(self.form.result).shape).simplify(&self.lo)
+    }
+
+    /// Statements that run if a row of the block is one that there is.
+    fn where_known(&mut self, row: &IndexExpr, f: impl FnOnce(&mut Self)) {
+        let all_rows = self.rows.clone();
+        let known = self.below(&(self.first_row.clone() + row.clone()), &all_rows);
+        let before = self.take(LOOP);
+        f(self);
+        let body = self.take(LOOP);
+        self.lo.levels[LOOP].stmts = match known {
+            Some(cond) => before.into_iter().chain([Stmt::If { cond, body }]).collect(),
+            None => before.into_iter().chain(body).collect(),
+        };
+    }
+
+    /// The parts of a warp's rows and columns of the scores of a tile, with what is computed from them, to shared memory.
+    fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
+        let (scores, weights, queries, tile) = (
+            self.memories.scores,
+            self.memories.weights,
+            self.memories.queries,
+            self.memories.tile,
+        );
+        let [query, key, _, score, _] = self.strides;
+        let columns = m.keys / m.across;
+        let [down, across] = corner(m, warp, columns);
+        self.clear(scores, columns);
+        self.multiply(m, (scores, columns), m.features[0], |[r, c, k]| {
+            let left = (down.clone() + r) * constant(query) + k.clone();
+            let right = (across.clone() + c) * constant(key) + k;
+            [(queries, left), (tile, right)]
+        });
+        self.each(scores, columns, |this, [r, c]| {
+            let (row, column) = (down + r.clone(), across + c.clone());
+            let value = this.load(scores, r * constant(columns) + c, LOOP);
+            let value = this.masked(value, &row, &column, first_key);
+            this.store(weights, row * constant(score) + column, value, None, LOOP);
+        });
+    }
+
+    /// Scales a warp's results and adds those of a tile.
+    fn add_up_by_warps(&mut self, m: &Matrices, warp: &IndexExpr) {
+        let (results, rounded, tile, scale) = (
+            self.memories.results,
+            self.memories.rounded,
+            self.memories.tile,
+            self.memories.scale,
+        );
+        let [_, _, value, _, weight] = self.strides;
+        let columns = m.features[1] / m.across;
+        let [down, across] = corner(m, warp, columns);
+        self.each(results, columns, |this, [r, c]| {
+            let factor = this.load(scale, down.clone() + r.clone(), LOOP);
+            let at = r * constant(columns) + c;
+            let value = this.load(results, at.clone(), LOOP);
+            let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
+            this.store(results, at, value, None, LOOP);
+        });
+        self.multiply(m, (results, columns), m.keys, |[r, c, k]| {
+            let left = (down + r) * constant(weight) + k.clone();
+            let right = k * constant(value) + across + c;
+            [(rounded, left), (tile, right)]
+        });
+    }
+
+    /// Sets all elements of a warp's part to zero.
+    fn clear(&mut self, memory: Memory, columns: i64) {
+        self.each(memory, columns, |this, [r, c]| {
+            let zero = this.number(0.0);
+            this.store(memory, r * constant(columns) + c, zero, None, LOOP);
+        });
+    }
+
+    /// Statements for each element of a warp's part, which has so many columns.
+    fn each(&mut self, memory: Memory, columns: i64, f: impl FnOnce(&mut Self, [IndexExpr; 2])) {
+        let vars = [Matrices::ROWS, columns].map(|n| self.lo.new_var(constant(n), LOOP));
+        f(self, vars.map(IndexExpr::from));
+        let mut body = self.take(THREAD);
+        body.extend(self.take(LOOP));
+        self.lo.push(TILE, Stmt::Each { vars, memory, body });
+    }
+
+    /// Adds products to a warp's part; `operands` says where both are at a row, a column and a step.
+    fn multiply(
+        &mut self,
+        m: &Matrices,
+        (dst, columns): (Memory, i64),
+        steps: i64,
+        operands: impl FnOnce([IndexExpr; 3]) -> [(Memory, IndexExpr); 2],
+    ) {
+        let vars = [Matrices::ROWS, columns, steps].map(|n| self.lo.new_var(constant(n), LOOP));
+        let [row, column, step] = vars.map(IndexExpr::from);
+        let dst_index = row.clone() * constant(columns) + column.clone();
+        let [left, right] = operands([row, column, step]).map(|(memory, index)| ContractOperand {
+            memory,
+            index: index.simplify(&self.lo),
+            ranges: Default::default(),
+        });
+        let all = Contract {
+            vars,
+            dst,
+            dst_index,
+            left,
+            right,
+            k_block: Matrices::ROWS,
+            precision: m.precision,
+        };
+        self.lo.push(TILE, Stmt::Contract(Box::new(all)));
+    }
+
+    /// What was copied to shared memory is there for all.
+    pub(super) fn arrived(&mut self, level: usize) {
+        self.lo.push(level, Stmt::Wait(GROUP));
+        self.barrier(level);
+    }
+
+    /// Brings rows of an operand to shared memory: by copies where they lie together, else element by element.
+    pub(super) fn bring(
+        &mut self,
+        level: usize,
+        rows: &Rows,
+        place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
+        known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
+    ) {
+        let bytes = self.held.bytes() as i64;
+        let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / bytes), |n| Some(n / 2));
+        let lengths = lengths.take_while(|n| *n > 0 && n * bytes >= 4);
+        if lengths
+            .into_iter()
+            .any(|lanes| self.copy(level, lanes, rows, place, known))
+        {
+            return;
+        }
+        let to = (rows.memory, rows.stride, rows.bind);
+        self.thread_loop(level, Self::threads(self.form), |this, thread| {
+            this.fill(
+                &thread,
+                to,
+                [rows.rows, rows.width, rows.stretch],
+                |this, row, column| (place(this, row, column), known(this, row)),
+            );
+        });
+    }
+
+    /// Copies rows beside the threads, so many elements at a time, if they lie together and are aligned.
+    fn copy(
+        &mut self,
+        level: usize,
+        lanes: i64,
+        rows: &Rows,
+        place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
+        known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
+    ) -> bool {
+        if rows.width % lanes != 0 {
+            return false;
+        }
+        let chunks = rows.stretch / lanes;
+        let (all, threads) = (rows.rows * chunks, Self::threads(self.form));
+        // Whole rounds of the threads, then what is left.
+        let parts = [(0, threads, all / threads), (all / threads * threads, all % threads, 1)];
+        for (first, threads, rounds) in parts {
+            if threads == 0 || rounds == 0 {
+                continue;
+            }
+            let known_vars = (self.lo.kernel.extents.len(), self.lo.var_level.len());
+            let thread = self.lo.new_var(constant(threads), THREAD);
+            let round = self.lo.new_var(constant(rounds), LOOP);
+            let lane = self.lo.new_var(constant(lanes), LOOP);
+            let at = constant(first) + IndexExpr::from(round) * constant(threads) + thread.into();
+            let row = IndexExpr::floor_div(&at, &constant(chunks)).simplify(&self.lo);
+            let chunk = IndexExpr::modulo(&at, &constant(chunks)).simplify(&self.lo);
+            let column = chunk * constant(lanes);
+            let (node, index) = place(self, &row, &(column.clone() + lane.into()));
+            let found = self.source(node, index).filter(|(node, index)| {
+                let index = flat_index(index, &self.lo.graph.ty(*node).shape).simplify(&self.lo);
+                let first = index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
+                let aligned = IndexExpr::modulo(&first, &constant(lanes)).simplify(&self.lo).is(0);
+                self.lo.graph.ty(*node).dtype == self.held
+                    && aligned
+                    && index.affine_in(lane).is_some_and(|(step, _)| step.is(1))
+            });
+            let Some((node, index)) = found else {
+                // The first part has the same rows as the second.
+                self.lo.kernel.extents.truncate(known_vars.0);
+                self.lo.var_level.truncate(known_vars.1);
+                return false;
+            };
+            let from = Memory::Param(self.lo.param(node, Access::Read));
+            let from_index = flat_index(&index, &self.lo.graph.ty(node).shape).simplify(&self.lo);
+            let known = known(self, &row);
+            let inside = self.below(&column, &constant(rows.width));
+            let mask = self.both(known, inside);
+            let to_index = row * constant(rows.stride) + column + lane.into();
+            let copy = AsyncCopy {
+                group: GROUP,
+                var: lane,
+                to: rows.memory,
+                to_index: to_index.simplify(&self.lo),
+                from,
+                from_index,
+                mask,
+            };
+            self.lo.push(LOOP, Stmt::CopyAsync(Box::new(copy)));
+            let body = self.take(LOOP);
+            self.lo.push(THREAD, super::around(round, Bind::Unroll, body));
+            let body = self.take(THREAD);
+            self.lo.push(level, super::around(thread, Bind::Thread, body));
+        }
+        true
+    }
+
+    /// The value in memory that an element of an operand is one of, and which.
+    fn source(&self, mut node: NodeId, mut index: Index) -> Option<(NodeId, Index)> {
+        let graph = self.lo.graph;
+        loop {
+            let n = graph.node(node);
+            let outside = self.lo.is_root[node.index()] && self.lo.own.binary_search(&node).is_err();
+            if is_source(&n.kind) || outside {
+                return Some((node, index));
+            }
+            match &n.kind {
+                NodeKind::View(view) if moves_only(view) => {
+                    let from = &graph.ty(n.operands[0]).shape;
+                    index = view_index(view, from, &n.ty.shape, &index, &self.lo).index;
+                    node = n.operands[0];
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// The first row and column of a warp's part of a tile, which has so many columns.
+fn corner(m: &Matrices, warp: &IndexExpr, columns: i64) -> [IndexExpr; 2] {
+    let across = constant(m.across);
+    [
+        IndexExpr::floor_div(warp, &across) * constant(Matrices::ROWS),
+        IndexExpr::modulo(warp, &across) * constant(columns),
+    ]
+}

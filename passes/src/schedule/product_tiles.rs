@@ -1,0 +1,225 @@
+//! Sums of products on a GPU, in tiles of rows and columns that blocks take, of which each thread adds up a part.
+
+use tlc_ir::Precision;
+use tlc_ir::index::VarId;
+use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
+use tlc_ir::target::Gpu as Target;
+
+use super::ScheduleReason;
+use super::contract::factors;
+use super::gpu::{Gpu, STEPS};
+use crate::directive::{Directive, DirectiveRefusal};
+use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
+
+/// Threads along each side of a tile.
+const PARTS: i64 = 16;
+/// Elements of an operand that a thread brings to shared memory at once.
+const FILLED: i64 = 4;
+
+/// A nest of sums of products: rows, columns, the sum, and the parallel loops around.
+pub(super) struct ProductLoops {
+    pub(super) around: Vec<VarId>,
+    pub(super) m: VarId,
+    pub(super) n: VarId,
+    pub(super) sum: VarId,
+}
+
+/// Tiles of sums of products, a block each: a nest of steps, rows, columns and the steps of a block of them.
+pub(super) struct ProductTiles {
+    pub(super) block: VarId,
+    pub(super) steps: VarId,
+    pub(super) m: VarId,
+    pub(super) n: VarId,
+    pub(super) sum: VarId,
+}
+
+impl Gpu {
+    /// A tile's side along a loop, if the loop is long enough for tiles.
+    fn side(&self, var: VarId) -> Option<i64> {
+        let extent = &self.kernel.extents[var.0 as usize];
+        let most = extent.interval(&self.kernel).hi;
+        // What is not known to be long may be short: large tiles would be mostly empty.
+        let largest = if extent.as_const().is_some() {
+            PRODUCT_SIDE
+        } else {
+            PRODUCT_SIDE / 2
+        };
+        let side = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE]
+            .into_iter()
+            .find(|s| *s <= most.min(largest));
+        side.filter(|_| most >= SMALLEST_PRODUCT_SIDE)
+    }
+
+    /// The loops of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
+    pub(super) fn product_loops(&mut self, parallel: &[VarId], row: usize) -> Result<ProductLoops, DirectiveRefusal> {
+        let (around, inside) = parallel.split_at(row);
+        let [m, inside @ ..] = inside else {
+            return Err(DirectiveRefusal::Factor(0));
+        };
+        let n = self.one_loop(inside)?;
+        let [first] = self.loops_inside(n)[..] else {
+            return Err(DirectiveRefusal::NotASum(n));
+        };
+        let sum = self.one_loop(&self.chain(first))?;
+        let around = around.to_vec();
+        Ok(ProductLoops { around, m: *m, n, sum })
+    }
+
+    /// A block per tile of so many rows and columns, which goes through so many steps of the sums at a time.
+    pub(super) fn tiles(
+        &mut self,
+        loops: ProductLoops,
+        [rows, columns]: [i64; 2],
+        steps: i64,
+    ) -> Result<ProductTiles, DirectiveRefusal> {
+        let ProductLoops { around, m, n, sum } = loops;
+        let down = self.apply(Directive::Block { var: m, factor: rows })?;
+        let across = self.apply(Directive::Block {
+            var: n,
+            factor: columns,
+        })?;
+        let (outer, inner) = (down[1], across[0]);
+        self.apply(Directive::Interchange { outer, inner })?;
+        let (outer, inner) = (down[1], across[1]);
+        let scope = Scope::Cache;
+        let tiled = self.apply(Directive::TileSum {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            scope,
+        })?;
+        let [.., m, n, sum, _, _] = tiled[..] else {
+            return Err(DirectiveRefusal::NotASum(sum));
+        };
+        let steps = self.apply(Directive::Block {
+            var: sum,
+            factor: steps,
+        })?;
+        for outer in [n, m] {
+            let inner = steps[0];
+            self.apply(Directive::Interchange { outer, inner })?;
+        }
+        let mut blocks = around;
+        blocks.extend([down[0], across[0]]);
+        let block = self.one_loop(&blocks)?;
+        self.bind(block, Bind::Block)?;
+        let (steps, sum) = (steps[0], steps[1]);
+        Ok(ProductTiles {
+            block,
+            steps,
+            m,
+            n,
+            sum,
+        })
+    }
+
+    /// A block per tile of sums of products, of which each thread adds up a part.
+    pub(super) fn products(&mut self, parallel: &[VarId], row: usize, gpu: &Target) -> Result<(), DirectiveRefusal> {
+        let loops = self.product_loops(parallel, row)?;
+        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
+        let (rows, columns) = (side(self, loops.m)?, side(self, loops.n)?);
+        self.why = ScheduleReason::Products { rows, columns };
+        let ProductTiles {
+            block,
+            steps,
+            m,
+            n,
+            sum,
+        } = self.tiles(loops, [rows, columns], STEPS)?;
+        self.why = ScheduleReason::SharedMemory;
+        let mut filling = Vec::new();
+        for (side, value) in factors(&self.kernel, [m, n, sum])?.into_iter().enumerate() {
+            let loops = self.apply(Directive::Pack {
+                var: m,
+                value,
+                scope: Scope::Shared,
+                turned: side == 1,
+                padded: true,
+            })?;
+            filling.push(self.one_loop(&loops)?);
+        }
+        self.why = ScheduleReason::Products { rows, columns };
+        self.apply(Directive::Contract {
+            outer: m,
+            inner: n,
+            sum,
+            rows,
+            columns,
+            block: STEPS,
+            precision: Precision::Exact,
+        })?;
+        for var in &mut filling {
+            self.widen(var, FILLED);
+        }
+        self.why = ScheduleReason::BlocksAndThreads;
+        let (down, across) = (rows / PARTS, columns / PARTS);
+        self.apply(Directive::Spread {
+            block,
+            rows,
+            columns,
+            down,
+            across,
+        })?;
+        self.store_together(across);
+        self.why = ScheduleReason::BlocksAndThreads;
+        for var in filling {
+            let threads = PARTS * PARTS;
+            let around = var;
+            self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::OneThread { block })?;
+        self.apply(Directive::Synchronize { block })?;
+        self.pipeline(steps, gpu);
+        Ok(())
+    }
+
+    /// Splits a loop so that so many of its iterations are one access of a vector, if they can be; it then is the loop over vectors.
+    fn widen(&mut self, var: &mut VarId, lanes: i64) {
+        let before = (self.kernel.clone(), self.schedule.clone());
+        self.why = ScheduleReason::Vectors { lanes };
+        let split = Directive::Split {
+            var: *var,
+            factor: lanes,
+        };
+        let split = self.apply(split).unwrap_or_default();
+        if let [vectors, lane] = split[..]
+            && self.moves_together(lane, lanes)
+            && self.bind(lane, Bind::Lanes).is_ok()
+        {
+            *var = vectors;
+        } else {
+            (self.kernel, self.schedule) = before;
+        }
+    }
+
+    /// Stores the neighbouring results of a thread together, where they lie so.
+    fn store_together(&mut self, lanes: i64) {
+        let to_param = |s: &Stmt| {
+            matches!(
+                s,
+                Stmt::Store {
+                    memory: Memory::Param(_),
+                    ..
+                }
+            )
+        };
+        let inner = self.kernel.statements().filter_map(|s| match s {
+            Stmt::Loop {
+                var,
+                bind: Bind::Unroll,
+                body,
+            } if body.iter().any(to_param) => Some(*var),
+            _ => None,
+        });
+        for var in inner.collect::<Vec<_>>() {
+            if lanes > 1 && self.kernel.extents[var.0 as usize].is(lanes) && self.moves_together(var, lanes) {
+                self.why = ScheduleReason::Vectors { lanes };
+                // Where it is refused the results are stored one by one.
+                let _ = self.bind(var, Bind::Lanes);
+            }
+        }
+    }
+}
