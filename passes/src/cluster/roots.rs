@@ -10,6 +10,7 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction;
+use crate::direct::direct_image;
 use crate::emitters::{Operation, choose};
 use crate::legalize::{convert_statements, map_statements};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
@@ -139,6 +140,9 @@ impl Clusterer<'_> {
                     self.is_root[base.index()] |= !is_source(self.kind(base));
                 }
                 self.products.insert(id, product);
+            } else if let Some(image) = direct_image(self.graph, id) {
+                // Padding is written once: each element of the image is read for many results.
+                self.is_root[image.index()] |= !is_source(self.kind(image));
             }
             if node.kind.is_tuple() {
                 for &o in &node.operands {

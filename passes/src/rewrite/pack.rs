@@ -3,14 +3,19 @@
 //! An operand whose summed axes walk it with several strides, and which the library does not pack itself (see
 //! [`Strides`](tlc_ir::plan::Strides)), is copied once in the order of the product. A result whose rows and columns are interleaved
 //! is computed with each together, and permuted behind the product, where its users read it through the view.
+//!
+//! Weights of convolutions that kernels compute from their windows are copied in blocks of channels ([`crate::direct`]).
 
-use tlc_ir::graph::{GraphError, Labels, View};
-use tlc_ir::{Graph, NodeKind};
+use tlc_ir::graph::{GraphError, Labels, Shape, View};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::Emitter;
+use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, in_blocks};
 use super::sink_layout::add_canonical;
-use super::{Context, Failure, Pass};
+use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
+use crate::direct::{WeightBlocks, weight_blocks};
 
 /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
 pub struct Pack;
@@ -22,15 +27,17 @@ impl Pass for Pack {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         let width = if context.inside_loop { 0 } else { context.panel_elements };
-        Ok(run(graph, width)?)
+        let tiles = context.tiles.filter(|_| !context.inside_loop);
+        Ok(run(graph, width, tiles)?)
     }
 }
 
-/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none.
+/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none. `tiles` is the code generator
+/// that computes convolutions from their windows, for which their weights are laid out.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, width: u32, tiles: Option<&Emitter>) -> Result<Graph, GraphError> {
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -38,6 +45,13 @@ pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
         };
         if let Some(new) = in_blocks(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
+        }
+        if let Some(blocks) = tiles.and_then(|e| weight_blocks(graph, id, e))
+            && fixed.contains(node.operands[blocks.operand])
+            && !fixed.contains(id)
+            && budget.take(graph, node.operands[blocks.operand])
+        {
+            return direct(re, graph, (id, node), operands, &blocks);
         }
         let ordered = result_order(graph, id);
         let pack = operands_to_pack(graph, id, ordered.as_ref());
@@ -58,4 +72,39 @@ pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
         let product = add_canonical(re, &node.kind, labels, ordered.clone(), &values)?;
         re.add(NodeKind::View(View::Permute(back)), &[product])
     })
+}
+
+/// The convolution `id` of `graph` with its weights in blocks.
+fn direct(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    (id, node): (NodeId, &Node),
+    operands: &[NodeId],
+    blocks: &WeightBlocks,
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return re.add(node.kind.clone(), operands);
+    };
+    let size = IndexExpr::Const(blocks.block);
+    let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
+    let split = |labels: &Labels, shape: &[IndexExpr]| -> (Labels, Shape) {
+        let both = labels.iter().zip(shape).flat_map(|(&l, d)| match l == blocks.channels {
+            true => vec![(number, IndexExpr::floor_div(d, &size)), (l, size.clone())],
+            false => vec![(l, d.clone())],
+        });
+        both.unzip()
+    };
+    let k = blocks.operand;
+    let (labels, shape) = split(&inputs[k], &graph.ty(node.operands[k]).shape);
+    let cut = re.reshape(operands[k], &shape)?;
+    let order = [&number].into_iter().chain(&blocks.summed).chain([&blocks.channels]);
+    let order: Labels = order.copied().collect();
+    let axis = |l: &u16| labels.iter().position(|x| x == l).expect("the same labels") as u8;
+    let view = re.add(NodeKind::View(View::Permute(order.iter().map(axis).collect())), &[cut])?;
+    let (mut all, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
+    values[k] = re.add(NodeKind::Copy, &[view])?;
+    all[k] = order;
+    let (out, _) = split(output, &graph.ty(id).shape);
+    let sums = add_canonical(re, &node.kind, all, out, &values)?;
+    re.reshape(sums, &graph.ty(id).shape)
 }

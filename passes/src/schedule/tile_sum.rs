@@ -210,7 +210,7 @@ pub(super) fn tile_sum(
     let whole = extents.iter().zip(size).all(|(e, n)| e.is(n));
     let bind = match scope {
         Scope::Cache => Bind::Serial,
-        Scope::Register if whole && elements <= 4 * MAX_UNROLL => Bind::Unroll,
+        Scope::Register if whole && elements <= 8 * MAX_UNROLL => Bind::Unroll,
         Scope::Register | Scope::Shared | Scope::WarpFragment | Scope::BlockFragment | Scope::Thread => {
             return Err(DirectiveRefusal::ScratchScope(scope));
         }
