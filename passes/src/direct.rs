@@ -29,8 +29,8 @@ struct Windows<'g> {
     output: &'g Labels,
 }
 
-/// The sum over windows that an einsum is, whose result has so many labels of channels, which only the weights have.
-fn windows(graph: &Graph, id: NodeId, channels: usize) -> Option<Windows<'_>> {
+/// The sum over windows that an einsum is, whose result has images, channels, rows and columns.
+fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     let node = graph.node(id);
     let NodeKind::Einsum {
         inputs,
@@ -43,7 +43,7 @@ fn windows(graph: &Graph, id: NodeId, channels: usize) -> Option<Windows<'_>> {
         return None;
     };
     let [a, b] = node.operands[..] else { return None };
-    if output.len() != 3 + channels || [a, b].iter().any(|o| graph.ty(*o).dtype != DType::F32) {
+    if output.len() != 4 || [a, b].iter().any(|o| graph.ty(*o).dtype != DType::F32) {
         return None;
     }
     let weights = match (has_windows(graph, a), has_windows(graph, b)) {
@@ -56,8 +56,8 @@ fn windows(graph: &Graph, id: NodeId, channels: usize) -> Option<Windows<'_>> {
     if repeats(of_weights) || repeats(of_image) {
         return None;
     }
-    // Images, channels, rows and columns of the result. Groups, which both operands have, are the library's.
-    let of_result = |(i, l): (usize, &u16)| match (1..=channels).contains(&i) {
+    // Groups, which both operands have, are the library's.
+    let of_result = |(i, l): (usize, &u16)| match i == 1 {
         true => of_weights.contains(l) && !of_image.contains(l),
         false => of_image.contains(l) && !of_weights.contains(l),
     };
@@ -106,8 +106,10 @@ pub struct WeightBlocks {
 }
 
 /// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
-pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter) -> Option<WeightBlocks> {
-    let w = windows(graph, id, 1)?;
+///
+/// The blocks that one kernel reads again and again fit in `resident_bytes`.
+pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_bytes: i64) -> Option<WeightBlocks> {
+    let w = windows(graph, id)?;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
     let [_, block] = tile(emitter, graph.ty(id).shape[1].as_const()?)?;
     let channels = w.output[1];
@@ -116,7 +118,8 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter) -> Option<Wei
     let length = summed
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
-    (length >= SHORTEST_SUM).then(|| WeightBlocks {
+    let bytes = length.saturating_mul(block).saturating_mul(DType::F32.bytes() as i64);
+    (length >= SHORTEST_SUM && bytes <= resident_bytes).then(|| WeightBlocks {
         operand: w.weights,
         channels,
         block,
@@ -126,11 +129,17 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter) -> Option<Wei
 
 /// The image whose windows a direct convolution multiplies; `None` if the einsum is none.
 pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    let w = windows(graph, id, 2)?;
+    let w = windows(graph, id)?;
     let operands = &graph.node(id).operands;
-    let laid_out = matches!(graph.node(operands[w.weights]).kind, NodeKind::Copy);
-    let ends = [w.inputs[w.weights].first(), w.inputs[w.weights].last()];
-    if !laid_out || ends != [Some(&w.output[1]), Some(&w.output[2])] {
+    let below = |at: NodeId| graph.node(at).operands.first().copied();
+    let weights = graph.node(operands[w.weights]);
+    let NodeKind::View(View::Reshape(_)) = weights.kind else {
+        return None;
+    };
+    let order = weights.operands[0];
+    let copy = below(order).filter(|_| matches!(graph.node(order).kind, NodeKind::View(View::Permute(_))))?;
+    let ranks = graph.ty(copy).shape.len() == w.inputs[w.weights].len() + 1;
+    if !ranks || !matches!(graph.node(copy).kind, NodeKind::Copy) {
         return None;
     }
     let mut at = operands[1 - w.weights];

@@ -330,7 +330,9 @@ impl Clusterer<'_> {
         }
         for (id, node) in self.graph.nodes() {
             let (i, c) = (id.index(), known[id.index()]);
-            let per_call = |u: &NodeId| !self.once[u.index()] && !self.products.contains_key(u);
+            // Weights are laid out in blocks already, which a direct convolution reads through views.
+            let read = |u: &NodeId| self.products.contains_key(u) || direct_image(self.graph, *u).is_some();
+            let per_call = |u: &NodeId| !self.once[u.index()] && !read(u);
             // Counters and generated numbers are worth keeping only if they are costly.
             let worth = match c.data_bytes {
                 0 => c.cost > CHEAP_COST,
