@@ -30,32 +30,45 @@ fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
 impl Scheduler<'_> {
     /// Computes sums over windows tile by tile. Returns whether it was done.
     pub(super) fn direct(&mut self, parallel: &[VarId]) -> bool {
-        let [outer @ .., channels, row, pixels] = parallel else {
+        let Some(at) = self.channels(parallel) else {
             return false;
         };
-        if !self.is_direct(*pixels, *channels) {
-            return false;
-        }
         let saved = (self.kernel.clone(), self.schedule.clone());
-        let done = self.direct_tiles(outer, [*channels, *row, *pixels]).is_some();
+        let done = self
+            .direct_tiles(&parallel[..at], parallel[at], &parallel[at + 1..])
+            .is_some();
         if !done {
             (self.kernel, self.schedule) = saved;
         }
         done
     }
 
-    /// Whether what a loop over pixels adds up are products of windows of an image with weights, which differ with the channels alone.
-    fn is_direct(&self, pixels: VarId, channels: VarId) -> bool {
-        let Some(sums) = self.sum_over_windows(pixels) else {
-            return false;
+    /// Which of the loops is over the channels of the result, where the innermost adds up products of windows with weights in blocks
+    /// of channels: no other loop than that over channels, and what is summed without gaps, walks the weights.
+    fn channels(&self, parallel: &[VarId]) -> Option<usize> {
+        let sums = self.sum_over_windows(*parallel.last()?)?;
+        let [a, b] = loads(tree::loop_body(&self.kernel.body, *sums.last()?)?)[..] else {
+            return None;
         };
-        let last = sums[sums.len() - 1];
-        let Some(body) = tree::loop_body(&self.kernel.body, last) else {
-            return false;
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
+        let in_blocks = |e: &IndexExpr, columns: i64| {
+            let mut distance = Some(columns);
+            sums.iter().rev().all(|&v| {
+                let walks = distance.is_some_and(|d| e.affine_in(v).is_some_and(|(stride, _)| stride.is(d)));
+                distance = distance.and_then(|d| d.checked_mul(extent(v)?));
+                walks
+            })
         };
-        let image = |e: &IndexExpr| e.uses(pixels) && e.uses(last) && !e.uses(channels);
-        let weights = |e: &IndexExpr| e.uses(channels) && e.uses(last) && !e.uses(pixels);
-        matches!(&loads(body)[..], [a, b] if image(a) && weights(b) || image(b) && weights(a))
+        parallel.iter().rposition(|&c| {
+            let columns = extent(c)
+                .and_then(|n| tile(self.emitter, n))
+                .map(|[_, columns]| columns);
+            let weights = |w: &IndexExpr, image: &IndexExpr| {
+                let alone = parallel.iter().all(|&v| w.uses(v) == (v == c)) && !image.uses(c);
+                alone && columns.is_some_and(|n| in_blocks(w, n))
+            };
+            weights(a, b) || weights(b, a)
+        })
     }
 
     /// The loops of a sum, outermost first, that is all that a loop over pixels computes in loops.
@@ -70,7 +83,7 @@ impl Scheduler<'_> {
             sums.push(*var);
             body = inner;
         }
-        (sums.len() >= 2).then_some(sums)
+        Some(sums)
     }
 
     /// The one loop that a loop holds.
@@ -81,18 +94,34 @@ impl Scheduler<'_> {
         }
     }
 
-    fn direct_tiles(&mut self, outer: &[VarId], [channels, row, pixels]: [VarId; 3]) -> Option<()> {
+    fn direct_tiles(&mut self, outer: &[VarId], channels: VarId, behind: &[VarId]) -> Option<()> {
         let count = self.kernel.extents[channels.0 as usize].as_const()?;
         let [rows, columns] = tile(self.emitter, count)?;
+        let lanes = self.emitter.lanes(DType::F32) as u32;
         self.because(ScheduleReason::DirectConvolution { rows, columns });
         let factor = columns;
         let [blocks, n] = self.apply(Directive::Split { var: channels, factor })?[..] else {
             return None;
         };
-        for inner in [row, pixels] {
+        let Some((&pixels, between)) = behind.split_last() else {
+            // An image of one pixel: a tile of one row.
+            let [blocks, pixel] = self.apply(Directive::Split { var: blocks, factor: 1 })?[..] else {
+                return None;
+            };
+            self.direct_tile(pixel, 1, columns)?;
+            self.schedule.inner.push(Ok(lanes));
+            let shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
+            return self.parallel(&shared).map(|_| ());
+        };
+        for &inner in behind {
             self.apply(Directive::Interchange { outer: n, inner })?;
         }
-        let mut shared: Vec<VarId> = outer.iter().copied().chain([blocks, row]).collect();
+        let mut shared: Vec<VarId> = outer
+            .iter()
+            .copied()
+            .chain([blocks])
+            .chain(between.iter().copied())
+            .collect();
         let (mut left, mut factor) = (Some(pixels), rows);
         while let Some(var) = left {
             let made = self.apply(Directive::Split { var, factor })?;
@@ -114,9 +143,8 @@ impl Scheduler<'_> {
             }
             factor = (factor / 2).max(1);
         }
-        self.schedule.inner.push(Ok(self.emitter.lanes(DType::F32) as u32));
-        self.parallel(&shared)?;
-        Some(())
+        self.schedule.inner.push(Ok(lanes));
+        self.parallel(&shared).map(|_| ())
     }
 
     /// Keeps the sums of so many pixels and channels in registers.
