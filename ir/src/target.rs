@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 mod emitter;
 
-pub use emitter::{AccessKind, Emitter, MatrixTile, Support, Width};
+pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
 
 use crate::dtype::DType;
 

@@ -10,6 +10,7 @@ use tlc_ir::plan::{Leg, Strides};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, flat_index, is_source, label_count, moves_only, view_index};
+use crate::direct::direct_image;
 
 /// Below this many multiply-adds a loop nest beats the call.
 pub const MIN_LIBRARY_FLOPS: i64 = 8 * 1024;
@@ -88,6 +89,9 @@ fn library_einsum(graph: &Graph, id: NodeId) -> Option<([NodeId; 2], &[Labels], 
 
 /// The matrix form of an einsum that the library should compute.
 pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
+    if direct_image(graph, id).is_some() {
+        return None;
+    }
     let ([a, b], inputs, output) = library_einsum(graph, id)?;
     let Groups {
         labels,

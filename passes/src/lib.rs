@@ -9,6 +9,7 @@ mod chain;
 pub mod cluster;
 pub mod contraction;
 pub mod devices;
+mod direct;
 pub mod directive;
 pub mod einsum_path;
 pub mod emitters;

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::plan::DeviceId;
-use tlc_ir::{Graph, Precision, Target};
+use tlc_ir::{DType, Graph, Precision, Target};
 
 use crate::cluster::{Clusters, cluster};
 use crate::devices::{Devices, Place, Placement, StateBinding, place};
@@ -245,6 +245,14 @@ pub fn run_pass(
         panel_elements: match options.target() {
             Target::Cpu(cpu) => cpu.panel_elements,
             Target::Gpu(_) => 0,
+        },
+        tiles: match options.target() {
+            Target::Cpu(cpu) => cpu
+                .emitters
+                .iter()
+                .map(|e| &*e.table)
+                .find(|e| e.tile(DType::F32, 1).is_some()),
+            Target::Gpu(_) => None,
         },
         resident_bytes: options.target().resident_bytes(),
         max_memory_bytes: options.max_memory_bytes,

@@ -94,6 +94,17 @@ pub struct MatrixTile {
     pub extents: [i64; 3],
 }
 
+/// A tile of a contraction that is kept in vector registers, columns in lanes, while its sum is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TileShape {
+    /// Elements of a vector.
+    pub lanes: i64,
+    /// The most vectors of a row.
+    pub vectors: i64,
+    /// The most rows of a tile whose rows have as many vectors as was asked for, or the most.
+    pub rows: i64,
+}
+
 /// A code generator as data.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Emitter {
@@ -113,6 +124,8 @@ pub struct Emitter {
     accesses: [Support; AccessKind::ALL.len()],
     /// What it has for contractions.
     matrices: Vec<MatrixTile>,
+    /// The dtypes of which it has tiles in vectors.
+    tiles: Vec<DType>,
     /// Whether it has blocks and their threads.
     pub has_blocks: bool,
 }
@@ -150,6 +163,7 @@ impl Emitter {
             conversions,
             accesses: [Support::Native, Support::PerLane, Support::PerLane],
             matrices: Vec::new(),
+            tiles: Vec::new(),
             has_blocks: false,
         }
     }
@@ -158,6 +172,27 @@ impl Emitter {
     pub fn with_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
         self.matrices.extend(tiles);
         self
+    }
+
+    /// The emitter, which keeps tiles of contractions of these dtypes in vector registers: it adds products in lanes by one
+    /// instruction each, multiplies by one element of memory for all lanes, and masks accesses of lanes of these dtypes.
+    pub fn with_tiles(mut self, dtypes: impl IntoIterator<Item = DType>) -> Emitter {
+        self.tiles.extend(dtypes);
+        self
+    }
+
+    /// The tile that it has for contractions of a dtype and so many columns: the one of most rows that leaves a register for each
+    /// vector of a row of the right operand and one for the left one's element.
+    pub fn tile(&self, dtype: DType, columns: i64) -> Option<TileShape> {
+        if !self.tiles.contains(&dtype) || columns < 1 {
+            return None;
+        }
+        let lanes = self.lanes(dtype);
+        let registers = i64::from(self.vector_registers);
+        let vectors = (registers / 8).max(1);
+        let across = ((columns - 1) / lanes + 1).min(vectors);
+        let rows = (registers - across - 1) / across;
+        (lanes >= 2 && rows >= 1).then_some(TileShape { lanes, vectors, rows })
     }
 
     /// The emitter, which makes accesses of all lanes in these ways; one that is not asked makes those of neighbours at once and

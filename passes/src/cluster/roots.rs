@@ -10,6 +10,7 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction;
+use crate::direct::direct_image;
 use crate::emitters::{Operation, choose};
 use crate::legalize::{convert_statements, map_statements};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
@@ -139,6 +140,9 @@ impl Clusterer<'_> {
                     self.is_root[base.index()] |= !is_source(self.kind(base));
                 }
                 self.products.insert(id, product);
+            } else if let Some(image) = direct_image(self.graph, id) {
+                // Padding is written once: each element of the image is read for many results.
+                self.is_root[image.index()] |= !is_source(self.kind(image));
             }
             if node.kind.is_tuple() {
                 for &o in &node.operands {
@@ -326,7 +330,9 @@ impl Clusterer<'_> {
         }
         for (id, node) in self.graph.nodes() {
             let (i, c) = (id.index(), known[id.index()]);
-            let per_call = |u: &NodeId| !self.once[u.index()] && !self.products.contains_key(u);
+            // Weights are laid out in blocks already, which a direct convolution reads through views.
+            let read = |u: &NodeId| self.products.contains_key(u) || direct_image(self.graph, *u).is_some();
+            let per_call = |u: &NodeId| !self.once[u.index()] && !read(u);
             // Counters and generated numbers are worth keeping only if they are costly.
             let worth = match c.data_bytes {
                 0 => c.cost > CHEAP_COST,

@@ -1,4 +1,4 @@
-//! Contractions as plain loops, for emitters without matrix instructions for them.
+//! Contractions as plain loops, for emitters that have neither matrix instructions nor vector tiles ([`super::tile`]) for them.
 //!
 //! Every element takes its products in ascending order of the sum, as the definition says, so the results are the same bits.
 //! A tile of registers is copied out inside one loop over the whole sum; any other is walked block by block.
@@ -10,6 +10,7 @@ use tlc_ir::target::Support;
 use tlc_ir::{DType, Precision, Scalar, ScalarOp};
 
 use super::Legalizer;
+use super::tile::{tile_statements, vector_tile};
 
 /// Statements that one step of a contraction becomes, without those of its conversions and conditions: two loads, a load and a
 /// store of the tile, a product that is added, a loop around it.
@@ -47,7 +48,11 @@ pub(super) fn contract_statements(kernel: &Kernel, c: &Contract) -> u64 {
         }
         _ => 1,
     };
-    step.saturating_mul(copies).saturating_add(4)
+    let loops = step.saturating_mul(copies).saturating_add(4);
+    match accumulator.is_float() {
+        true => loops.max(tile_statements(kernel, c)),
+        false => loops,
+    }
 }
 
 impl Legalizer<'_> {
@@ -74,8 +79,11 @@ impl Legalizer<'_> {
         emitter.contract(operands, accumulator, c.precision, [m, n, c.k_block]) != Support::Native
     }
 
-    /// Emits the loops of a contraction.
+    /// Emits a contraction as tiles of vectors or, where the emitter has none for it, as loops.
     pub(super) fn contract(&mut self, mut c: Contract) {
+        if let Some(tile) = self.emitter.and_then(|e| vector_tile(self.kernel, e, &c)) {
+            return self.contract_in_vectors(&c, tile);
+        }
         let (m, n, k) = (c.m(), c.n(), c.k());
         if in_registers(self.kernel, c.dst) {
             let tile = self.inside(|l| {
@@ -119,7 +127,7 @@ impl Legalizer<'_> {
     }
 
     /// The statements that `f` emits.
-    fn inside(&mut self, f: impl FnOnce(&mut Self)) -> Vec<Stmt> {
+    pub(super) fn inside(&mut self, f: impl FnOnce(&mut Self)) -> Vec<Stmt> {
         let outer = std::mem::take(&mut self.out);
         f(self);
         std::mem::replace(&mut self.out, outer)

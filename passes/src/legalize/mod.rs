@@ -13,6 +13,7 @@ mod extrema;
 mod serial;
 mod size;
 mod storage;
+mod tile;
 
 pub use size::{convert_statements, legal_block, legal_statements, map_statements};
 pub(crate) use storage::{decoded, encoded};

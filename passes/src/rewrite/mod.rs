@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, Shape, View};
 use tlc_ir::index::IndexExpr;
+use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
 use self::einsum_path::{EinsumPathError, PathDecision};
@@ -75,6 +76,8 @@ pub const PASSES: [&dyn Pass; 9] = [
 pub struct Context<'a> {
     /// Width of the blocks that the product library takes without a copy; 0 for none.
     pub panel_elements: u32,
+    /// The code generator that computes convolutions from their windows, if one of the target does.
+    pub tiles: Option<&'a Emitter>,
     /// Bytes that stay close to whoever computes a tile of columns ([`tlc_ir::Target::resident_bytes`]).
     pub resident_bytes: i64,
     /// The most bytes that any einsum intermediate may have.

@@ -3,14 +3,20 @@
 //! An operand whose summed axes walk it with several strides, and which the library does not pack itself (see
 //! [`Strides`](tlc_ir::plan::Strides)), is copied once in the order of the product. A result whose rows and columns are interleaved
 //! is computed with each together, and permuted behind the product, where its users read it through the view.
+//!
+//! Weights of convolutions that kernels compute from their windows are copied in blocks of channels ([`crate::direct`]).
 
-use tlc_ir::graph::{GraphError, Labels, View};
-use tlc_ir::{Graph, NodeKind};
+use smallvec::{SmallVec, smallvec};
+use tlc_ir::graph::{GraphError, Labels, Shape, View};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::Emitter;
+use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, in_blocks};
 use super::sink_layout::add_canonical;
-use super::{Context, Failure, Pass};
+use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
+use crate::direct::{WeightBlocks, weight_blocks};
 
 /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
 pub struct Pack;
@@ -22,15 +28,18 @@ impl Pass for Pack {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         let width = if context.inside_loop { 0 } else { context.panel_elements };
-        Ok(run(graph, width)?)
+        let tiles = context.tiles.filter(|_| !context.inside_loop);
+        Ok(run(graph, width, tiles.map(|e| (e, context.resident_bytes)))?)
     }
 }
 
-/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none.
+/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none. `tiles` is the code generator
+/// that computes convolutions from their windows, for which their weights are laid out, with the bytes that
+/// stay close to whoever computes.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<Graph, GraphError> {
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -38,6 +47,13 @@ pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
         };
         if let Some(new) = in_blocks(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
+        }
+        if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes))
+            && fixed.contains(node.operands[blocks.operand])
+            && !fixed.contains(id)
+            && budget.take(graph, node.operands[blocks.operand])
+        {
+            return direct(re, graph, node, operands, &blocks);
         }
         let ordered = result_order(graph, id);
         let pack = operands_to_pack(graph, id, ordered.as_ref());
@@ -58,4 +74,53 @@ pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
         let product = add_canonical(re, &node.kind, labels, ordered.clone(), &values)?;
         re.add(NodeKind::View(View::Permute(back)), &[product])
     })
+}
+
+/// A convolution with its weights in blocks.
+fn direct(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    node: &Node,
+    operands: &[NodeId],
+    blocks: &WeightBlocks,
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum { inputs, .. } = &node.kind else {
+        return re.add(node.kind.clone(), operands);
+    };
+    let size = IndexExpr::Const(blocks.block);
+    let k = blocks.operand;
+    let (labels, shape) = (&inputs[k], &graph.ty(node.operands[k]).shape);
+    // The axes of the operand with that of the channels as two, the number of the block and the place in it.
+    let mut cut = Shape::new();
+    let (mut number, mut places) = (0, Vec::new());
+    for (&l, d) in labels.iter().zip(shape) {
+        if l == blocks.channels {
+            number = cut.len() as u8;
+            cut.push(IndexExpr::floor_div(d, &size));
+        }
+        places.push((l, cut.len() as u8));
+        cut.push(if l == blocks.channels { size.clone() } else { d.clone() });
+    }
+    let axis = |l: &u16| {
+        places
+            .iter()
+            .find(|p| p.0 == *l)
+            .map(|p| p.1)
+            .expect("a label of the weights")
+    };
+    let behind = blocks.summed.iter().chain([&blocks.channels]).map(axis);
+    let order: SmallVec<[u8; 4]> = [number].into_iter().chain(behind).collect();
+    let mut back: SmallVec<[u8; 4]> = smallvec![0; order.len()];
+    order
+        .iter()
+        .enumerate()
+        .for_each(|(i, &a)| back[usize::from(a)] = i as u8);
+    let value = re.reshape(operands[k], &cut)?;
+    let value = re.add(NodeKind::View(View::Permute(order)), &[value])?;
+    let value = re.add(NodeKind::Copy, &[value])?;
+    // They are read through views, so that the sum stays the one that its users know.
+    let value = re.add(NodeKind::View(View::Permute(back)), &[value])?;
+    let mut values = operands.to_vec();
+    values[k] = re.reshape(value, shape)?;
+    re.add(node.kind.clone(), &values)
 }

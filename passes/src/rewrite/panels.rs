@@ -50,7 +50,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    fn take(&mut self, graph: &Graph, operand: NodeId) -> bool {
+    pub(super) fn take(&mut self, graph: &Graph, operand: NodeId) -> bool {
         let ty = graph.ty(operand);
         let elements = ty.elements().as_const().and_then(|n| u64::try_from(n).ok());
         match elements.and_then(|n| n.checked_mul(ty.dtype.bytes() as u64)) {

@@ -10,6 +10,7 @@ mod again;
 mod cascade;
 mod columns;
 mod contract;
+mod direct;
 pub mod directives;
 mod elementwise;
 mod flops;
@@ -148,6 +149,7 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
     s.schedule.flops = flops::flops(&s.kernel);
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
+        Form::Rows | Form::Columns if s.direct(&nest.parallel) => {}
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
         Form::Serial | Form::Tiles => {

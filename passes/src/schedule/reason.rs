@@ -85,6 +85,13 @@ pub enum ScheduleReason {
         /// Rows at once.
         rows: i64,
     },
+    /// Windows are multiplied where they lie: a tile of results stays in registers for the whole sum.
+    DirectConvolution {
+        /// Neighbouring pixels of a tile.
+        rows: i64,
+        /// Channels of a tile.
+        columns: i64,
+    },
     /// What is conditional at the edges is not in the middle.
     Edges,
     /// The position of an extremum costs more than the extremum, so that only one block is searched for it.
@@ -165,6 +172,10 @@ impl fmt::Display for ScheduleReason {
                     "the extremum of each {elements} elements, then its position in the best of these"
                 )
             }
+            Self::DirectConvolution { rows, columns } => write!(
+                f,
+                "windows are multiplied where they lie: {rows} pixels by {columns} channels stay in registers"
+            ),
             Self::BlocksAndThreads => f.write_str("a block of threads for each piece"),
             Self::Products { rows, columns } => {
                 write!(f, "{rows} by {columns} sums of products share what they load")

@@ -60,6 +60,25 @@ struct Parts {
     summed: Vec<Stmt>,
     behind: Vec<Stmt>,
     accumulators: Vec<u32>,
+    /// Those of them that other loops have too, each for itself.
+    shared: Vec<u32>,
+}
+
+/// Whether every use of a scratch's one element comes behind a store to it in the statements before or around the use: then loops
+/// that use it pass nothing on in it.
+fn is_set_first(body: &[Stmt], scratch: u32) -> bool {
+    for s in body {
+        let mut accesses = s.accesses().filter(|a| a.memory == Memory::Scratch(scratch)).peekable();
+        if let Stmt::Store { mask: None, .. } = s
+            && accesses.peek().is_some()
+        {
+            return true;
+        }
+        if accesses.peek().is_some() || !is_set_first(s.body(), scratch) {
+            return false;
+        }
+    }
+    true
 }
 
 fn is_computation(s: &Stmt) -> bool {
@@ -111,11 +130,18 @@ fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, Dire
     let (set, before): (Vec<Stmt>, Vec<Stmt>) = body[..at].iter().cloned().partition(|s| !is_computation(s));
     let mut outside = Vec::new();
     scratch_outside(&kernel.body, outer, &mut outside);
+    let mut shared = Vec::new();
     for i in &accumulators {
         let own = |s: &&Stmt| matches!(s, Stmt::Store { memory: Memory::Scratch(m), index, mask: None, .. } if m == i && index.is(0));
         let one = kernel.scratch[*i as usize].len.is(1) && set.iter().filter(own).count() == 1;
-        if !one || outside.contains(i) {
+        if !one {
             return Err(refused());
+        }
+        if outside.contains(i) {
+            if !is_set_first(&kernel.body, *i) {
+                return Err(refused());
+            }
+            shared.push(*i);
         }
     }
     if set.len() != accumulators.len() || !walk(&body[at + 1..]).all(stays_apart) {
@@ -142,6 +168,7 @@ fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, Dire
         summed: phase.body.to_vec(),
         behind: body[at + 1..].to_vec(),
         accumulators,
+        shared,
     })
 }
 
@@ -200,7 +227,7 @@ pub(super) fn tile_sum(
     size: [i64; 2],
     scope: Scope,
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
-    let parts = parts(kernel, vars)?;
+    let mut parts = parts(kernel, vars)?;
     let elements = tile_elements(size)?;
     let [outer, inner, _] = vars;
     let extents = [outer, inner].map(|v| kernel.extents[v.0 as usize].clone());
@@ -210,11 +237,26 @@ pub(super) fn tile_sum(
     let whole = extents.iter().zip(size).all(|(e, n)| e.is(n));
     let bind = match scope {
         Scope::Cache => Bind::Serial,
-        Scope::Register if whole && elements <= 4 * MAX_UNROLL => Bind::Unroll,
+        Scope::Register if whole && elements <= 8 * MAX_UNROLL => Bind::Unroll,
         Scope::Register | Scope::Shared | Scope::WarpFragment | Scope::BlockFragment | Scope::Thread => {
             return Err(DirectiveRefusal::ScratchScope(scope));
         }
     };
+    for i in std::mem::take(&mut parts.shared) {
+        let dtype = kernel.scratch[i as usize].dtype;
+        let Memory::Scratch(own) = kernel.new_scratch(dtype, IndexExpr::ONE, scope) else {
+            continue;
+        };
+        for body in [&mut parts.set, &mut parts.summed, &mut parts.behind] {
+            walk_mut(body, &mut |s| {
+                for a in s.accesses_mut().filter(|a| *a.memory == Memory::Scratch(i)) {
+                    *a.memory = Memory::Scratch(own);
+                }
+            });
+        }
+        let own_one = parts.accumulators.iter_mut().filter(|a| **a == i);
+        own_one.for_each(|a| *a = own);
+    }
     let accumulators = parts.accumulators.clone();
     for &i in &accumulators {
         let held = &mut kernel.scratch[i as usize];

@@ -49,7 +49,7 @@ pub fn tensors(kernel: &Kernel, arguments: &[Vec<Scalar>]) -> Vec<HostTensor> {
 }
 
 /// Statements once unrolled loops are copied out.
-fn statements(kernel: &Kernel, body: &[Stmt]) -> u64 {
+pub fn statements(kernel: &Kernel, body: &[Stmt]) -> u64 {
     let of = |s: &Stmt| match s {
         Stmt::Loop {
             var,
@@ -103,7 +103,7 @@ pub fn agreed_within(kernel: &Kernel, symbols: &[i64], arguments: &[Vec<Scalar>]
 }
 
 /// `p2[s0, s1] += p0[s0, s2] * p1[s2, s1]`, tile by tile, ragged at every side.
-fn product(operand: &str, accumulator: &str, scope: &str, [m, n, block]: [i64; 3]) -> String {
+pub fn product(operand: &str, accumulator: &str, scope: &str, [m, n, block]: [i64; 3]) -> String {
     let len = m * n;
     let bind = if scope == "register" { "unroll" } else { "serial" };
     format!(

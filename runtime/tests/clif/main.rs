@@ -11,3 +11,4 @@ mod products;
 mod registers;
 mod table;
 mod tiles;
+mod vector_tiles;

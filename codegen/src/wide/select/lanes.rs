@@ -19,6 +19,9 @@ impl Selector<'_, '_> {
         if let Some(c) = self.flat.constant(a) {
             return Ok((Form::Vector, self.constant(c.bits(), dtype.bits())));
         }
+        if let Some(loaded) = self.loaded_splat(a, lanes)? {
+            return Ok(loaded);
+        }
         let w = width(lanes, dtype.bits());
         let forms = self.forms[a.0 as usize];
         if forms.vector.is_none() && (forms.int.is_some() || self.flat.op(a).is_index()) {
@@ -208,7 +211,7 @@ impl Selector<'_, '_> {
 }
 
 /// The instruction that has the first lane in all.
-fn broadcast(dtype: DType) -> Codes {
+pub(super) fn broadcast(dtype: DType) -> Codes {
     use opcodes::*;
     match dtype.bytes().trailing_zeros() {
         0 => BROADCAST_B,

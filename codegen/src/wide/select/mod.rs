@@ -10,6 +10,7 @@
 
 mod arithmetic;
 mod avx2;
+mod broadcast;
 mod control;
 mod convert;
 mod index;
@@ -19,7 +20,7 @@ mod memory;
 
 use iced_x86::Code;
 use regalloc2::{Operand, OperandConstraint, OperandKind, OperandPos, RegClass};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::kernel::{Memory, Scope};
 use tlc_ir::{DType, Scalar};
@@ -106,6 +107,8 @@ struct Selector<'f, 'k> {
     uses: Vec<u32>,
     /// How many uses of a comparison are choices that an instruction makes by itself.
     compared: FxHashMap<Value, u32>,
+    /// Loads of scalars that their broadcast does.
+    broadcast_loads: FxHashSet<Value>,
     counter_uses: FxHashMap<Value, CounterUse>,
     counters: FxHashMap<Value, Counter>,
     /// Addresses of memory with the first so many terms.
@@ -157,6 +160,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
         forms: vec![Forms::default(); flat.values.len()],
         uses: vec![0; flat.values.len()],
         compared: FxHashMap::default(),
+        broadcast_loads: FxHashSet::default(),
         counter_uses: counter_uses(flat),
         counters: FxHashMap::default(),
         pointers: FxHashMap::default(),
@@ -171,6 +175,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
         streams: false,
     };
     s.count(&flat.body);
+    s.broadcast_loads = broadcast::broadcast_loads(flat, &s.uses);
     s.region(&flat.body)?;
     if s.streams {
         // Stores past the caches are ordered only by a fence, and what follows the kernel must see them.
@@ -655,6 +660,7 @@ impl Selector<'_, '_> {
             }
             // Every use makes it by itself.
             Op::Map(..) if self.compared.get(&v) == Some(&self.uses_of(v)) => return Ok(()),
+            Op::Load { .. } if self.broadcast_loads.contains(&v) => return Ok(()),
             Op::Product(_)
             | Op::FloorDiv(..)
             | Op::FloorMod(..)

@@ -1,0 +1,152 @@
+//! Direct convolutions: sums over windows that a kernel computes from where the windows lie, and no matrix product by the library.
+//!
+//! Such an einsum multiplies windows of an image by weights that never change. The weights are laid out once in blocks of channels of
+//! the result, channels last, so that neighbouring channels fill lanes; a tile of neighbouring pixels by channels stays in registers
+//! for the whole sum (`schedule/direct.rs`). Whether a convolution is direct is decided once, where its weights are laid out
+//! (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
+//!
+//! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
+//! known of these sizes.
+
+use tlc_ir::graph::{Labels, Semiring, View};
+use tlc_ir::target::Emitter;
+use tlc_ir::{DType, Graph, NodeId, NodeKind};
+
+use crate::access::moves_only;
+
+/// The fewest accumulators of a tile: a multiply-add takes as many cycles as about this many of them take to start.
+const FEWEST_ACCUMULATORS: i64 = 12;
+/// The most pixels of a tile. Images have widths of this, and half of it, times powers of two.
+const MOST_PIXELS: i64 = 14;
+/// The shortest sum: results leave lanes one by one, which takes as long as so many products of each.
+const SHORTEST_SUM: i64 = 100;
+
+/// A sum over windows.
+struct Windows<'g> {
+    /// Which operand the weights are.
+    weights: usize,
+    inputs: &'g [Labels],
+    output: &'g Labels,
+}
+
+/// The sum over windows that an einsum is, whose result has images, channels, rows and columns.
+fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
+    let node = graph.node(id);
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator: DType::F32,
+        dtype: DType::F32,
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [a, b] = node.operands[..] else { return None };
+    if output.len() != 4 || [a, b].iter().any(|o| graph.ty(*o).dtype != DType::F32) {
+        return None;
+    }
+    let weights = match (has_windows(graph, a), has_windows(graph, b)) {
+        (true, false) => 1,
+        (false, true) => 0,
+        _ => return None,
+    };
+    let (of_weights, of_image) = (&inputs[weights], &inputs[1 - weights]);
+    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
+    if repeats(of_weights) || repeats(of_image) {
+        return None;
+    }
+    // Groups, which both operands have, are the library's.
+    let of_result = |(i, l): (usize, &u16)| match i == 1 {
+        true => of_weights.contains(l) && !of_image.contains(l),
+        false => of_image.contains(l) && !of_weights.contains(l),
+    };
+    let summed = |own: &Labels, other: &Labels| own.iter().all(|l| output.contains(l) || other.contains(l));
+    let fits = output.iter().enumerate().all(of_result) && summed(of_weights, of_image) && summed(of_image, of_weights);
+    fits.then_some(Windows {
+        weights,
+        inputs,
+        output,
+    })
+}
+
+/// Whether an operand is made of sliding windows of several elements.
+fn has_windows(graph: &Graph, operand: NodeId) -> bool {
+    let mut at = operand;
+    while let NodeKind::View(view) = &graph.node(at).kind {
+        match view {
+            View::Window { size, .. } if !size.is(1) => return true,
+            _ => at = graph.node(at).operands[0],
+        }
+    }
+    false
+}
+
+/// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest.
+pub fn tile(emitter: &Emitter, channels: i64) -> Option<[i64; 2]> {
+    let lanes = emitter.tile(DType::F32, 1)?.lanes;
+    let of = |vectors: i64| {
+        let columns = vectors * lanes;
+        let rows = emitter.tile(DType::F32, columns)?.rows.min(MOST_PIXELS);
+        (channels % columns == 0 && rows * vectors >= FEWEST_ACCUMULATORS).then_some([rows, columns])
+    };
+    [2, 1].into_iter().find_map(of)
+}
+
+/// How the weights of a convolution are laid out for a kernel to compute it directly.
+pub struct WeightBlocks {
+    /// Which operand they are.
+    pub operand: usize,
+    /// The label of the result's channels, which is cut into blocks.
+    pub channels: u16,
+    /// Channels of a block.
+    pub block: i64,
+    /// The labels between the number of the block and the place in it: those summed, in the image's order.
+    pub summed: Labels,
+}
+
+/// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
+///
+/// The blocks that one kernel reads again and again fit in `resident_bytes`.
+pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_bytes: i64) -> Option<WeightBlocks> {
+    let w = windows(graph, id)?;
+    let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
+    let [_, block] = tile(emitter, graph.ty(id).shape[1].as_const()?)?;
+    let channels = w.output[1];
+    let shape = &graph.ty(graph.node(id).operands[w.weights]).shape;
+    let summed = of_weights.iter().zip(shape).filter(|(l, _)| **l != channels);
+    let length = summed
+        .into_iter()
+        .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
+    let bytes = length.saturating_mul(block).saturating_mul(DType::F32.bytes() as i64);
+    (length >= SHORTEST_SUM && bytes <= resident_bytes).then(|| WeightBlocks {
+        operand: w.weights,
+        channels,
+        block,
+        summed: of_image.iter().copied().filter(|l| of_weights.contains(l)).collect(),
+    })
+}
+
+/// The image whose windows a direct convolution multiplies; `None` if the einsum is none.
+pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    let w = windows(graph, id)?;
+    let operands = &graph.node(id).operands;
+    let below = |at: NodeId| graph.node(at).operands.first().copied();
+    let weights = graph.node(operands[w.weights]);
+    let NodeKind::View(View::Reshape(_)) = weights.kind else {
+        return None;
+    };
+    let order = weights.operands[0];
+    let copy = below(order).filter(|_| matches!(graph.node(order).kind, NodeKind::View(View::Permute(_))))?;
+    let ranks = graph.ty(copy).shape.len() == w.inputs[w.weights].len() + 1;
+    if !ranks || !matches!(graph.node(copy).kind, NodeKind::Copy) {
+        return None;
+    }
+    let mut at = operands[1 - w.weights];
+    while let NodeKind::View(view) = &graph.node(at).kind
+        && moves_only(view)
+    {
+        at = graph.node(at).operands[0];
+    }
+    Some(at)
+}

@@ -1,0 +1,191 @@
+//! Direct convolutions: a tile of neighbouring pixels by channels in registers, for the whole sum over channels and windows.
+//!
+//! Pixels of a row are the tile's rows, each an element that all lanes multiply by; channels of the result are its columns, in
+//! lanes. Channels have no rest (`crate::direct` sees to it); pixels that whole tiles leave over take tiles of half as many, and so
+//! on, down to one. The sum's loops stay in their order: each result takes its products one
+//! after another, whatever the tile.
+
+use tlc_ir::DType;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
+
+use super::{Directive, ScheduleReason, Scheduler};
+use crate::direct::tile;
+use crate::tree;
+
+/// The indices of what statements load whatever the case.
+fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
+    fn of(s: &Stmt) -> Option<&IndexExpr> {
+        match s {
+            Stmt::Let {
+                op: Op::Load { index, mask: None, .. },
+                ..
+            } => Some(index),
+            _ => None,
+        }
+    }
+    body.iter().filter_map(of).collect()
+}
+
+impl Scheduler<'_> {
+    /// Computes sums over windows tile by tile. Returns whether it was done.
+    pub(super) fn direct(&mut self, parallel: &[VarId]) -> bool {
+        let Some(at) = self.channels(parallel) else {
+            return false;
+        };
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let done = self
+            .direct_tiles(&parallel[..at], parallel[at], &parallel[at + 1..])
+            .is_some();
+        if !done {
+            (self.kernel, self.schedule) = saved;
+        }
+        done
+    }
+
+    /// Which of the loops is over the channels of the result, where the innermost adds up products of windows with weights in blocks
+    /// of channels: no other loop than that over channels, and what is summed without gaps, walks the weights.
+    fn channels(&self, parallel: &[VarId]) -> Option<usize> {
+        let sums = self.sum_over_windows(*parallel.last()?)?;
+        let [a, b] = loads(tree::loop_body(&self.kernel.body, *sums.last()?)?)[..] else {
+            return None;
+        };
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
+        let in_blocks = |e: &IndexExpr, columns: i64| {
+            let mut distance = Some(columns);
+            sums.iter().rev().all(|&v| {
+                let walks = distance.is_some_and(|d| e.affine_in(v).is_some_and(|(stride, _)| stride.is(d)));
+                distance = distance.and_then(|d| d.checked_mul(extent(v)?));
+                walks
+            })
+        };
+        parallel.iter().rposition(|&c| {
+            let columns = extent(c)
+                .and_then(|n| tile(self.emitter, n))
+                .map(|[_, columns]| columns);
+            let weights = |w: &IndexExpr, image: &IndexExpr| {
+                let alone = parallel.iter().all(|&v| w.uses(v) == (v == c)) && !image.uses(c);
+                alone && columns.is_some_and(|n| in_blocks(w, n))
+            };
+            weights(a, b) || weights(b, a)
+        })
+    }
+
+    /// The loops of a sum, outermost first, that is all that a loop over pixels computes in loops.
+    fn sum_over_windows(&self, pixels: VarId) -> Option<Vec<VarId>> {
+        let body = tree::loop_body(&self.kernel.body, pixels)?;
+        let mut loops = body.iter().filter(|s| matches!(s, Stmt::Loop { .. }));
+        let (Some(Stmt::Loop { var, body, .. }), None) = (loops.next(), loops.next()) else {
+            return None;
+        };
+        let (mut sums, mut body) = (vec![*var], body);
+        while let [Stmt::Loop { var, body: inner, .. }] = &body[..] {
+            sums.push(*var);
+            body = inner;
+        }
+        Some(sums)
+    }
+
+    /// The one loop that a loop holds.
+    fn only_loop(&self, var: VarId) -> Option<VarId> {
+        match &tree::loop_body(&self.kernel.body, var)?[..] {
+            [Stmt::Loop { var, .. }] => Some(*var),
+            _ => None,
+        }
+    }
+
+    fn direct_tiles(&mut self, outer: &[VarId], channels: VarId, behind: &[VarId]) -> Option<()> {
+        let count = self.kernel.extents[channels.0 as usize].as_const()?;
+        let [rows, columns] = tile(self.emitter, count)?;
+        let lanes = self.emitter.lanes(DType::F32) as u32;
+        self.because(ScheduleReason::DirectConvolution { rows, columns });
+        let factor = columns;
+        let [blocks, n] = self.apply(Directive::Split { var: channels, factor })?[..] else {
+            return None;
+        };
+        let Some((&pixels, between)) = behind.split_last() else {
+            // An image of one pixel: a tile of one row.
+            let [blocks, pixel] = self.apply(Directive::Split { var: blocks, factor: 1 })?[..] else {
+                return None;
+            };
+            self.direct_tile(pixel, 1, columns)?;
+            self.schedule.inner.push(Ok(lanes));
+            let shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
+            return self.parallel(&shared).map(|_| ());
+        };
+        for &inner in behind {
+            self.apply(Directive::Interchange { outer: n, inner })?;
+        }
+        let mut shared: Vec<VarId> = outer
+            .iter()
+            .copied()
+            .chain([blocks])
+            .chain(between.iter().copied())
+            .collect();
+        let (mut left, mut factor) = (Some(pixels), rows);
+        while let Some(var) = left {
+            let made = self.apply(Directive::Split { var, factor })?;
+            let whole = match made[..] {
+                [parts, tile] => Some((parts, tile, None)),
+                [parts, tile, rest] => Some((parts, tile, Some(rest))),
+                // Fewer pixels than that.
+                [_] => None,
+                _ => return None,
+            };
+            if let Some((parts, tile, rest)) = whole {
+                if rest.is_none() && var == pixels {
+                    shared.push(parts);
+                }
+                self.direct_tile(tile, factor, columns)?;
+                left = rest;
+            } else {
+                left = made.first().copied();
+            }
+            factor = (factor / 2).max(1);
+        }
+        self.schedule.inner.push(Ok(lanes));
+        self.parallel(&shared).map(|_| ())
+    }
+
+    /// Keeps the sums of so many pixels and channels in registers.
+    fn direct_tile(&mut self, pixels: VarId, rows: i64, columns: i64) -> Option<()> {
+        let channels = self.only_loop(pixels)?;
+        let sums = self.sum_over_windows(channels)?;
+        let summed = tree::loop_body(&self.kernel.body, *sums.last()?)?;
+        let beside = |e: &&IndexExpr| e.affine_in(channels).is_some_and(|(stride, _)| stride.is(1)) && !e.uses(pixels);
+        loads(summed).into_iter().find(beside)?;
+        let made = self.apply(Directive::TileSum {
+            outer: pixels,
+            inner: channels,
+            sum: sums[0],
+            rows,
+            columns,
+            scope: Scope::Register,
+        })?;
+        let [_, set, down, across, ref loops @ .., _, behind] = made[..] else {
+            return None;
+        };
+        let (&last, around) = loops.split_last().filter(|_| loops.len() == sums.len())?;
+        for &inner in around {
+            self.apply(Directive::Interchange { outer: across, inner })?;
+            self.apply(Directive::Interchange { outer: down, inner })?;
+        }
+        self.apply(Directive::Contract {
+            outer: down,
+            inner: across,
+            sum: last,
+            rows,
+            columns,
+            block: 1,
+        })?;
+        for var in [set, behind] {
+            let factor = self.emitter.lanes(DType::F32);
+            let [_, var] = self.apply(Directive::Split { var, factor })?[..] else {
+                return None;
+            };
+            let bind = Bind::Lanes;
+            self.apply(Directive::Bind { var, bind })?;
+        }
+        Some(())
+    }
+}

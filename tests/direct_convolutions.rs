@@ -1,0 +1,229 @@
+//! Convolutions that a kernel computes from their windows: weights that never change, channels that fill lanes, rows of any length;
+//! against the graph interpreter within its derived bounds, with equal bits on one thread and three, and whether sizes are known
+//! when compiled or not. Which convolutions they are does not depend on the image.
+//!
+//! `TLC_SEEDS=from..to` runs other seeds.
+
+use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
+use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::testgen::seeds;
+
+/// A counter behind a mixing function (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[(self.next() % all.len() as u64) as usize]
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+}
+
+/// One convolution.
+#[derive(Clone, Debug)]
+struct Case {
+    images: usize,
+    channels: usize,
+    outputs: usize,
+    sides: [usize; 2],
+    kernel: [usize; 2],
+    stride: usize,
+    dilation: usize,
+    padding: [usize; 2],
+    bias: bool,
+    residual: bool,
+    activation: bool,
+    special: bool,
+}
+
+impl Case {
+    fn random(rng: &mut Rng) -> Case {
+        Case {
+            images: rng.pick(&[1, 1, 2, 3]),
+            channels: rng.pick(&[12, 13, 16]),
+            outputs: rng.pick(&[16, 16, 32, 48]),
+            // Every sum of tiles of 14 and less, and none of them.
+            sides: [rng.pick(&[1, 2, 3, 5]), rng.pick(&[1, 2, 3, 5, 7, 13, 14, 15, 21, 29])],
+            kernel: rng.pick(&[[3, 3], [3, 3], [1, 9], [9, 1], [2, 5]]),
+            stride: rng.pick(&[1, 1, 2, 3]),
+            dilation: rng.pick(&[1, 1, 2]),
+            padding: [(); 2].map(|()| rng.pick(&[0, 1, 1, 2, 4])),
+            bias: rng.chance(60),
+            residual: rng.chance(30),
+            activation: rng.chance(60),
+            special: rng.chance(25),
+        }
+    }
+
+    /// Rows and columns of the result, if a window has a place in the image.
+    fn results(&self) -> Option<[usize; 2]> {
+        let side = |i: usize| {
+            let room = (self.sides[i] + 2 * self.padding[i]).checked_sub(self.dilation * (self.kernel[i] - 1) + 1)?;
+            Some(room / self.stride + 1)
+        };
+        Some([side(0)?, side(1)?])
+    }
+
+    /// The network, with sizes of the image known or not.
+    fn record(&self, symbolic: bool, weights: &HostTensor, bias: &HostTensor) -> tlc::ir::Graph {
+        let g = Graph::new("direct");
+        let [h, w] = self.sides;
+        let sizes: Vec<Dim> = match symbolic {
+            true => (["n", "h", "w"].iter())
+                .map(|s| Dim::from(&g.symbol(s, 0..=1 << 12)))
+                .collect(),
+            false => [self.images, h, w].map(Dim::from).into_iter().collect(),
+        };
+        let shape = [
+            sizes[0].clone(),
+            self.channels.into(),
+            sizes[1].clone(),
+            sizes[2].clone(),
+        ];
+        let x = g.input("x", DType::F32, shape);
+        let settings = Conv::new()
+            .stride(self.stride)
+            .dilation(self.dilation)
+            .padding(self.padding);
+        let mut y: Tensor = x.conv2d(&g.constant(weights), None, &settings);
+        if self.bias {
+            y += &g.constant(bias);
+        }
+        if self.residual {
+            y = &y + &(&y * 0.5).sin();
+        }
+        if self.activation {
+            y = y.relu();
+        }
+        g.output("y", &y);
+        g.finish().unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+}
+
+fn data(shape: &[usize], rng: &mut Rng, special: bool) -> HostTensor {
+    let mut out = HostTensor::zeros(DType::F32, shape).unwrap();
+    for i in 0..shape.iter().product() {
+        let value = match rng.next() % 997 {
+            3 if special => f64::NAN,
+            5 if special => f64::INFINITY,
+            7 if special => f64::NEG_INFINITY,
+            11 if special => -0.0,
+            v => v as f64 / 249.0 - 2.0,
+        };
+        out.set(i, Scalar::from_f64(DType::F32, value));
+    }
+    out
+}
+
+/// Whether this machine's code has tiles in vectors.
+fn has_tiles() -> bool {
+    tlc_runtime::cpu::level::wide().is_some()
+}
+
+/// Whether some kernel of an executable multiplies windows where they lie.
+fn is_direct(explained: &str) -> bool {
+    explained.contains("windows are multiplied where they lie")
+}
+
+#[test]
+fn random_direct_convolutions_are_right_at_every_size() {
+    let mut compared = 0;
+    for seed in seeds(0..24) {
+        let mut rng = Rng(seed);
+        let case = Case::random(&mut rng);
+        if case.results().is_none() {
+            continue;
+        }
+        let [kh, kw] = case.kernel;
+        let weights = data(&[case.outputs, case.channels, kh, kw], &mut rng, case.special);
+        let bias = data(&[case.outputs, 1, 1], &mut rng, case.special);
+        let [h, w] = case.sides;
+        let inputs = [data(&[case.images, case.channels, h, w], &mut rng, case.special)];
+        let mut first: Option<HostTensor> = None;
+        for (symbolic, threads) in [(false, 1), (false, 3), (true, 1), (true, 3)] {
+            let graph = case.record(symbolic, &weights, &bias);
+            let options = CompileOptions {
+                threads: Some(threads),
+                specialize: Specialize::Never,
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"));
+            let explained = e.explain().to_string();
+            assert_eq!(is_direct(&explained), has_tiles(), "seed {seed}: {case:?}\n{explained}");
+            let found = e.run(&inputs.each_ref().map(Into::into));
+            let found = found.unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"))[0].to_host();
+            match &first {
+                Some(first) => assert!(
+                    same(first, &found),
+                    "seed {seed}: {case:?}: other bits with symbolic sizes {symbolic}, {threads} threads"
+                ),
+                None => {
+                    let meant = interp::Options::default();
+                    let bounded = interpret_with_bounds(&graph, &inputs, &meant);
+                    let bounded = bounded.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                    compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("seed {seed}: {case:?}: {m}\n{explained}"));
+                    first = Some(found);
+                }
+            }
+        }
+        compared += 1;
+    }
+    assert!(
+        compared > 15 || std::env::var("TLC_SEEDS").is_ok(),
+        "only {compared} have results"
+    );
+}
+
+/// Equal bits, NaN alike.
+fn same(a: &HostTensor, b: &HostTensor) -> bool {
+    let alike = |i: usize| a.get(i) == b.get(i) || a.get(i).is_nan() && b.get(i).is_nan();
+    a.shape() == b.shape() && (0..a.shape().iter().product()).all(alike)
+}
+
+#[test]
+fn short_sums_and_channels_that_fill_no_vector_are_products() {
+    let mut rng = Rng(9);
+    for (channels, outputs, direct) in [(16, 32, true), (3, 32, false), (16, 24, false), (1, 64, false)] {
+        let case = Case {
+            images: 1,
+            channels,
+            outputs,
+            sides: [8, 14],
+            kernel: [3, 3],
+            stride: 1,
+            dilation: 1,
+            padding: [1, 1],
+            bias: true,
+            residual: false,
+            activation: true,
+            special: false,
+        };
+        let weights = data(&[outputs, channels, 3, 3], &mut rng, false);
+        let bias = data(&[outputs, 1, 1], &mut rng, false);
+        let graph = case.record(false, &weights, &bias);
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let explained = e.explain().to_string();
+        // AVX2 has vectors of 8 channels.
+        let fills = outputs % 16 == 0 || tlc_runtime::cpu::level::wide() == Some(tlc_codegen::wide::Level::Avx2);
+        let expected = has_tiles() && (direct || channels == 16 && fills);
+        assert_eq!(is_direct(&explained), expected, "{channels} to {outputs}\n{explained}");
+        // Bias and activation are part of the kernel.
+        let labels: Vec<_> = e
+            .plan()
+            .steps
+            .iter()
+            .flat_map(|s| s.launches())
+            .map(|l| l.label.clone())
+            .collect();
+        assert!(!expected || labels.len() == 2, "{labels:?}");
+    }
+}
