@@ -154,6 +154,7 @@ fn what_does_not_apply_says_why() {
         &compiled.graph,
         &compiled.clusters.clusters[0],
         &compiled.clusters.is_root,
+        tlc_ir::Precision::Exact,
     );
     let [nest] = &nests[..] else { panic!("one nest") };
     assert_eq!(nest.form, Form::Rows);

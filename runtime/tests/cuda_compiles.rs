@@ -73,7 +73,7 @@ fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<NodeId>, Kernel
     let nests = once
         .into_iter()
         .chain(each)
-        .flat_map(|c| lower(graph, c, &clusters.is_root, tlc_ir::Precision::Exact));
+        .flat_map(|c| lower(graph, c, &clusters.is_root, Precision::Exact));
     nests
         .map(|mut n| {
             legalize(&mut n.kernel, &emitter);

@@ -51,7 +51,7 @@ impl Helpers {
     }
 
     /// The nearest tf32 of the f32 with these bits, of two that are as near the one further from zero; the result's bits.
-    fn to_tf32(&mut self) -> String {
+    fn rounding_to_tf32(&mut self) -> String {
         self.need("to_tf32".into(), |n| {
             format!(
                 "unsigned {n}(unsigned bits) {{\n    unsigned r;\n    asm(\"cvt.rna.tf32.f32 %0, %1;\" : \"=r\"(r) : \"f\"(__uint_as_float(bits)));\n    return r;\n}}"
@@ -73,7 +73,7 @@ impl Helpers {
         if !tf32 {
             return load;
         }
-        let round = self.to_tf32();
+        let round = self.rounding_to_tf32();
         self.need(format!("load_{side}_tf32"), |n| {
             let rounded: String = registers.iter().map(|r| format!("    {r} = {round}({r});\n")).collect();
             format!("void {n}({param}, const void* from) {{\n    {load}(r, from);\n{rounded}}}")
@@ -83,7 +83,7 @@ impl Helpers {
     /// As `load_matrices` with rounding to tf32, of elements that lie together across the sum; `further` is how far apart those are that
     /// lie four steps of it apart. A thread begins at the first that it multiplies.
     pub(super) fn load_elements(&mut self, left: bool, further: i64) -> String {
-        let round = self.to_tf32();
+        let round = self.rounding_to_tf32();
         let (side, param, registers) = operand_registers(left);
         // The second half of the rows, or of the columns, is 8 elements away.
         let places = match left {
