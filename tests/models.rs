@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use tlc::onnx::{ImportOptions, import, import_in_place};
 use tlc::{CompileOptions, Executable, HostTensor, Input, compile_ir};
+use tlc_codegen::wide::Level;
 use tlc_formats::npz;
 use tlc_ir::plan::{Plan, Step};
 use tlc_ir::tensor::BytesOwner;
@@ -165,6 +166,10 @@ fn apart(plan: &Plan, out: &mut (Vec<String>, usize, usize)) {
 #[test]
 fn networks_have_no_kernels_for_what_follows_a_product() {
     // Of the network of that name: products, kernels in their steps, kernels of their own.
+    // A convolution whose channels fill vectors is no product where the machine's code has tiles for it, but a kernel with what is behind
+    // it. That of `diffusion` is behind the product that it is added to.
+    let direct = tlc_runtime::cpu::level::wide() == Some(Level::Avx512);
+    let products = |all: usize| if direct { all - 1 } else { all };
     let expected: [(&str, usize, usize, &[&str]); 13] = [
         (
             "conv_next",
@@ -177,7 +182,7 @@ fn networks_have_no_kernels_for_what_follows_a_product() {
         ("dense_cnn", 13, 13, &["1 pad", "1 reduce.max+max"]),
         (
             "diffusion",
-            45,
+            products(45),
             19,
             &[
                 "1 add+pad",
@@ -213,9 +218,25 @@ fn networks_have_no_kernels_for_what_follows_a_product() {
             13,
             &["2 einsum+max", "1 einsum+mul", "1 pad", "2 reduce.add+div"],
         ),
-        ("residual_cnn", 7, 6, &["2 pad", "1 reduce.max"]),
+        (
+            "residual_cnn",
+            products(7),
+            6,
+            match direct {
+                true => &["1 einsum", "2 pad", "1 reduce.max"],
+                false => &["2 pad", "1 reduce.max"],
+            },
+        ),
         ("speech", 18, 16, &["1 pad"]),
-        ("u_net", 12, 10, &["5 pad", "2 reduce.max"]),
+        (
+            "u_net",
+            products(12),
+            products(10),
+            match direct {
+                true => &["1 einsum+max", "5 pad", "2 reduce.max"],
+                false => &["5 pad", "2 reduce.max"],
+            },
+        ),
         (
             "vision_transformer",
             14,

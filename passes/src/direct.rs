@@ -9,7 +9,7 @@
 //! known of these sizes.
 
 use tlc_ir::graph::{Labels, Semiring, View};
-use tlc_ir::target::Emitter;
+use tlc_ir::target::{AccessKind, Emitter};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::moves_only;
@@ -82,9 +82,13 @@ fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     false
 }
 
-/// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest.
+/// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest. Channels of a
+/// pixel lie apart in the result, so the emitter is one that stores lanes apart.
 pub fn tile(emitter: &Emitter, channels: i64) -> Option<[i64; 2]> {
     let lanes = emitter.tile(DType::F32, 1)?.lanes;
+    if !emitter.access(AccessKind::Apart).is_vector() {
+        return None;
+    }
     let of = |vectors: i64| {
         let columns = vectors * lanes;
         let rows = emitter.tile(DType::F32, columns)?.rows.min(MOST_PIXELS);

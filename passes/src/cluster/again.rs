@@ -14,6 +14,7 @@ use tlc_ir::{NodeId, NodeKind};
 
 use super::{Clusterer, LoopSpace, Role};
 use crate::access::{label_count, space};
+use crate::direct::direct_image;
 use crate::reason::FusionReason;
 use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 
@@ -76,7 +77,10 @@ impl Clusterer<'_> {
                 let varies: Vec<bool> = (0..to.len()).map(|k| k >= lead && !from[k - lead].is(1)).collect();
                 outside(&varies, to)
             }
-            NodeKind::Einsum { inputs, output, .. } if !self.products.contains_key(&user) => {
+            // Those of products and direct convolutions are stored.
+            NodeKind::Einsum { inputs, output, .. }
+                if !self.products.contains_key(&user) && direct_image(self.graph, user).is_none() =>
+            {
                 let s = space(self.graph, user);
                 let summed = (0..label_count(inputs) as u16).filter(|l| !output.contains(l));
                 let labels: Vec<u16> = output.iter().copied().chain(summed).collect();
