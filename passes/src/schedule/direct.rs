@@ -5,9 +5,9 @@
 //! on, down to one. The sum's loops stay in their order: each result takes its products one
 //! after another, whatever the tile.
 
-use tlc_ir::DType;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
+use tlc_ir::{DType, Precision};
 
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::direct::tile;
@@ -177,6 +177,7 @@ impl Scheduler<'_> {
             rows,
             columns,
             block: 1,
+            precision: Precision::Exact,
         })?;
         for var in [set, behind] {
             let factor = self.emitter.lanes(DType::F32);
