@@ -4,7 +4,7 @@
 //! [`Strides`](tlc_ir::plan::Strides)), is copied once in the order of the product. A result whose rows and columns are interleaved
 //! is computed with each together, and permuted behind the product, where its users read it through the view.
 //!
-//! Weights of convolutions that kernels compute from their windows are copied in blocks of channels ([`crate::direct`]).
+//! Weights of convolutions that kernels compute from their windows are copied in blocks of channels (`crate::direct`).
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
