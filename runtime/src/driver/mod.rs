@@ -564,8 +564,9 @@ impl Executable {
     #[inline(never)]
     fn wait_for_step(&self, first: &Bound, now: &Bound, number: usize, state: &mut CallState) -> Result<(), RunError> {
         let walk = self.walk(now, &mut state.scratch);
-        walk.settle(&first.queues)?;
-        walk.took(number, &mut state.frame)
+        let waited = walk.settle(&first.queues);
+        let taken = waited.and_then(|()| walk.took(number, &mut state.frame));
+        taken.map_err(|e| walk.located(number, e))
     }
 
     /// The binding for the steps behind one that said what a symbol is, and room for what they need.
