@@ -6,27 +6,8 @@
 
 use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir, einsum};
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
-
-/// A counter behind a mixing function (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn pick<T: Copy>(&mut self, all: &[T]) -> T {
-        all[(self.next() % all.len() as u64) as usize]
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
-    }
-}
 
 /// One convolution.
 #[derive(Clone, Debug)]
@@ -50,7 +31,7 @@ struct Case {
 
 impl Case {
     fn random(rng: &mut Rng) -> Case {
-        let depthwise = rng.chance(45);
+        let depthwise = rng.chance(45, 100);
         let groups = match depthwise {
             true => rng.pick(&[1, 3, 8, 20, 33]),
             false => rng.pick(&[1, 1, 1, 2, 4]),
@@ -59,7 +40,7 @@ impl Case {
             true => (1, rng.pick(&[1, 1, 1, 2])),
             false => (rng.pick(&[1, 2, 3, 8, 17]), rng.pick(&[1, 3, 8, 16, 35])),
         };
-        let symbolic = rng.chance(40);
+        let symbolic = rng.chance(40, 100);
         let sides = [(); 2].map(|()| rng.pick(&[1, 2, 3, 4, 5, 7, 8, 13, 14, 16, 17, 31, 33]));
         let kernel = [(); 2].map(|()| rng.pick(&[1, 1, 2, 3, 3, 3, 5, 7]));
         Case {
@@ -73,11 +54,11 @@ impl Case {
             stride: rng.pick(&[1, 1, 1, 2, 2, 3]),
             dilation: rng.pick(&[1, 1, 1, 2, 4, 12]),
             padding: [(); 2].map(|()| rng.pick(&[0, 1, 1, 2, 3, 12])),
-            transposed: !symbolic && rng.chance(20),
-            bias: rng.chance(60),
-            activation: rng.chance(60),
+            transposed: !symbolic && rng.chance(20, 100),
+            bias: rng.chance(60, 100),
+            activation: rng.chance(60, 100),
             symbolic,
-            special: rng.chance(15),
+            special: rng.chance(15, 100),
         }
     }
 
@@ -148,7 +129,7 @@ impl Case {
 fn data(dtype: DType, shape: &[usize], rng: &mut Rng, special: bool) -> HostTensor {
     let mut out = HostTensor::zeros(dtype, shape).unwrap();
     for i in 0..shape.iter().product() {
-        let value = match rng.next() % 97 {
+        let value = match rng.bits() % 97 {
             3 if special => f64::NAN,
             5 if special => f64::INFINITY,
             7 if special => f64::NEG_INFINITY,
@@ -164,7 +145,7 @@ fn data(dtype: DType, shape: &[usize], rng: &mut Rng, special: bool) -> HostTens
 fn random_convolutions_are_right() {
     let mut compared = 0;
     for seed in seeds(0..140) {
-        let mut rng = Rng(seed);
+        let mut rng = Rng::new(seed);
         let case = Case::random(&mut rng);
         if !case.has_results() {
             continue;

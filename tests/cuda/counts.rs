@@ -31,6 +31,18 @@ struct Counted {
 /// Instructions that a thread of an elementwise kernel may need before it accesses anything.
 const SETUP: u64 = 24;
 
+/// One kernel that touches what goes in and out, once, with no more said of it.
+const PLAIN: Counted = Counted {
+    name: "",
+    text: "",
+    kernels: 1,
+    sectors: 100,
+    conflicts: 0,
+    instructions: None,
+    products: None,
+    precision: Precision::Exact,
+};
+
 /// Graphs and what they may cost.
 const COUNTED: &[Counted] = &[
     Counted {
@@ -39,13 +51,9 @@ const COUNTED: &[Counted] = &[
            %0 = add %x, %y : f32[64, 1024]
            return %0
          }",
-        kernels: 1,
-        sectors: 100,
-        conflicts: 0,
         // Two loads, a store, four additions, and five.
         instructions: Some(120),
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "adam",
@@ -74,12 +82,7 @@ const COUNTED: &[Counted] = &[
            %11 = sub %w, %10 : f32[65536]
            return %11, %2, %6
          }",
-        kernels: 1,
-        sectors: 100,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "softmax",
@@ -95,12 +98,7 @@ const COUNTED: &[Counted] = &[
            %8 = div %4, %7 : f32[64, 1024]
            return %8
          }",
-        kernels: 1,
-        sectors: 100,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "sum of rows",
@@ -108,12 +106,8 @@ const COUNTED: &[Counted] = &[
            %0 = reduce add %x {axes=[1]} : f32[64]
            return %0
          }",
-        kernels: 1,
         sectors: 101,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "sum of columns",
@@ -123,10 +117,7 @@ const COUNTED: &[Counted] = &[
          }",
         kernels: 2,
         sectors: 110,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "sum of all",
@@ -136,10 +127,7 @@ const COUNTED: &[Counted] = &[
          }",
         kernels: 2,
         sectors: 101,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "transposition",
@@ -148,12 +136,7 @@ const COUNTED: &[Counted] = &[
            %1 = add %0, %0 : f32[512, 256]
            return %1
          }",
-        kernels: 1,
-        sectors: 100,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "product",
@@ -161,13 +144,10 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
            return %0
          }",
-        kernels: 1,
         // Each tile of 64 sides reads its rows and columns, 4 times both operands.
         sectors: 300,
-        conflicts: 0,
-        instructions: None,
         products: Some([256 * 256 * 256, 1250]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "product f16",
@@ -175,12 +155,9 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {ab,bc->ac; acc=f32} : f32[256, 256]
            return %0
          }",
-        kernels: 1,
         sectors: 250,
-        conflicts: 0,
-        instructions: None,
         products: Some([256 * 256 * 256, 100]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "product bf16, turned",
@@ -188,13 +165,10 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {ba,cb->ac; acc=f32} : bf16[256, 256]
            return %0
          }",
-        kernels: 1,
         // A row of a tile's results is 16 bytes a store, half of a sector, which the cache puts together.
         sectors: 340,
-        conflicts: 0,
-        instructions: None,
         products: Some([256 * 256 * 256, 110]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "product tf32",
@@ -202,12 +176,10 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
            return %0
          }",
-        kernels: 1,
         sectors: 300,
-        conflicts: 0,
-        instructions: None,
         products: Some([256 * 256 * 256, 230]),
         precision: Precision::Tf32,
+        ..PLAIN
     },
     Counted {
         name: "product tf32, turned",
@@ -215,12 +187,10 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {ba,cb->ac} : f32[256, 256]
            return %0
          }",
-        kernels: 1,
         sectors: 300,
-        conflicts: 0,
-        instructions: None,
         products: Some([256 * 256 * 256, 230]),
         precision: Precision::Tf32,
+        ..PLAIN
     },
     Counted {
         name: "32 products f16",
@@ -228,12 +198,9 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : f32[32, 256, 256]
            return %0
          }",
-        kernels: 1,
         sectors: 200,
-        conflicts: 0,
-        instructions: None,
         products: Some([32 * 256 * 128 * 256, 90]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "40 products f16",
@@ -241,12 +208,9 @@ const COUNTED: &[Counted] = &[
            %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : f32[40, 256, 256]
            return %0
          }",
-        kernels: 1,
         sectors: 150,
-        conflicts: 0,
-        instructions: None,
         products: Some([40 * 256 * 128 * 256, 70]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "layer f16",
@@ -260,12 +224,9 @@ const COUNTED: &[Counted] = &[
            %6 = convert %5 : f16[200, 256]
            return %6
          }",
-        kernels: 1,
         sectors: 345,
-        conflicts: 0,
-        instructions: None,
         products: Some([200 * 512 * 256, 130]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "dequantized f16",
@@ -279,12 +240,9 @@ const COUNTED: &[Counted] = &[
            return %5
          }",
         // A tile of 64 rows computes its operands once.
-        kernels: 1,
         sectors: 180,
-        conflicts: 0,
-        instructions: None,
         products: Some([64 * 512 * 256, 140]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "attention f16",
@@ -307,12 +265,9 @@ const COUNTED: &[Counted] = &[
            %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[2, 128, 64]
            return %y
          }",
-        kernels: 1,
         sectors: 150,
-        conflicts: 0,
-        instructions: None,
         products: Some([2 * 2 * 128 * 128 * 64, 9999]),
-        precision: Precision::Exact,
+        ..PLAIN
     },
     Counted {
         name: "attention tf32",
@@ -333,12 +288,10 @@ const COUNTED: &[Counted] = &[
            %y = einsum %p, %v {abd,adc->abc; acc=f32} : f32[2, 128, 64]
            return %y
          }",
-        kernels: 1,
         sectors: 150,
-        conflicts: 0,
-        instructions: None,
         products: Some([2 * 2 * 128 * 128 * 64, 9999]),
         precision: Precision::Tf32,
+        ..PLAIN
     },
     Counted {
         name: "attention",
@@ -365,13 +318,9 @@ const COUNTED: &[Counted] = &[
            %y = einsum %p, %v {abd,adc->abc} : f32[2, 128, 64]
            return %y
          }",
-        kernels: 1,
         // Queries and results once, keys and values for each 64 rows: 2 times.
         sectors: 150,
-        conflicts: 0,
-        instructions: None,
-        products: None,
-        precision: Precision::Exact,
+        ..PLAIN
     },
 ];
 

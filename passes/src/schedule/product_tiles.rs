@@ -178,6 +178,11 @@ impl Gpu {
 
     /// Splits a loop so that so many of its iterations are one access of a vector, if they can be; it then is the loop over vectors.
     fn widen(&mut self, var: &mut VarId, lanes: i64) {
+        self.widen_where(var, lanes, |g, lane| g.moves_together(lane, lanes));
+    }
+
+    /// As [`Gpu::widen`], where iterations go together as `together` says of the loop over them. Returns whether they do.
+    pub(super) fn widen_where(&mut self, var: &mut VarId, lanes: i64, together: impl Fn(&Gpu, VarId) -> bool) -> bool {
         let before = (self.kernel.clone(), self.schedule.clone());
         self.why = ScheduleReason::Vectors { lanes };
         let split = Directive::Split {
@@ -186,13 +191,14 @@ impl Gpu {
         };
         let split = self.apply(split).unwrap_or_default();
         if let [vectors, lane] = split[..]
-            && self.moves_together(lane, lanes)
+            && together(self, lane)
             && self.bind(lane, Bind::Lanes).is_ok()
         {
             *var = vectors;
-        } else {
-            (self.kernel, self.schedule) = before;
+            return true;
         }
+        (self.kernel, self.schedule) = before;
+        false
     }
 
     /// Stores the neighbouring results of a thread together, where they lie so.

@@ -11,7 +11,7 @@
 
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::kernel::{Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, Support, WARP_THREADS};
 use tlc_ir::{DType, Precision, ScalarOp};
 
@@ -271,25 +271,13 @@ impl Gpu {
     /// Splits a loop so that as many of its iterations as possible are one access or one copy; it then is the loop over these.
     fn widen_copy(&mut self, var: &mut VarId, most: i64) {
         for lanes in std::iter::successors(Some(most), |n| Some(n / 2)).take_while(|n| *n > 1) {
-            let before = (self.kernel.clone(), self.schedule.clone());
-            self.why = ScheduleReason::Vectors { lanes };
-            let split = Directive::Split {
-                var: *var,
-                factor: lanes,
-            };
-            let split = self.apply(split).unwrap_or_default();
             let together = |g: &Gpu, lane: VarId| {
                 let body = tree::loop_body(&g.kernel.body, lane).map_or(&[][..], |b| &b[..]);
                 g.moves_together(lane, lanes) || copy_of(&g.kernel, lane, body).is_some()
             };
-            if let [vectors, lane] = split[..]
-                && together(self, lane)
-                && self.bind(lane, Bind::Lanes).is_ok()
-            {
-                *var = vectors;
+            if self.widen_where(var, lanes, together) {
                 return;
             }
-            (self.kernel, self.schedule) = before;
         }
     }
 
