@@ -45,10 +45,24 @@ pub(super) fn scratch(rows: usize, columns: usize) -> usize {
     rows * piece(rows, columns)
 }
 
+/// Repeats a block for each number below a constant of at most [`TOGETHER`], written out: arrays that the block indexes stay in
+/// registers, also where the compiler is asked for small code and leaves loops as they are.
+macro_rules! unroll {
+    ($i:ident < $n:ident $body:block) => {
+        unroll!(@ $i $n $body 0 1 2 3 4 5 6 7)
+    };
+    (@ $i:ident $n:ident $body:block $($number:literal)*) => {
+        $(if $number < $n {
+            let $i: usize = $number;
+            $body
+        })*
+    };
+}
+
 macro_rules! few {
     (
         $name:ident, $features:literal, $element:ty, $lanes:literal, $vectors:literal,
-        $zero:ident, $set:ident, $load:ident, $store:ident, $fma:ident
+        $zero:ident, $set:ident, $load:ident, $store:ident, $fma:ident, $add:ident
     ) => {
         /// Computes a part of a product; `sums` has room for what [`scratch`] says.
         ///
@@ -74,29 +88,23 @@ macro_rules! few {
                 let mut w = [[$zero(); V]; K];
                 // SAFETY: the caller's promise.
                 unsafe {
-                    for (k, w) in w.iter_mut().enumerate() {
-                        for (v, w) in w.iter_mut().enumerate() {
-                            *w = $load(lines.wrapping_offset(k as isize * stride).add(v * LANES));
-                        }
-                    }
+                    unroll!(k < K {
+                        unroll!(v < V {
+                            w[k][v] = $load(lines.wrapping_offset(k as isize * stride).add(v * LANES));
+                        });
+                    });
                     for i in 0..count {
                         let x = rows.wrapping_offset(i as isize * row);
                         let sum = sums.add(i * pitch);
                         let mut total = [$zero(); V];
                         if !first {
-                            for (v, total) in total.iter_mut().enumerate() {
-                                *total = $load(sum.add(v * LANES));
-                            }
+                            unroll!(v < V { total[v] = $load(sum.add(v * LANES)); });
                         }
-                        for (k, w) in w.iter().enumerate() {
+                        unroll!(k < K {
                             let x = $set(*x.wrapping_offset(k as isize * along));
-                            for (w, total) in w.iter().zip(&mut total) {
-                                *total = $fma(*w, x, *total);
-                            }
-                        }
-                        for (v, total) in total.iter().enumerate() {
-                            $store(sum.add(v * LANES), *total);
-                        }
+                            unroll!(v < V { total[v] = $fma(w[k][v], x, total[v]); });
+                        });
+                        unroll!(v < V { $store(sum.add(v * LANES), total[v]); });
                     }
                 }
             }
@@ -151,7 +159,15 @@ macro_rules! few {
                         let (to, sum) = (p.results.wrapping_offset(to), sums.wrapping_add(i * pitch));
                         // SAFETY: elements of the results, and sums of them.
                         unsafe {
-                            for j in 0..columns {
+                            let mut j = 0;
+                            if p.result_strides.1 == 1 {
+                                while j + LANES <= columns {
+                                    let sum = $load(sum.add(j));
+                                    $store(to.add(j), if from == 0 { sum } else { $add($load(to.add(j)), sum) });
+                                    j += LANES;
+                                }
+                            }
+                            for j in j..columns {
                                 let to = to.wrapping_offset(j as isize * p.result_strides.1);
                                 *to = if from == 0 { *sum.add(j) } else { *to + *sum.add(j) };
                             }
@@ -173,7 +189,8 @@ few!(
     _mm512_set1_ps,
     _mm512_loadu_ps,
     _mm512_storeu_ps,
-    _mm512_fmadd_ps
+    _mm512_fmadd_ps,
+    _mm512_add_ps
 );
 few!(
     avx512_f64,
@@ -185,7 +202,8 @@ few!(
     _mm512_set1_pd,
     _mm512_loadu_pd,
     _mm512_storeu_pd,
-    _mm512_fmadd_pd
+    _mm512_fmadd_pd,
+    _mm512_add_pd
 );
 few!(
     fma_f32,
@@ -197,7 +215,8 @@ few!(
     _mm256_set1_ps,
     _mm256_loadu_ps,
     _mm256_storeu_ps,
-    _mm256_fmadd_ps
+    _mm256_fmadd_ps,
+    _mm256_add_ps
 );
 few!(
     fma_f64,
@@ -209,7 +228,8 @@ few!(
     _mm256_set1_pd,
     _mm256_loadu_pd,
     _mm256_storeu_pd,
-    _mm256_fmadd_pd
+    _mm256_fmadd_pd,
+    _mm256_add_pd
 );
 
 #[cfg(test)]
@@ -224,7 +244,8 @@ mod tests {
                 if std::is_x86_feature_detected!($feature) {
                     for row_count in 1..=ROWS {
                         for columns in [1usize, 3, 8, 17, 32, 70, 700] {
-                            for (k, block) in [(1usize, 1usize), (7, 7), (19, 8), (40, 20)] {
+                            let sums = [(1usize, 1usize), (7, 7), (19, 8), (40, 20)];
+                            for ((k, block), turned) in sums.into_iter().flat_map(|s| [(s, false), (s, true)]) {
                                 let value = |i: usize| (i * 37 % 101) as f64 / 64.0 - 0.75;
                                 let lines: Vec<$element> = (0..k * columns).map(|i| value(i) as $element).collect();
                                 let rows: Vec<$element> =
@@ -237,7 +258,11 @@ mod tests {
                                     rows: rows.as_ptr(),
                                     row_strides: (k as isize, 1),
                                     results: results.as_mut_ptr(),
-                                    result_strides: (columns as isize, 1),
+                                    result_strides: if turned {
+                                        (1, row_count as isize)
+                                    } else {
+                                        (columns as isize, 1)
+                                    },
                                     row_count,
                                     columns,
                                     k,
@@ -249,8 +274,13 @@ mod tests {
                                     for j in 0..columns {
                                         // Multiples of 2^-12 below 2^8: every sum is exact.
                                         let terms = (0..k).map(|s| value(s * columns + j) * value(i * k + s + 5));
-                                        let found = f64::from(results[i * columns + j]);
-                                        let case = (row_count, columns, k, block);
+                                        let at = if turned {
+                                            j * row_count + i
+                                        } else {
+                                            i * columns + j
+                                        };
+                                        let found = f64::from(results[at]);
+                                        let case = (row_count, columns, k, block, turned);
                                         assert_eq!(found, terms.sum::<f64>(), "{} {case:?}", stringify!($f));
                                     }
                                 }
