@@ -80,6 +80,8 @@ pub struct Attention {
     pub features: [i64; 2],
     /// Rows of a block.
     pub rows: i64,
+    /// Whether the result of a row of which every key is hidden is zero, and not NaN.
+    pub guarded: bool,
     /// How a block computes them.
     pub form: AttentionForm,
 }

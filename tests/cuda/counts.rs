@@ -100,6 +100,44 @@ const COUNTED: &[Counted] = &[
          }",
         ..PLAIN
     },
+    // Their exponentials fit as well.
+    Counted {
+        name: "softmax 20000",
+        text: "graph @softmax(%x: f32[8, 20000]) {
+           %0 = reduce max %x {axes=[1]} : f32[8]
+           %1 = reshape %0 : f32[8, 1]
+           %2 = expand %1 : f32[8, 20000]
+           %3 = sub %x, %2 : f32[8, 20000]
+           %4 = exp %3 : f32[8, 20000]
+           %5 = reduce add %4 {axes=[1]} : f32[8]
+           %6 = reshape %5 : f32[8, 1]
+           %7 = expand %6 : f32[8, 20000]
+           %8 = div %4, %7 : f32[8, 20000]
+           return %8
+         }",
+        ..PLAIN
+    },
+    Counted {
+        name: "norm 50000",
+        text: "graph @norm(%x: f32[8, 50000]) {
+           %sum = reduce add %x {axes=[1]} : f32[8]
+           %n = const 50000.0 : f32[]
+           %ns = expand %n : f32[8]
+           %mean = div %sum, %ns : f32[8]
+           %mean1 = reshape %mean : f32[8, 1]
+           %mean2 = expand %mean1 : f32[8, 50000]
+           %off = sub %x, %mean2 : f32[8, 50000]
+           %square = mul %off, %off : f32[8, 50000]
+           %squares = reduce add %square {axes=[1]} : f32[8]
+           %variance = div %squares, %ns : f32[8]
+           %root = sqrt %variance : f32[8]
+           %root1 = reshape %root : f32[8, 1]
+           %root2 = expand %root1 : f32[8, 50000]
+           %y = div %off, %root2 : f32[8, 50000]
+           return %y
+         }",
+        ..PLAIN
+    },
     Counted {
         name: "sum of rows",
         text: "graph @rows(%x: f32[64, 1024]) {

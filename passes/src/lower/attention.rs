@@ -16,7 +16,8 @@
 //!
 //! A row's weights are divided by the sum so far, and its result so far is scaled by what that sum has grown by, so that it is
 //! an average of values all along: nothing overflows that would not overflow behind a whole softmax. Rows that have seen no key but
-//! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax.
+//! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax, or zero where
+//! the graph says so.
 //!
 //! One thing differs from a whole softmax: a weight that is zero in the end, but of which no single tile made it zero, is that of a finite
 //! number until then, so that an infinite value under it gives an infinity, and not NaN, which zero times infinity is.
@@ -726,7 +727,12 @@ impl<'a> Blocks<'a> {
     /// What a row is scaled by in the end, whose sum is there: one, or not a number where no key was seen. Of no keys at all the sum is zero.
     fn whole(&mut self, row: IndexExpr, level: usize) -> ValueId {
         let all = self.load(self.memories.sum, row, level);
-        let whole = self.map(ScalarOp::Div, &[all, all], level);
+        let mut whole = self.map(ScalarOp::Div, &[all, all], level);
+        if self.form.guarded {
+            let (zero, one) = (self.number(0.0), self.number(1.0));
+            let unseen = self.map(ScalarOp::Eq, &[all, zero], level);
+            whole = self.map(ScalarOp::Select, &[unseen, one, whole], level);
+        }
         if self.keys.interval(&self.lo).lo >= 1 {
             return whole;
         }
