@@ -136,10 +136,11 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         return unsupported("heads of symbolic or no size; expected a number");
     };
     let scale = c.maybe_float("scale")?.unwrap_or(1.0 / (size as f64).sqrt());
-    let wide = dtype.accumulator();
-    let keys = shared(&k, &q.dim(1))?.cast(wide);
-    let values = shared(&v, &q.dim(1))?.cast(wide);
-    let raw = (q.cast(wide) * scale).matmul(&keys.swap_axes(2, 3));
+    let keys = shared(&k, &q.dim(1))?;
+    let values = shared(&v, &q.dim(1))?;
+    // Scores and softmax are as wide as what products are added up in, at least as wide as `softmax_precision` says but for f64. Products
+    // have their operands as they are: those of 16 bits are exact in f32, and matrix instructions take them.
+    let raw = q.matmul_unrounded(&keys.swap_axes(2, 3)) * scale;
     let cap = c.float("softcap", 0.0)?;
     let capped = match cap > 0.0 {
         true => cap * (&raw / cap).tanh(),
@@ -161,7 +162,8 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     let powers = (&scores - highest).exp();
     let total = powers.sum(keep(-1));
     let shares = &powers / total.eq(0.0).select(1.0, &total);
-    let y = shares.matmul(&values).cast(dtype);
+    // The operator's function rounds the softmax before it multiplies.
+    let y = shares.cast(dtype).matmul_unrounded(&values).cast(dtype);
     let y = match flat {
         true => {
             let width = y.dim(1) * y.dim(3);

@@ -192,6 +192,16 @@ impl Tensor {
         op("matmul", &[self, other], || self.matmul_step(other, None))
     }
 
+    /// As [`Tensor::matmul`], but the sum stays as it was added up: f32 for f16 and bf16, whose products are exact there.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn matmul_unrounded(&self, other: &Tensor) -> Tensor {
+        op("matmul", &[self, other], || {
+            let wide = promote(self.dtype(), other.dtype()).accumulator();
+            self.matmul_step(other, Some(wide))
+        })
+    }
+
     pub(crate) fn matmul_step(&self, other: &Tensor, result: Option<DType>) -> Step {
         self.at_least_rank(1)?;
         other.at_least_rank(1)?;
