@@ -283,6 +283,28 @@ const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "one query",
+        text: "graph @attention(%q: f16[2, 1, 64], %k: f16[2, 4096, 64], %v: f16[2, 4096, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f32[2, 1, 4096]
+           %max = reduce max %s {axes=[2]} : f32[2, 1]
+           %max1 = reshape %max : f32[2, 1, 1]
+           %max2 = expand %max1 : f32[2, 1, 4096]
+           %away = sub %s, %max2 : f32[2, 1, 4096]
+           %power = exp %away : f32[2, 1, 4096]
+           %sum = reduce add %power {axes=[2]} : f32[2, 1]
+           %sum1 = reshape %sum : f32[2, 1, 1]
+           %sum2 = expand %sum1 : f32[2, 1, 4096]
+           %p = div %power, %sum2 : f32[2, 1, 4096]
+           %r = convert %p : f16[2, 1, 4096]
+           %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[2, 1, 64]
+           return %y
+         }",
+        // 16 blocks for each row, and one that adds up 66 numbers of each.
+        kernels: 2,
+        sectors: 101,
+        ..PLAIN
+    },
+    Counted {
         name: "attention f16",
         text: "graph @attention(%q: f16[2, 128, 64], %k: f16[2, 128, 64], %v: f16[2, 128, 64]) {
            %s = einsum %q, %k {abc,adc->abd; acc=f32} : f16[2, 128, 128]

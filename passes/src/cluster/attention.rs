@@ -53,6 +53,12 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
                     AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
                     AttentionForm::Threads | AttentionForm::Row(_) => None,
                 },
+                parts: match &form.form {
+                    AttentionForm::Row(row) if row.parts > 1 => {
+                        Some([row.parts, rows_of(graph, found.scores), gpu.multiprocessors])
+                    }
+                    _ => None,
+                },
             };
             found.merge(placement, clusters, users, form)?;
             Ok(reason)
@@ -67,6 +73,12 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
             });
         }
     }
+}
+
+/// How many rows scores have at most.
+fn rows_of(graph: &Graph, scores: NodeId) -> i64 {
+    let shape = &graph.ty(scores).shape;
+    IndexExpr::product(&shape[..shape.len() - 1]).interval(graph).hi
 }
 
 /// Whether a cluster can be part of an attention: a library's product as well, for it would write the scores.
@@ -246,6 +258,8 @@ impl Found {
             let limits = [gpu.shared_bytes, gpu.opt_in_shared_bytes];
             let form = limits.iter().find_map(|most| SingleRow::new(stored, features, *most));
             let form = form.ok_or(AttentionRefusal::Features)?;
+            let keys = shape[shape.len() - 1].interval(graph).hi;
+            let form = form.in_parts(rows_of(graph, self.scores), keys, gpu.multiprocessors);
             return Ok(found(None, 1, AttentionForm::Row(form)));
         }
         let fewest = if multiplied.is_some() { 2 } else { ROWS[ROWS.len() - 1] };

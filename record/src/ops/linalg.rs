@@ -192,14 +192,11 @@ impl Tensor {
         op("matmul", &[self, other], || self.matmul_step(other, None))
     }
 
-    /// As [`Tensor::matmul`], but the sum stays as it was added up: f32 for f16 and bf16, whose products are exact there.
+    /// As [`Tensor::matmul`], but what was added up (in f32 for f16 and bf16, whose products are exact there) is converted to `dtype`.
     #[doc(hidden)]
     #[track_caller]
-    pub fn matmul_unrounded(&self, other: &Tensor) -> Tensor {
-        op("matmul", &[self, other], || {
-            let wide = promote(self.dtype(), other.dtype()).accumulator();
-            self.matmul_step(other, Some(wide))
-        })
+    pub fn matmul_as(&self, other: &Tensor, dtype: DType) -> Tensor {
+        op("matmul", &[self, other], || self.matmul_step(other, Some(dtype)))
     }
 
     pub(crate) fn matmul_step(&self, other: &Tensor, result: Option<DType>) -> Step {
