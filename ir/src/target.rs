@@ -204,7 +204,7 @@ impl Gpu {
     pub fn opt_in_of(capability: (i32, i32)) -> i64 {
         match capability {
             (8, 0 | 7) => 163 << 10,
-            (9 | 10 | 11, _) => MOST_OPT_IN_SHARED_BYTES,
+            (9..=11, _) => MOST_OPT_IN_SHARED_BYTES,
             _ => LEAST_OPT_IN_SHARED_BYTES,
         }
     }

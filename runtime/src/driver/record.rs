@@ -2,18 +2,19 @@
 //!
 //! Invariants:
 //! - A recording is given again only where every slot that it touches is where it was when it was made, or changed.
-//! - Where the caller chooses addresses there are as many recordings as tensors usually take turns in. At other addresses the one that was
-//!   used longest ago is changed: its operations are gone through as when they were recorded, and the device changes those that touch
-//!   what moved.
+//! - Where the caller chooses addresses, those that come again have a recording of their own. For others the one that was used longest ago
+//!   is changed: its operations are gone through as when they were recorded, and the device changes those that touch what moved.
 //! - Inputs and outputs of the caller that recordings copy are staged: what is recorded has the address of memory of the call's state,
 //!   which the host fills before and empties after.
 //! - A segment that cannot be recorded is done step by step, in this call and in those that follow.
 
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 
 use super::frame::Frame;
 use super::init::Kept;
@@ -23,10 +24,8 @@ use crate::binding::segments::{MOST_OPERATIONS, Segment};
 use crate::binding::steps::BoundWork;
 use crate::device::{Host, Queued, RECORDED, Recorder};
 
-/// Segments of which the state of calls keeps recordings.
+/// Segments of which the state of calls keeps recordings, recordings of each, and addresses that are remembered.
 const MOST: usize = 64;
-/// Recordings of a segment, at different addresses: two tensors that take turns need no change.
-const MOST_OF_SEGMENT: usize = 2;
 
 /// What was recorded, which goes with it.
 struct Recording {
@@ -61,11 +60,35 @@ impl Drop for Staging {
     }
 }
 
+/// Recordings of a segment.
+#[derive(Default)]
+struct OfSegment {
+    /// That which was used last is the last.
+    all: Vec<Recording>,
+    /// Hashes of addresses that it was at: the latest last.
+    seen: VecDeque<u64>,
+}
+
+/// Whether a segment was at these addresses before; from now on it was.
+fn saw(seen: &mut VecDeque<u64>, places: impl Iterator<Item = usize>) -> bool {
+    let mut hasher = FxHasher::default();
+    places.for_each(|p| p.hash(&mut hasher));
+    let hash = hasher.finish();
+    let before = seen.contains(&hash);
+    if !before {
+        if seen.len() == MOST {
+            seen.pop_front();
+        }
+        seen.push_back(hash);
+    }
+    before
+}
+
 /// What warm calls keep, one after another.
 #[derive(Default)]
 pub(super) struct Recordings {
-    /// By binding and number of the segment, its recordings: that which was used last is the last.
-    known: FxHashMap<(u64, usize), Vec<Recording>>,
+    /// By binding and number of the segment.
+    known: FxHashMap<(u64, usize), OfSegment>,
     staging: Option<Staging>,
     /// The numbers from 0 on, for the iterations of loops.
     numbers: Option<Staging>,
@@ -254,7 +277,7 @@ impl Executable {
         if recordings.known.len() >= MOST && !recordings.known.contains_key(&key) {
             recordings.known.clear();
         }
-        let all = recordings.known.entry(key).or_default();
+        let OfSegment { all, seen } = recordings.known.entry(key).or_default();
         let found = all
             .iter()
             .position(|k| k.places.iter().copied().eq(places(segment, frame)));
@@ -267,7 +290,10 @@ impl Executable {
             None if all.iter().any(|k| k.number.is_none()) => None,
             None => {
                 let one_at_a_time = lock(&self.recording);
-                let moved = (all.len() >= MOST_OF_SEGMENT).then(|| all.remove(0));
+                // What never comes again is not worth a recording of its own.
+                let again = saw(seen, places(segment, frame));
+                let one_more = all.is_empty() || again && all.len() < MOST;
+                let moved = (!one_more).then(|| all.remove(0));
                 let changed = moved.filter(|old| match old.number {
                     Some(number) => walk.amend(segment, number, frame, recorder, table).is_ok(),
                     None => false,
