@@ -18,6 +18,11 @@ mod graphs;
 mod memory;
 #[path = "cuda/models.rs"]
 mod models;
+#[path = "cuda/onnx_attention.rs"]
+mod onnx_attention;
+#[allow(dead_code, reason = "shared with another test, which uses all of it")]
+#[path = "onnx/proto.rs"]
+mod proto;
 #[path = "states/random.rs"]
 mod random_states;
 #[path = "cuda/recorded.rs"]
@@ -88,6 +93,12 @@ fn random_products_by_matrix_instructions_have_the_same_bits_at_three_schedules(
 #[test]
 fn attention_is_one_kernel_with_the_same_bits_at_three_schedules() {
     same_bits("attention::children::attentions");
+}
+
+#[test]
+fn onnx_attention_in_16_bits_is_one_kernel_with_the_same_bits_at_three_schedules() {
+    onnx_attention::on_the_processor();
+    same_bits("onnx_attention::children::all");
 }
 
 #[test]

@@ -23,11 +23,21 @@ pub const WARP_THREADS: i64 = 32;
 /// asked of the driver.
 pub const STATIC_SHARED_BYTES: i64 = 48 << 10;
 
+/// Bytes of shared memory that a block of every device of compute capability 8.0 and later may be given if the driver is asked (the same
+/// table, of 8.6, 8.9 and 12.0).
+pub const LEAST_OPT_IN_SHARED_BYTES: i64 = 99 << 10;
+
+/// Bytes of shared memory that a block of any of these devices may be given at most (the same table, of 9.0 and 10.0).
+pub const MOST_OPT_IN_SHARED_BYTES: i64 = 227 << 10;
+
 /// Blocks that a launch has at most along the first dimension of its grid on every CUDA device (the same table).
 pub const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
 
 /// Bytes that a thread of a GPU moves at once at most (PTX ISA, "Vectors"): what kernels are given begins at a multiple of them.
 pub const GPU_ACCESS_BYTES: i64 = 16;
+
+/// Bytes that the threads of a block combine beside a row that they keep: two numbers of 8 bytes for each.
+const COMBINED_BYTES: i64 = MAX_BLOCK_THREADS * 16;
 
 /// A machine that kernels are compiled for.
 #[derive(Clone, PartialEq, Debug)]
@@ -95,6 +105,8 @@ pub struct Gpu {
     pub emitter: Arc<Emitter>,
     /// Bytes of shared memory that a block may use without asking the driver for more.
     pub shared_bytes: i64,
+    /// Bytes of it that a block may use if the driver is asked; the rest of a multiprocessor then has few blocks, or none.
+    pub opt_in_shared_bytes: i64,
     /// Multiprocessors: as many blocks run at the same time, at least.
     pub multiprocessors: i64,
     /// Bytes a second of its memory.
@@ -178,11 +190,22 @@ impl Gpu {
         Gpu {
             emitter,
             shared_bytes: STATIC_SHARED_BYTES,
+            opt_in_shared_bytes: LEAST_OPT_IN_SHARED_BYTES,
             multiprocessors: 108,
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
             launch_seconds: 3e-6,
             library_products: true,
+        }
+    }
+
+    /// Bytes of shared memory that a block of a device of that compute capability may be given if the driver is asked (CUDA C++
+    /// Programming Guide, "Compute Capabilities"); of one that is not known, what all have.
+    pub fn opt_in_of(capability: (i32, i32)) -> i64 {
+        match capability {
+            (8, 0 | 7) => 163 << 10,
+            (9..=11, _) => MOST_OPT_IN_SHARED_BYTES,
+            _ => LEAST_OPT_IN_SHARED_BYTES,
         }
     }
 
@@ -222,6 +245,17 @@ impl Target {
         match self {
             Target::Cpu(cpu) => cpu.resident_bytes(),
             Target::Gpu(gpu) => gpu.shared_bytes,
+        }
+    }
+}
+
+impl Target {
+    /// Bytes of a row that stay close to whoever computes it, phase after phase: half of a core's second-level cache, or what a block of
+    /// a GPU may share, less what its threads combine.
+    pub fn row_bytes(&self) -> i64 {
+        match self {
+            Target::Cpu(cpu) => cpu.resident_bytes(),
+            Target::Gpu(gpu) => gpu.shared_bytes.max(gpu.opt_in_shared_bytes - COMBINED_BYTES),
         }
     }
 }

@@ -80,6 +80,8 @@ pub struct Attention {
     pub features: [i64; 2],
     /// Rows of a block.
     pub rows: i64,
+    /// Whether the result of a row of which every key is hidden is zero, and not NaN.
+    pub guarded: bool,
     /// How a block computes them.
     pub form: AttentionForm,
 }
@@ -106,6 +108,8 @@ pub struct SingleRow {
     pub keys: i64,
     /// Threads that add up the same element of the result, each of other keys; a power of two.
     pub groups: i64,
+    /// Parts of the keys, each of a block of its own; another kernel puts several together.
+    pub parts: i64,
 }
 
 impl SingleRow {
@@ -113,6 +117,10 @@ impl SingleRow {
     const THREADS: [i64; 2] = [128, 256];
     /// The most keys at a time, and the fewest.
     const KEYS: [i64; 3] = [128, 64, 32];
+    /// Keys of a part at least: fewer do not take longer than the launch that puts parts together.
+    const PART_KEYS: i64 = 256;
+    /// The most parts of a row.
+    const MOST_PARTS: i64 = 64;
 
     /// The form for such features, if a block has room for so many bytes.
     pub fn new(dtype: DType, [summed, width]: [i64; 2], most_bytes: i64) -> Option<SingleRow> {
@@ -125,6 +133,7 @@ impl SingleRow {
                 threads,
                 keys,
                 groups: groups.last().unwrap_or(1),
+                parts: 1,
             }
         });
         let mut fitting = forms.filter(|form| {
@@ -134,6 +143,13 @@ impl SingleRow {
             rows + numbers + 6 * SHARED_ALIGNMENT <= most_bytes
         });
         fitting.next()
+    }
+
+    /// With as many parts as there are multiprocessors for each of so many rows, of at most so many keys.
+    pub fn in_parts(self, rows: i64, keys: i64, multiprocessors: i64) -> SingleRow {
+        let most = (keys / Self::PART_KEYS).min(Self::MOST_PARTS);
+        let parts = (multiprocessors / rows.max(1)).min(most).max(1);
+        SingleRow { parts, ..self }
     }
 }
 

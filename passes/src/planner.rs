@@ -22,7 +22,7 @@ use crate::epilogue;
 use crate::groups;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
-use crate::lower::{Form, lower};
+use crate::lower::{Arg, Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
@@ -574,10 +574,18 @@ impl Planner<'_> {
             return self.control(c);
         }
         let emitter = c.emitter.emitter;
+        // What its nests leave for each other.
+        let mut temporaries: Vec<SlotId> = Vec::new();
         for mut nest in lower(self.graph, c, is_root, self.placement.precision()) {
             // A view that lies where its operand does, which another device computes once, is copied from there.
             if nest.kernel.params.iter().all(|p| p.access == Access::Read) {
                 continue;
+            }
+            for (arg, param) in nest.args.iter().zip(&nest.kernel.params) {
+                if matches!(arg, Arg::Temporary(number) if *number as usize == temporaries.len()) {
+                    let name = format!("{}.parts", self.graph.value_name(c.roots[0]));
+                    temporaries.push(self.temporary(name, param.dtype, param.len.clone(), device));
+                }
             }
             let symbols = compact_symbols(&mut nest.kernel);
             let setting = Setting {
@@ -622,7 +630,11 @@ impl Planner<'_> {
             let written: Vec<bool> = nest.kernel.params.iter().map(|p| p.access != Access::Read).collect();
             let args = nest.args.iter().zip(written);
             let args: Vec<SlotId> = args
-                .map(|(&a, written)| if written { self.slot(a) } else { self.read(a, device) })
+                .map(|(&arg, written)| match arg {
+                    Arg::Value(a) if written => self.slot(a),
+                    Arg::Value(a) => self.read(a, device),
+                    Arg::Temporary(number) => temporaries[number as usize],
+                })
                 .collect();
             let mut launch = Launch {
                 kernel,

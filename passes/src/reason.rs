@@ -52,6 +52,9 @@ pub enum FusionReason {
         rows: i64,
         /// What matrix instructions multiply, if they do: the dtype of operands, and how exactly.
         operands: Option<(DType, Precision)>,
+        /// Parts of the keys, if several blocks share those of a row, and of how many multiprocessors a block for each of how many rows
+        /// would leave most idle.
+        parts: Option<[i64; 3]>,
     },
     /// Refused: what is an attention by its structure stays several kernels.
     NoAttention(AttentionRefusal),
@@ -269,7 +272,19 @@ impl fmt::Display for FusionReason {
                 f,
                 "passed on to the matrix product behind it in one step, in rows of {row_bytes} bytes: it is in no memory as a whole"
             ),
-            Self::Attention { rows, operands } => {
+            Self::Attention {
+                parts: Some([parts, rows, multiprocessors]),
+                ..
+            } => write!(
+                f,
+                "an attention of single rows in two kernels: {parts} blocks share the keys of each, for {rows} would leave most of \
+                 {multiprocessors} multiprocessors idle; the second puts their parts together, and the scores are in no memory"
+            ),
+            Self::Attention {
+                rows,
+                operands,
+                parts: None,
+            } => {
                 write!(
                     f,
                     "an attention in one kernel: blocks of {rows} rows go along the keys, and the scores are in no memory"

@@ -335,7 +335,7 @@ fn the_threads_of_a_block_share_the_keys_of_one_row() {
         let text = text(sizes, dtypes, more, middle, "return %y");
         assert!(single(&compiled(&case(&text, &[], tolerance))), "{text}");
     }
-    let symbols = " where b in 0..=4, m in 0..=4096";
+    let symbols = " where b in 0..=4, m in 0..=500";
     for values in [[2, 33], [1, 129], [2, 0], [0, 3]] {
         let text = text(
             sizes("b", "1", "m", 16, 16),
@@ -345,5 +345,125 @@ fn the_threads_of_a_block_share_the_keys_of_one_row() {
             "return %y",
         );
         assert!(single(&compiled(&case(&text, &values, 1e-5))), "{values:?}");
+    }
+}
+
+/// The parts of the keys of each row that blocks share; `None` unless two kernels do it.
+fn parts(compiled: &Compiled) -> Option<i64> {
+    let of = |c: &tlc_passes::partition::Cluster| match &c.kind {
+        ClusterKind::Attention(a) => match a.form {
+            AttentionForm::Row(row) => Some(row.parts),
+            _ => None,
+        },
+        _ => None,
+    };
+    let found = compiled.clusters.clusters.iter().find_map(of);
+    found.filter(|n| *n > 1 && compiled.planned.launches.len() == 2)
+}
+
+#[test]
+fn blocks_share_the_keys_of_a_row_where_one_a_row_would_leave_a_device_idle() {
+    let none = ("", "");
+    let mask = (", %m: f32[1, 1, 700]", "");
+    // Of 108 multiprocessors, as many as there are for each row, of at least 256 keys.
+    for (heads, keys, expected) in [
+        ("3", "1024", Some(4)),
+        ("1", "3000", Some(11)),
+        ("40", "1024", Some(2)),
+        ("55", "1024", None),
+        ("1", "511", None),
+    ] {
+        let text = text(sizes(heads, "1", keys, 8, 8), ["f32", "f32"], none, SCALED, "return %y");
+        let graph = parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+        let compiled = tlc_passes::compile(&graph, &gpu()).expect("it compiles");
+        assert_eq!(parts(&compiled), expected, "{text}");
+        let entries = compiled.clusters.ledger.entries();
+        let reasons: Vec<String> = entries.iter().map(|d| d.reason.to_string()).collect();
+        let said = reasons.iter().any(|r| r.contains("of 108 multiprocessors idle"));
+        assert_eq!(said, expected.is_some(), "{reasons:?}");
+    }
+    for (sizes, dtypes, more, middle, tolerance, expected) in [
+        (sizes("1", "1", "800", 12, 24), ["f32", "f32"], none, SCALED, 1e-5, 3),
+        (sizes("1", "1", "700", 5, 33), ["f32", "f32"], mask, CAPPED, 1e-5, 2),
+        (sizes("1", "1", "513", 7, 3), ["f64", "f64"], none, SCALED, 1e-12, 2),
+        (sizes("2", "1", "520", 16, 8), ["bf16", "f32"], none, SCALED, 2e-2, 2),
+    ] {
+        let text = text(sizes, dtypes, more, middle, "return %y");
+        assert_eq!(parts(&compiled(&case(&text, &[], tolerance))), Some(expected), "{text}");
+    }
+    let symbols = " where b in 0..=4, m in 0..=600";
+    for values in [[2, 33], [1, 129], [2, 0], [0, 3], [1, 600]] {
+        let sizes = sizes("b", "1", "m", 4, 4);
+        let text = text(sizes, ["f32", "f32"], ("", symbols), SCALED, "return %y");
+        assert_eq!(parts(&compiled(&case(&text, &values, 1e-5))), Some(2), "{values:?}");
+    }
+}
+
+/// Keys that are hidden in whole parts, in all but one, and everywhere; and what is no finite number.
+#[test]
+fn parts_of_hidden_keys_and_infinities_are_what_they_are_in_several_kernels() {
+    let more = (", %m: f32[1, 1, 800]", "");
+    let text = text(sizes("1", "1", "800", 4, 2), ["f32", "f32"], more, CAPPED, "return %y");
+    let number = |value: f64| Scalar::from_f64(tlc_ir::DType::F32, value);
+    for (round, hidden) in [0..300, 300..800, 5..799, 0..800].into_iter().enumerate() {
+        let mut case = case(&text, &[], 1e-5);
+        for k in hidden {
+            case.inputs[3].set(k, number(f64::NEG_INFINITY));
+        }
+        assert_eq!(parts(&compiled(&case)), Some(3));
+        let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0][round];
+        case.inputs[round % 3].set(2, number(special));
+        assert_eq!(parts(&compiled(&case)), Some(3));
+    }
+}
+
+/// As ONNX has it: a maximum of minus infinity is taken to be 0, and a sum of 0 to be 1.
+#[test]
+fn rows_of_hidden_keys_may_be_zero() {
+    let guarded = |rows: &str, keys: &str, held: &str| {
+        let plain = text(
+            sizes("1", rows, keys, 16, 16),
+            [held, "f32"],
+            (&format!(", %m: f32[1, {rows}, {keys}]"), ""),
+            "%c = const 0.5 : WIDE[]
+             %c1 = expand %c : SHAPE
+             %less = mul %s, %c1 : SHAPE
+             %x = add %less, %m : SHAPE",
+            "return %y",
+        );
+        let of = |value: &str, number: &str, by: &str| {
+            format!(
+                "%{value}_of = const {number} : f32[]
+                 %{value}_ofs = expand %{value}_of : f32[1, {rows}]
+                 %{value}_by = const {by} : f32[]
+                 %{value}_bys = expand %{value}_by : f32[1, {rows}]
+                 %{value}_is = eq %{value}, %{value}_ofs : bool[1, {rows}]
+                 %{value}_or = select %{value}_is, %{value}_bys, %{value} : f32[1, {rows}]"
+            )
+        };
+        let with_maximum = plain.replace(
+            "%max1 = reshape %max :",
+            &format!("{}\n%max1 = reshape %max_or :", of("max", "-inf", "0.0")),
+        );
+        with_maximum.replace(
+            "%sum1 = reshape %sum :",
+            &format!("{}\n%sum1 = reshape %sum_or :", of("sum", "0.0", "1.0")),
+        )
+    };
+    let low = Scalar::from_f64(tlc_ir::DType::F32, f64::NEG_INFINITY);
+    for (rows, keys, held, tolerance) in [
+        (20, 40, "f32", 1e-5),
+        (20, 40, "f16", 2e-3),
+        (1, 90, "f32", 1e-5),
+        (1, 600, "f32", 1e-5),
+    ] {
+        let text = guarded(&rows.to_string(), &keys.to_string(), held);
+        let mut case = case(&text, &[], tolerance);
+        // The first row, which may be the only one.
+        (0..keys).for_each(|k| case.inputs[3].set(k, low));
+        let compiled = compiled(&case);
+        assert!(is_one(&compiled) || parts(&compiled).is_some(), "{text}");
+        let guards = |c: &tlc_passes::partition::Cluster| matches!(&c.kind, ClusterKind::Attention(a) if a.guarded);
+        assert!(compiled.clusters.clusters.iter().any(guards));
     }
 }

@@ -8,6 +8,7 @@ use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::Devices;
 use tlc_passes::lower::{Form, lower};
+use tlc_passes::reason::{FusionDecision, FusionReason};
 use tlc_passes::schedule::{Directive, DirectiveRefusal, Schedule, ScheduleReason, apply};
 use tlc_passes::{Compiled, Options, compile};
 
@@ -18,7 +19,28 @@ fn cpu() -> Devices {
 fn gpu(shared_bytes: i64) -> Devices {
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    Devices::new(host, [Gpu { shared_bytes, ..gpu }])
+    let opt_in_shared_bytes = shared_bytes;
+    Devices::new(
+        host,
+        [Gpu {
+            shared_bytes,
+            opt_in_shared_bytes,
+            ..gpu
+        }],
+    )
+}
+
+/// A device of such a compute capability.
+fn of_capability(capability: (i32, i32)) -> Devices {
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let opt_in_shared_bytes = Gpu::opt_in_of(capability);
+    Devices::new(
+        host,
+        [Gpu {
+            opt_in_shared_bytes,
+            ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
+        }],
+    )
 }
 
 fn softmax(axis: usize, shape: [usize; 2]) -> String {
@@ -145,6 +167,30 @@ fn a_block_of_a_gpu_keeps_rows_that_it_can_share() {
             }
         }
     }
+}
+
+/// Rows of 20,000 elements and their exponentials are 160 kB: a block has room for both, for the rows, or for neither, and then each
+/// step reads them. Longer rows keep what they can.
+#[test]
+fn a_block_keeps_long_rows_where_the_driver_gives_it_the_memory() {
+    let kept = |columns, capability| {
+        let compiled = compiled(&softmax(1, [8, columns]), of_capability(capability));
+        let launches = &compiled.planned.launches;
+        let grid = compiled.planned.plan.kernels[0].grid().expect("a kernel of a GPU");
+        assert!(grid.shared_bytes <= Gpu::opt_in_of(capability), "{grid:?}");
+        let long_rows = |d: &FusionDecision| matches!(d.reason, FusionReason::LongRows { .. });
+        let said = compiled.clusters.ledger.entries().iter().any(long_rows);
+        assert_eq!(launches.len() > 1, said, "the decision is on record");
+        (launches.len(), reasons(&launches[0].schedule).len(), grid.threads)
+    };
+    assert_eq!(kept(20_000, (9, 0)), (1, 2, 1024));
+    assert_eq!(kept(20_000, (8, 0)), (1, 1, 1024));
+    assert_eq!(kept(20_000, (8, 9)), (1, 1, 1024));
+    assert_eq!(kept(50_000, (9, 0)), (1, 1, 1024));
+    assert!(kept(50_000, (8, 9)).0 > 1);
+    assert!(kept(60_000, (9, 0)).0 > 1);
+    // What a block has without asking is not asked for.
+    assert_eq!(kept(5_000, (9, 0)), (1, 2, 256));
 }
 
 #[test]

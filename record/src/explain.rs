@@ -7,7 +7,7 @@ use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
 use tlc_ir::plan::{Arena, DeviceId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
-use tlc_ir::target::Cpu;
+use tlc_ir::target::{Cpu, STATIC_SHARED_BYTES};
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
@@ -380,12 +380,13 @@ fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::
         if let Target::Gpu(gpu) = devices.target(device) {
             writeln!(
                 out,
-                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {} a launch; a kernel's block shares at most {}",
+                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {} a launch; a kernel's block shares at most {}, {} if the driver is asked",
                 device_text(plan, device),
                 gpu.bytes_per_second / 1e9,
                 gpu.f32_flops_per_second / 1e12,
                 time_text(gpu.launch_seconds * 1e9),
                 bytes_text(gpu.shared_bytes as u64),
+                bytes_text(gpu.opt_in_shared_bytes as u64),
             )?;
         }
     }
@@ -405,6 +406,9 @@ fn grid_text(plan: &Plan, l: &Launch, grid: &Grid) -> String {
     };
     let shared = match grid.shared_bytes {
         0 => String::new(),
+        bytes if bytes > STATIC_SHARED_BYTES => {
+            format!(", {} shared, for which the driver is asked", bytes_text(bytes as u64))
+        }
         bytes => format!(", {} shared", bytes_text(bytes as u64)),
     };
     let threads = grid

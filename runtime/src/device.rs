@@ -345,6 +345,16 @@ pub trait Recorder {
     /// If something in it could not be recorded. Then it is forgotten.
     fn recorded(&self, queue: u32, kernels: Option<(KernelHandle, KernelHandle)>) -> Result<u64, RunError>;
 
+    /// Begins to change the addresses of a recording: what queues from [`RECORDED`] on are given until [`Recorder::amended`] is, operation
+    /// by operation, what was recorded, at the addresses where buffers are now. One thread does so at a time, as in [`Recorder::record`].
+    fn amend(&self, recording: u64);
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// If something was another operation, or the device refused. The recording is then worth nothing, but to be forgotten.
+    fn amended(&self) -> Result<(), RunError>;
+
     /// Gives a queue what was recorded.
     ///
     /// # Safety

@@ -41,7 +41,13 @@ pub fn gpu(properties: &Properties) -> Gpu {
     };
     let flops = f64::from(properties.multiprocessors) * f64::from(properties.clock_khz) * 1e3 * fused * 2.0;
     let known = |said: f64, otherwise: f64| if said > 0.0 { said } else { otherwise };
+    let (usual, opt_in) = properties.shared_bytes;
+    let asked = match opt_in {
+        0 => Gpu::opt_in_of(properties.capability),
+        said => said.into(),
+    };
     Gpu {
+        opt_in_shared_bytes: asked.max(usual.into()),
         bytes_per_second: known(bytes_per_second, any.bytes_per_second),
         f32_flops_per_second: known(flops, any.f32_flops_per_second),
         multiprocessors: properties.multiprocessors.into(),

@@ -16,7 +16,7 @@ use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
-use tlc_passes::lower::lower;
+use tlc_passes::lower::{Arg, lower};
 use tlc_passes::planner::Planned;
 use tlc_passes::tree::substitute_in;
 use tlc_passes::{Options, compile};
@@ -30,8 +30,8 @@ const RANDOM_COMPILED: u64 = 30;
 struct GpuKernel {
     label: String,
     kernel: Kernel,
-    /// The node whose value each parameter holds.
-    args: Vec<NodeId>,
+    /// The node whose value each parameter holds; none of what kernels leave for each other.
+    args: Vec<Option<NodeId>>,
     /// Values of its symbols, over the graph's.
     symbols: Vec<IndexExpr>,
 }
@@ -58,7 +58,7 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
         GpuKernel {
             label: l.label.clone(),
             kernel: plan.kernels[l.kernel.0 as usize].clone(),
-            args: (l.args.iter().map(|s| values[s.0 as usize].expect("a node's value"))).collect(),
+            args: l.args.iter().map(|s| values[s.0 as usize]).collect(),
             symbols: l.symbols.clone(),
         }
     });
@@ -67,7 +67,7 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
 }
 
 /// The naive nests, once per executable first, legalized but not scheduled, in the order of launches.
-fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<NodeId>, Kernel)> {
+fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<Option<NodeId>>, Kernel)> {
     let emitter = tlc_codegen::cuda::emitter();
     let (once, each): (Vec<_>, Vec<_>) = clusters.clusters.iter().partition(|c| c.once);
     let nests = once
@@ -77,7 +77,11 @@ fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<NodeId>, Kernel
     nests
         .map(|mut n| {
             legalize(&mut n.kernel, &emitter);
-            (n.args, n.kernel)
+            let args = n.args.iter().map(|arg| match arg {
+                Arg::Value(node) => Some(*node),
+                Arg::Temporary(_) => None,
+            });
+            (args.collect(), n.kernel)
         })
         .collect()
 }

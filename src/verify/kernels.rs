@@ -9,7 +9,7 @@ use tlc_ir::kernel::{Access, Bind, Op, Stmt, visit};
 use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
-use tlc_passes::lower::{Nest, lower};
+use tlc_passes::lower::{Arg, Nest, lower};
 use tlc_passes::schedule::{Applied, apply};
 
 use super::{Case, guarded};
@@ -54,7 +54,7 @@ impl Meaning {
 /// A kernel with what it runs on.
 struct Bound {
     kernel: Arc<Kernel>,
-    args: Vec<NodeId>,
+    args: Vec<Arg>,
     symbols: Vec<i64>,
 }
 
@@ -70,17 +70,21 @@ impl Bound {
 
 /// Runs the kernels of one cluster one after another; returns what is wrong with what they leave.
 fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<String> {
-    let mut written: Vec<(NodeId, HostTensor)> = Vec::new();
+    let mut written: Vec<(Arg, HostTensor)> = Vec::new();
     for bound in kernels {
         let mut buffers = Vec::new();
-        for (&node, param) in bound.args.iter().zip(&bound.kernel.params) {
-            let before = written.iter().find(|(n, _)| *n == node).map(|(_, t)| t.clone());
-            let fresh = || match param.access {
-                Access::Read => meaning.values[node.index()].clone(),
-                _ => garbage(meaning.values[node.index()].as_ref()?),
+        for (&arg, param) in bound.args.iter().zip(&bound.kernel.params) {
+            let before = written.iter().find(|(a, _)| *a == arg).map(|(_, t)| t.clone());
+            let fresh = || match (arg, param.access) {
+                (Arg::Value(node), Access::Read) => meaning.values[node.index()].clone(),
+                (Arg::Value(node), _) => garbage(meaning.values[node.index()].as_ref()?),
+                (Arg::Temporary(_), _) => {
+                    let len = usize::try_from(param.len.eval_symbols(&bound.symbols)?).ok()?;
+                    garbage(&HostTensor::zeros(param.dtype, &[len]).ok()?)
+                }
             };
             let Some(tensor) = before.or_else(fresh) else {
-                return Some(format!("{node} has no value"));
+                return Some(format!("{arg:?} has no value"));
             };
             buffers.push(tensor);
         }
@@ -89,15 +93,15 @@ fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<Stri
             Ok(Err(e)) => return Some(e.to_string()),
             Err(finding) => return Some(finding.to_string()),
         }
-        for ((&node, param), tensor) in bound.args.iter().zip(&bound.kernel.params).zip(buffers) {
+        for ((&arg, param), tensor) in bound.args.iter().zip(&bound.kernel.params).zip(buffers) {
             if param.access != Access::Read {
-                written.retain(|(n, _)| *n != node);
-                written.push((node, tensor));
+                written.retain(|(a, _)| *a != arg);
+                written.push((arg, tensor));
             }
         }
     }
     cluster.stored.iter().find_map(|&root| {
-        let Some((_, found)) = written.iter().find(|(n, _)| *n == root) else {
+        let Some((_, found)) = written.iter().find(|(a, _)| *a == Arg::Value(root)) else {
             return Some(format!("{root} is not written"));
         };
         let mismatch = interp::compare(found, meaning.bounded(root)?).err()?;

@@ -100,6 +100,44 @@ const COUNTED: &[Counted] = &[
          }",
         ..PLAIN
     },
+    // Their exponentials fit as well.
+    Counted {
+        name: "softmax 20000",
+        text: "graph @softmax(%x: f32[8, 20000]) {
+           %0 = reduce max %x {axes=[1]} : f32[8]
+           %1 = reshape %0 : f32[8, 1]
+           %2 = expand %1 : f32[8, 20000]
+           %3 = sub %x, %2 : f32[8, 20000]
+           %4 = exp %3 : f32[8, 20000]
+           %5 = reduce add %4 {axes=[1]} : f32[8]
+           %6 = reshape %5 : f32[8, 1]
+           %7 = expand %6 : f32[8, 20000]
+           %8 = div %4, %7 : f32[8, 20000]
+           return %8
+         }",
+        ..PLAIN
+    },
+    Counted {
+        name: "norm 50000",
+        text: "graph @norm(%x: f32[8, 50000]) {
+           %sum = reduce add %x {axes=[1]} : f32[8]
+           %n = const 50000.0 : f32[]
+           %ns = expand %n : f32[8]
+           %mean = div %sum, %ns : f32[8]
+           %mean1 = reshape %mean : f32[8, 1]
+           %mean2 = expand %mean1 : f32[8, 50000]
+           %off = sub %x, %mean2 : f32[8, 50000]
+           %square = mul %off, %off : f32[8, 50000]
+           %squares = reduce add %square {axes=[1]} : f32[8]
+           %variance = div %squares, %ns : f32[8]
+           %root = sqrt %variance : f32[8]
+           %root1 = reshape %root : f32[8, 1]
+           %root2 = expand %root1 : f32[8, 50000]
+           %y = div %off, %root2 : f32[8, 50000]
+           return %y
+         }",
+        ..PLAIN
+    },
     Counted {
         name: "sum of rows",
         text: "graph @rows(%x: f32[64, 1024]) {
@@ -242,6 +280,28 @@ const COUNTED: &[Counted] = &[
         // A tile of 64 rows computes its operands once.
         sectors: 180,
         products: Some([64 * 512 * 256, 140]),
+        ..PLAIN
+    },
+    Counted {
+        name: "one query",
+        text: "graph @attention(%q: f16[2, 1, 64], %k: f16[2, 4096, 64], %v: f16[2, 4096, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f32[2, 1, 4096]
+           %max = reduce max %s {axes=[2]} : f32[2, 1]
+           %max1 = reshape %max : f32[2, 1, 1]
+           %max2 = expand %max1 : f32[2, 1, 4096]
+           %away = sub %s, %max2 : f32[2, 1, 4096]
+           %power = exp %away : f32[2, 1, 4096]
+           %sum = reduce add %power {axes=[2]} : f32[2, 1]
+           %sum1 = reshape %sum : f32[2, 1, 1]
+           %sum2 = expand %sum1 : f32[2, 1, 4096]
+           %p = div %power, %sum2 : f32[2, 1, 4096]
+           %r = convert %p : f16[2, 1, 4096]
+           %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[2, 1, 64]
+           return %y
+         }",
+        // 16 blocks for each row, and one that adds up 66 numbers of each.
+        kernels: 2,
+        sectors: 101,
         ..PLAIN
     },
     Counted {

@@ -13,7 +13,7 @@ use tlc::{
 use tlc_ir::testgen::{GenOptions, random_case};
 
 use crate::child::simulated;
-use crate::recorded::{compiled, ten_warm_calls};
+use crate::recorded::{compiled, network, network_inputs, ten_warm_calls};
 
 #[test]
 fn tensors_on_a_device_have_the_values_of_those_of_the_host() {
@@ -27,6 +27,61 @@ fn a_state_that_is_given_away_stays_where_it_is() {
     };
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
     assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
+}
+
+/// Tensors that are elsewhere in each call cost a call of the driver for each launch that touches them; those that take turns nothing.
+#[test]
+fn what_moved_is_changed_in_the_graph() {
+    for (test, moved) in [("one", &["x"][..]), ("two", &["x", "b"])] {
+        let touched = touching(moved);
+        assert!((1..=3).contains(&touched), "{touched} launches");
+        let Some(calls) = ten_warm_calls(&format!("resident::children::moved_{test}")) else {
+            return;
+        };
+        let expected = [
+            ("cuGraphLaunch", 10),
+            ("cuStreamSynchronize", 10),
+            // The results are new tensors, for which the device is asked whether it has room.
+            ("cuMemGetInfo_v2", 10),
+            ("cuGraphExecKernelNodeSetParams_v2", 10 * touched as i64),
+        ];
+        assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
+    }
+    if let Some(calls) = ten_warm_calls("resident::children::in_turn") {
+        let expected = [
+            ("cuGraphLaunch", 30),
+            ("cuStreamSynchronize", 30),
+            ("cuMemGetInfo_v2", 30),
+        ];
+        assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
+    }
+    simulated("resident::children::taking_turns", &[]);
+}
+
+/// How many launches of the network have one of these inputs as an operand.
+fn touching(inputs: &[&str]) -> usize {
+    let host = tlc_ir::target::Cpu::modest(tlc_codegen::clif::emitter(true).into());
+    let gpu = tlc_ir::target::Gpu {
+        library_products: false,
+        ..tlc_ir::target::Gpu::any(tlc_codegen::cuda::emitter().into())
+    };
+    let options = tlc_passes::Options {
+        caller: tlc_ir::plan::DeviceId(1),
+        ..tlc_passes::Options::new(tlc_passes::devices::Devices::new(host, [gpu]))
+    };
+    let graph = network().finish().expect("a graph");
+    let plan = tlc_passes::compile(&graph, &options).expect("it compiles").planned.plan;
+    let slots: Vec<_> = plan
+        .inputs
+        .iter()
+        .filter(|i| inputs.contains(&&*i.name))
+        .filter_map(|i| i.slot)
+        .collect();
+    assert_eq!(slots.len(), inputs.len());
+    let launches = plan.steps.iter().flat_map(|s| s.launches());
+    launches
+        .filter(|l| l.args.iter().any(|a| slots.contains(&plan.root(*a))))
+        .count()
 }
 
 #[test]
@@ -155,6 +210,69 @@ mod children {
                 assert!((f - e).abs() <= 1e-3 * e.abs().max(1.0), "{f} for {e}");
             }
         }
+    }
+
+    /// Calls the network so often, with inputs of these names each at one of so many addresses. Returns what is allocated on the device
+    /// behind each call.
+    fn turns(times: usize, moved: &[&str], places: usize, every: impl Fn(usize) -> [usize; 3]) -> Vec<u64> {
+        let there = compiled(&network(), Device::cuda(0));
+        let here = compiled(&network(), Device::cpu());
+        let context = tlc_runtime::cuda::open(0).expect("a device");
+        let names = ["x", "a", "b"];
+        let hosts: Vec<Vec<HostTensor>> = (0..places).map(|k| network_inputs(30, k * 5)).collect();
+        let on_device: Vec<Vec<DeviceTensor>> = hosts
+            .iter()
+            .map(|all| all.iter().map(|t| Device::cuda(0).upload(t).expect("room")).collect())
+            .collect();
+        let mut live = Vec::new();
+        for call in 0..times {
+            let turn = every(call);
+            let which = |k: usize| if moved.contains(&names[k]) { turn[k] } else { 0 };
+            let given: Vec<Input<'_>> = (0..3).map(|k| Input::from(&on_device[which(k)][k])).collect();
+            let found = there.run_on_device(given).expect("it runs");
+            live.push(context.live_bytes());
+            // Copies to the host would be counted with the calls.
+            if times < 200 && call + 1 < times {
+                continue;
+            }
+            let given: Vec<HostTensor> = (0..3).map(|k| hosts[which(k)][k].clone()).collect();
+            let expected = crate::recorded::run(&here, &given).expect("it runs");
+            for (found, expected) in found.iter().zip(&expected) {
+                let found = found.to_host().expect("it is there");
+                let (found, expected) = (found.as_slice::<f32>(), expected.as_slice::<f32>());
+                for (f, e) in found.expect("f32").iter().zip(expected.expect("f32")) {
+                    assert!((f - e).abs() <= 1e-4 * e.abs().max(1.0), "{f} for {e} in call {call}");
+                }
+            }
+        }
+        live
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn moved_one() {
+        turns(crate::recorded::times(), &["x"], 14, |call| [call; 3]);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn moved_two() {
+        turns(crate::recorded::times(), &["x", "b"], 14, |call| [call; 3]);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn in_turn() {
+        turns(crate::recorded::times() * 3, &["x", "b"], 3, |call| [call % 3; 3]);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn taking_turns() {
+        // Each input at one of three addresses, in an order of its own.
+        let turn = |call: usize| [call % 3, call / 2 % 3, call * call % 7 % 3];
+        let live = turns(200, &["x", "a", "b"], 3, turn);
+        assert!(live[10..].iter().all(|n| *n == live[10]), "{live:?}");
     }
 
     #[test]

@@ -14,7 +14,7 @@
 //! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
 //! | `Register` scratch, what loops carry | local variables of the thread |
 //! | `Cache`, `Thread` scratch | local arrays of the thread |
-//! | `Shared` scratch | `__shared__` arrays |
+//! | `Shared` scratch | `__shared__` arrays; where they are more than a kernel can declare, parts of one that the launch sizes |
 //! | `Barrier` | `__syncthreads()`; never inside a thread loop or where only some threads come |
 //! | `Unroll`, `Lanes` loops | copied out, by the lowered form ([`crate::flat`]) that the text is written from |
 //!
@@ -39,8 +39,8 @@ mod write;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
-use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope};
-use tlc_ir::target::{Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, SHARED_ALIGNMENT, Scope};
+use tlc_ir::target::{Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES};
 
 use index::Width;
 use scalar::memory_type;
@@ -54,6 +54,9 @@ pub use table::emitter;
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
 pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
+
+/// Name of the memory that a block shares, where its size is the launch's to say. No other name begins like this.
+const SHARED: &str = "block_shared";
 
 /// What the text is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,8 +87,10 @@ pub struct CudaKernel {
     pub grid: IndexExpr,
     /// Threads of a block.
     pub block: u32,
-    /// Bytes of static shared memory.
+    /// Bytes of shared memory, of both kinds.
     pub shared_bytes: u32,
+    /// Bytes of them that a launch must ask for, and the driver before it: all of them, or none.
+    pub dynamic_shared_bytes: u32,
 }
 
 /// Why a kernel has no CUDA form.
@@ -173,14 +178,15 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     if !is_identifier(name) {
         return Err(CudaError::Name(name.into()));
     }
-    check_arch(&options.arch)?;
+    capability(&options.arch)?;
     let Grid {
         blocks,
         threads,
         shared_bytes,
     } = kernel.grid().ok_or(CudaError::NoBlockLoop)?;
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
-    limit("bytes of shared memory", shared_bytes, STATIC_SHARED_BYTES)?;
+    limit("bytes of shared memory", shared_bytes, MOST_OPT_IN_SHARED_BYTES)?;
+    let dynamic = shared_bytes > STATIC_SHARED_BYTES;
 
     let kernel = &*with_fragments_placed(kernel);
     let flat = flatten(kernel)?;
@@ -192,7 +198,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     source.push_str(&signature(kernel, name, threads, options));
     source.push_str(" {\n");
     source.push_str(&symbols(kernel, &code));
-    source.push_str(&scratch(kernel)?);
+    source.push_str(&scratch(kernel, dynamic)?);
     source.push_str(&code.text);
     source.push_str("}\n");
     Ok(CudaKernel {
@@ -201,6 +207,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         grid: blocks,
         block: threads as u32,
         shared_bytes: shared_bytes as u32,
+        dynamic_shared_bytes: if dynamic { shared_bytes as u32 } else { 0 },
     })
 }
 
@@ -265,16 +272,18 @@ fn is_identifier(name: &str) -> bool {
     !name.is_empty() && name.chars().all(word) && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
+/// The compute capability, major and minor, of an architecture: `sm_NN`, `sm_NNa` or `sm_NNf` with a number of at least 80.
+///
 /// # Errors
-/// If the architecture is not `sm_NN`, `sm_NNa` or `sm_NNf` with a number of at least 80.
-fn check_arch(arch: &str) -> Result<(), CudaError> {
+/// If it is none of these.
+pub fn capability(arch: &str) -> Result<(i32, i32), CudaError> {
     let number = arch
         .strip_prefix("sm_")
         .map(|n| n.strip_suffix(['a', 'f']).unwrap_or(n))
         .filter(|n| n.chars().all(|c| c.is_ascii_digit()))
-        .and_then(|n| n.parse::<u32>().ok());
+        .and_then(|n| n.parse::<i32>().ok());
     match number {
-        Some(80..=999) => Ok(()),
+        Some(n @ 80..=999) => Ok((n / 10, n % 10)),
         _ => Err(CudaError::Arch(arch.into())),
     }
 }
@@ -368,13 +377,27 @@ fn symbols(kernel: &Kernel, code: &write::Code) -> String {
     out
 }
 
-fn scratch(kernel: &Kernel) -> Result<String, CudaError> {
+/// Scratch memory. `dynamic` says whether what a block shares has the size that the launch says: its parts then are where
+/// [`Kernel::grid`] counts them.
+fn scratch(kernel: &Kernel, dynamic: bool) -> Result<String, CudaError> {
     let mut out = String::new();
+    if dynamic {
+        out.push_str(&format!(
+            "    extern __shared__ __align__({GPU_ACCESS_BYTES}) unsigned char {SHARED}[];\n"
+        ));
+    }
+    let mut at = 0;
     for (i, s) in kernel.scratch.iter().enumerate() {
         let t = memory_type(s.dtype);
         let name = write::memory_name(kernel, Memory::Scratch(i as u32));
         let len = scratch_len(kernel, i)?;
         let line = match s.scope {
+            Scope::Shared if dynamic => {
+                let from = at;
+                let bytes = s.len.interval(kernel).hi.max(0) * s.dtype.bytes() as i64;
+                at += (bytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+                format!("    {t}* const {name} = ({t}*)({SHARED} + {from});\n")
+            }
             Scope::Shared => format!("    __shared__ __align__({GPU_ACCESS_BYTES}) {t} {name}[{len}];\n"),
             // Their elements are values.
             Scope::Register => continue,

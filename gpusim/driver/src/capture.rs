@@ -29,6 +29,8 @@ pub(crate) struct Capture {
     /// The stream that it began in.
     pub(crate) origin: u64,
     pub(crate) nodes: Vec<Node>,
+    /// The handles that were asked for last.
+    pub(crate) asked: Vec<u64>,
     /// Whether something was done that cannot be captured.
     pub(crate) is_invalid: bool,
 }

@@ -51,6 +51,7 @@ signatures!(A B C);
 signatures!(A B C D);
 signatures!(A B C D E);
 signatures!(A B C D E F);
+signatures!(A B C D E F G);
 signatures!(A B C D E F G H I J K);
 
 fn kinds<F: Signature>(_: F) -> Vec<Kind> {
@@ -104,6 +105,7 @@ fn every_entry_point_has_the_signature_of_the_real_one() {
     same!(cuStreamBeginCapture_v2, _, _);
     same!(cuStreamEndCapture, _, _);
     same!(cuStreamIsCapturing, _, _);
+    same!(cuStreamGetCaptureInfo_v3, _, _, _, _, _, _, _);
     same!(cuGraphInstantiateWithFlags, _, _, _);
     same!(cuGraphLaunch, _, _);
     same!(cuGraphExecDestroy, _);

@@ -10,6 +10,9 @@ use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 use tlc_record::keep;
 
+/// Elements that one matrix instruction for 16-bit operands adds up.
+const KEYS_OF_AN_INSTRUCTION: i64 = 16;
+
 fn number(x: &Tensor, d: &Dim) -> Outcome<Tensor> {
     x.graph()
         .dim_value(d, DType::I64)
@@ -136,10 +139,11 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         return unsupported("heads of symbolic or no size; expected a number");
     };
     let scale = c.maybe_float("scale")?.unwrap_or(1.0 / (size as f64).sqrt());
-    let wide = dtype.accumulator();
-    let keys = shared(&k, &q.dim(1))?.cast(wide);
-    let values = shared(&v, &q.dim(1))?.cast(wide);
-    let raw = (q.cast(wide) * scale).matmul(&keys.swap_axes(2, 3));
+    let keys = shared(&k, &q.dim(1))?;
+    let values = shared(&v, &q.dim(1))?;
+    // Scores and softmax are as wide as what products are added up in, at least as wide as `softmax_precision` says but for f64. Products
+    // have their operands as they are: those of 16 bits are exact in f32, and matrix instructions take them.
+    let raw = q.matmul_as(&keys.swap_axes(2, 3), dtype.accumulator()) * scale;
     let cap = c.float("softcap", 0.0)?;
     let capped = match cap > 0.0 {
         true => cap * (&raw / cap).tanh(),
@@ -161,7 +165,13 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     let powers = (&scores - highest).exp();
     let total = powers.sum(keep(-1));
     let shares = &powers / total.eq(0.0).select(1.0, &total);
-    let y = shares.matmul(&values).cast(dtype);
+    // The operator's function rounds the softmax before it multiplies, which matrix instructions need. A single query, or fewer keys than
+    // one of them takes, gain nothing by it.
+    let few = |axis: i64, less: i64| shares.dim(axis).as_const().is_some_and(|n| n < less);
+    let y = match few(-2, 2) || few(-1, KEYS_OF_AN_INSTRUCTION) {
+        true => shares.matmul_as(&values, dtype),
+        false => shares.cast(dtype).matmul_as(&values, dtype),
+    };
     let y = match flat {
         true => {
             let width = y.dim(1) * y.dim(3);

@@ -1,7 +1,8 @@
 //! Attention on a GPU: a contraction, operations along its rows that end in a softmax, and a contraction over those rows, as one cluster.
 //!
 //! It is found by structure: weights `exp(x - max x) / sum exp(x - max x)` along the last axis, where `x` is computed element by element
-//! from the first contraction (scales, masks, caps) and whatever else is read at the same place. Blocks of rows then go along the columns
+//! from the first contraction (scales, masks, caps) and whatever else is read at the same place. A maximum of minus infinity may be
+//! replaced by 0, and a sum of 0 by 1, so that rows of hidden keys are zero. Blocks of rows then go along the columns
 //! a tile at a time, with the maximum and the sum of what they have seen (Milakov and Gimelshein, arXiv:1805.02867), and the matrix of
 //! scores is in no memory (Dao et al., arXiv:2205.14135).
 //!
@@ -52,6 +53,12 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
                     AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
                     AttentionForm::Threads | AttentionForm::Row(_) => None,
                 },
+                parts: match &form.form {
+                    AttentionForm::Row(row) if row.parts > 1 => {
+                        Some([row.parts, rows_of(graph, found.scores), gpu.multiprocessors])
+                    }
+                    _ => None,
+                },
             };
             found.merge(placement, clusters, users, form)?;
             Ok(reason)
@@ -66,6 +73,12 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
             });
         }
     }
+}
+
+/// How many rows scores have at most.
+fn rows_of(graph: &Graph, scores: NodeId) -> i64 {
+    let shape = &graph.ty(scores).shape;
+    IndexExpr::product(&shape[..shape.len() - 1]).interval(graph).hi
 }
 
 /// Whether a cluster can be part of an attention: a library's product as well, for it would write the scores.
@@ -103,6 +116,8 @@ struct Found {
     side: usize,
     /// The second contraction.
     result: NodeId,
+    /// Whether rows of hidden keys are zero.
+    guarded: bool,
     /// All of these and what is between them.
     between: FxHashSet<NodeId>,
 }
@@ -137,17 +152,18 @@ impl Found {
             _ => false,
         };
         // Divided by the sum, or multiplied by what one divided by it is.
-        let (powers, sum) = match (operands(divided, ScalarOp::Div), operands(divided, ScalarOp::Mul)) {
-            (Some(of), _) => (of[0], row_value(graph, of[1], false, &mut between)?),
+        let (powers, (sum, of_nothing)) = match (operands(divided, ScalarOp::Div), operands(divided, ScalarOp::Mul)) {
+            (Some(of), _) => (of[0], row_value(graph, of[1], false, NO_SUM, &mut between)?),
             (_, Some(of)) => (0..2).find_map(|k| {
-                let sum = row_value(graph, of[1 - k], true, &mut between)?;
+                let sum = row_value(graph, of[1 - k], true, NO_SUM, &mut between)?;
                 Some((of[k], sum))
             })?,
             _ => return None,
         };
         let shifted = operands(powers, ScalarOp::Exp)?[0];
         let of_shift = operands(shifted, ScalarOp::Sub)?;
-        let (masked, most) = (of_shift[0], row_value(graph, of_shift[1], false, &mut between)?);
+        let masked = of_shift[0];
+        let (most, of_hidden) = row_value(graph, of_shift[1], false, NO_MAXIMUM, &mut between)?;
         if !reduced(sum, powers, Monoid::Add) || !reduced(most, masked, Monoid::Max) {
             return None;
         }
@@ -160,6 +176,8 @@ impl Found {
             weights,
             side,
             result,
+            // One without the other leaves zero by zero, or infinity less infinity: NaN, as without them.
+            guarded: of_nothing && of_hidden,
             between,
         })
     }
@@ -225,6 +243,7 @@ impl Found {
             row_axis,
             features,
             rows,
+            guarded: self.guarded,
             form,
         };
         let most = row_axis.map_or(1, |axis| shape[axis].interval(graph).hi);
@@ -236,7 +255,11 @@ impl Found {
             } else {
                 dtype
             };
-            let form = SingleRow::new(stored, features, gpu.shared_bytes).ok_or(AttentionRefusal::Features)?;
+            let limits = [gpu.shared_bytes, gpu.opt_in_shared_bytes];
+            let form = limits.iter().find_map(|most| SingleRow::new(stored, features, *most));
+            let form = form.ok_or(AttentionRefusal::Features)?;
+            let keys = shape[shape.len() - 1].interval(graph).hi;
+            let form = form.in_parts(rows_of(graph, self.scores), keys, gpu.multiprocessors);
             return Ok(found(None, 1, AttentionForm::Row(form)));
         }
         let fewest = if multiplied.is_some() { 2 } else { ROWS[ROWS.len() - 1] };
@@ -244,8 +267,8 @@ impl Found {
             return Err(AttentionRefusal::FewRows { rows: most });
         }
         let wanted = |rows: &&i64| **rows == ROWS[ROWS.len() - 1] || **rows <= most;
-        let of_rows = |bytes: &dyn Fn(i64) -> i64| {
-            let fits = |rows: &i64| bytes(*rows) <= gpu.shared_bytes;
+        let of_rows = |bytes: &dyn Fn(i64) -> i64, most: i64| {
+            let fits = |rows: &i64| bytes(*rows) <= most;
             ROWS.iter().filter(wanted).copied().find(fits)
         };
         let native = |m: &Matrices| {
@@ -259,16 +282,25 @@ impl Found {
                 })
         };
         // More rows share what is read; more keys at a time are less to be combined.
-        let by_warps = multiplied.and_then(|(dtype, precision)| {
+        let in_warps = |most: i64| {
+            let (dtype, precision) = multiplied?;
             let forms = [1, 2].map(|times| Matrices::new(dtype, precision, times * Attention::KEYS, features));
             let made = forms
                 .into_iter()
                 .filter(native)
-                .filter_map(|m| Some((of_rows(&|rows| m.shared_bytes(rows))?, m)));
+                .filter_map(|m| Some((of_rows(&|rows| m.shared_bytes(rows), most)?, m)));
             // Of those with as many rows the last, which has more keys.
             let best = made.max_by_key(|(rows, _)| *rows);
             best.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
-        });
+        };
+        // Keys and values are read once for the rows of a block: where more of them fit if the driver is asked, it is.
+        let asked = |form: &dyn Fn(i64) -> Option<(i64, AttentionForm)>| {
+            let usual = form(gpu.shared_bytes);
+            let more = form(gpu.opt_in_shared_bytes);
+            let rows = |f: &Option<(i64, AttentionForm)>| f.as_ref().map_or(0, |f| f.0);
+            if rows(&more) > rows(&usual) { more } else { usual }
+        };
+        let by_warps = asked(&in_warps);
         if by_warps.is_none() && rounded {
             return Err(AttentionRefusal::Dtype);
         }
@@ -277,7 +309,7 @@ impl Found {
         }
         let by_threads = || {
             let bytes = |rows| Attention::shared_elements(rows, features) * dtype.bytes() as i64;
-            Some((of_rows(&bytes)?, AttentionForm::Threads))
+            asked(&|most| Some((of_rows(&bytes, most)?, AttentionForm::Threads)))
         };
         let (rows, form) = by_warps.or_else(by_threads).ok_or(AttentionRefusal::Features)?;
         Ok(found(row_axis, rows, form))
@@ -340,15 +372,26 @@ fn by_matrices(operands: &[DType], softmax: DType, precision: Precision) -> Opti
     found.filter(|_| softmax == DType::F32)
 }
 
-/// The value of each row that a value repeats along its last axis, or, if `inverse`, of which it repeats what one divided by it is. What
-/// lies between is added to `between`.
-fn row_value(graph: &Graph, mut at: NodeId, inverse: bool, between: &mut FxHashSet<NodeId>) -> Option<NodeId> {
+/// A value that is replaced where a row has nothing to weigh, and by what.
+type Guard = [f64; 2];
+const NO_MAXIMUM: Guard = [f64::NEG_INFINITY, 0.0];
+const NO_SUM: Guard = [0.0, 1.0];
+
+/// The value of each row that a value repeats along its last axis, or, if `inverse`, of which it repeats what one divided by it is; and
+/// whether it is guarded so. What lies between is added to `between`.
+fn row_value(
+    graph: &Graph,
+    mut at: NodeId,
+    inverse: bool,
+    guard: Guard,
+    between: &mut FxHashSet<NodeId>,
+) -> Option<(NodeId, bool)> {
     let mut vars = Variables::new(graph);
     let shape: &Shape = &graph.ty(at).shape;
     let mut index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
     let row: Index = index[..index.len().checked_sub(1)?].into();
     let mut passed = Vec::new();
-    let mut inverted = false;
+    let (mut inverted, mut guarded) = (false, false);
     loop {
         let node = graph.node(at);
         match &node.kind {
@@ -358,10 +401,15 @@ fn row_value(graph: &Graph, mut at: NodeId, inverse: bool, between: &mut FxHashS
                 index = view_index(view, from, &node.ty.shape, &index, &vars).index;
                 at = node.operands[0];
             }
-            NodeKind::Map(ScalarOp::Div) if inverse && !inverted && is_one(graph, node.operands[0]) => {
+            NodeKind::Map(ScalarOp::Div) if inverse && !inverted && is_everywhere(graph, node.operands[0], 1.0) => {
                 inverted = true;
                 passed.push(at);
                 at = node.operands[1];
+            }
+            NodeKind::Map(ScalarOp::Select) if !guarded && is_guard(graph, &node.operands, guard) => {
+                guarded = true;
+                passed.extend([at, node.operands[0]]);
+                at = node.operands[2];
             }
             _ => break,
         }
@@ -376,17 +424,30 @@ fn row_value(graph: &Graph, mut at: NodeId, inverse: bool, between: &mut FxHashS
     }
     between.extend(passed);
     between.insert(at);
-    Some(at)
+    Some((at, guarded))
 }
 
-/// Whether a value is one everywhere.
-fn is_one(graph: &Graph, mut at: NodeId) -> bool {
+/// Whether a choice is between a value and what replaces it.
+fn is_guard(graph: &Graph, operands: &[NodeId], [of, by]: Guard) -> bool {
+    let &[condition, replaced, value] = operands else {
+        return false;
+    };
+    let NodeKind::Map(ScalarOp::Eq) = &graph.node(condition).kind else {
+        return false;
+    };
+    let compared = &graph.node(condition).operands;
+    let same = (0..2).any(|k| compared[k] == value && is_everywhere(graph, compared[1 - k], of));
+    same && is_everywhere(graph, replaced, by)
+}
+
+/// Whether a value is that number everywhere.
+fn is_everywhere(graph: &Graph, mut at: NodeId, number: f64) -> bool {
     while let NodeKind::View(view) = &graph.node(at).kind
         && moves_only(view)
     {
         at = graph.node(at).operands[0];
     }
-    matches!(&graph.node(at).kind, NodeKind::Const(value) if value.as_f64() == 1.0)
+    matches!(&graph.node(at).kind, NodeKind::Const(value) if value.as_f64() == number)
 }
 
 /// The one contraction that a value is computed from element by element. What lies between is added to `between`.

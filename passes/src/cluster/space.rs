@@ -271,8 +271,7 @@ impl Clusterer<'_> {
             return Some(FusionReason::FewRows { rows, row });
         }
         // What stays close must hold the row in f32.
-        (row.saturating_mul(4) > self.placement.target(roots[0]).resident_bytes())
-            .then_some(FusionReason::LongRows { row })
+        (row.saturating_mul(4) > self.placement.target(roots[0]).row_bytes()).then_some(FusionReason::LongRows { row })
     }
 
     /// How many elements of values in memory a kernel of these roots reads, if each is read once, and of each value no more than `most`.

@@ -12,15 +12,17 @@
 //! ```
 //!
 //! Where matrix instructions take the operands, warps multiply both tiles: see [`warps`]. Of a single row the threads share the keys:
-//! see [`row`].
+//! see [`row`]; blocks may share them too: see [`parts`].
 //!
 //! A row's weights are divided by the sum so far, and its result so far is scaled by what that sum has grown by, so that it is
 //! an average of values all along: nothing overflows that would not overflow behind a whole softmax. Rows that have seen no key but
-//! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax.
+//! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax, or zero where
+//! the graph says so.
 //!
 //! One thing differs from a whole softmax: a weight that is zero in the end, but of which no single tile made it zero, is that of a finite
 //! number until then, so that an infinite value under it gives an infinity, and not NaN, which zero times infinity is.
 
+mod parts;
 mod row;
 mod warps;
 
@@ -42,20 +44,45 @@ const TILE: usize = 1;
 const THREAD: usize = 2;
 const LOOP: usize = 3;
 
+/// What a nest computes of an attention.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// All of it.
+    Whole,
+    /// What a part of the keys has.
+    Part,
+    /// The result of all parts.
+    Join,
+}
+
 /// Lowers an attention.
-pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bool]) -> Nest {
+pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bool]) -> Vec<Nest> {
+    let stages: &[Stage] = match &form.form {
+        AttentionForm::Row(row) if row.parts > 1 => &[Stage::Part, Stage::Join],
+        _ => &[Stage::Whole],
+    };
+    stages
+        .iter()
+        .map(|s| lower_stage(graph, cluster, form, is_root, *s))
+        .collect()
+}
+
+fn lower_stage(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bool], stage: Stage) -> Nest {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     lo.levels = (0..=LOOP).map(|_| Level::default()).collect();
     // Loops over keys may be empty, and what they read lies outside then.
     lo.may_not_run = true;
-    let mut blocks = Blocks::new(lo, form);
+    let mut blocks = Blocks::new(lo, form, stage);
     match &form.form {
         AttentionForm::Threads => {
             blocks.begin();
             blocks.tiles();
             blocks.end();
         }
-        AttentionForm::Row(row) => blocks.row(row),
+        AttentionForm::Row(row) => match stage {
+            Stage::Join => blocks.join_parts(row),
+            Stage::Whole | Stage::Part => blocks.row(row, stage),
+        },
         AttentionForm::Warps(matrices) => {
             blocks.begin_by_warps(matrices);
             blocks.tiles_by_warps(matrices);
@@ -104,6 +131,10 @@ struct Blocks<'a> {
     rows: IndexExpr,
     keys: IndexExpr,
     tile: VarId,
+    /// The first tile of the block.
+    first_tile: IndexExpr,
+    /// Rows of the scores, where each is a block's.
+    row_count: IndexExpr,
 }
 
 /// An expression that is a constant.
@@ -117,7 +148,7 @@ fn around(var: VarId, bind: Bind, body: Vec<Stmt>) -> Stmt {
 }
 
 impl<'a> Blocks<'a> {
-    fn new(mut lo: Lowerer<'a>, form: &'a Attention) -> Blocks<'a> {
+    fn new(mut lo: Lowerer<'a>, form: &'a Attention, stage: Stage) -> Blocks<'a> {
         let graph = lo.graph;
         let dtype = graph.ty(form.masked).dtype;
         let shape: Shape = graph.ty(form.scores).shape.clone();
@@ -126,10 +157,16 @@ impl<'a> Blocks<'a> {
         let row_blocks = rows.ceil_div(form.rows);
         let outer = (0..shape.len() - 1).filter(|a| Some(*a) != form.row_axis);
         let outer: Vec<usize> = outer.collect();
-        let all = IndexExpr::product(outer.iter().map(|&a| &shape[a])) * row_blocks.clone();
-        let block = lo.new_var(all, BLOCK);
-        // Blocks of rows are innermost: neighbours read the same keys.
+        let parts = match (&form.form, stage) {
+            (AttentionForm::Row(row), Stage::Part) => row.parts,
+            _ => 1,
+        };
+        let row_count = IndexExpr::product(outer.iter().map(|&a| &shape[a])) * row_blocks.clone();
+        let block = lo.new_var(row_count.clone() * constant(parts), BLOCK);
         let mut rest: IndexExpr = block.into();
+        let part = IndexExpr::modulo(&rest, &constant(parts)).simplify(&lo);
+        rest = IndexExpr::floor_div(&rest, &constant(parts)).simplify(&lo);
+        // Blocks of rows are innermost: neighbours read the same keys.
         let mut entry: Index = SmallVec::from_elem(IndexExpr::ZERO, shape.len());
         let first_row = IndexExpr::modulo(&rest, &row_blocks).simplify(&lo) * constant(form.rows);
         rest = IndexExpr::floor_div(&rest, &row_blocks).simplify(&lo);
@@ -140,7 +177,9 @@ impl<'a> Blocks<'a> {
             };
             rest = IndexExpr::floor_div(&rest, &shape[axis]).simplify(&lo);
         }
-        let tile = lo.new_var(keys.ceil_div(form.keys()), TILE);
+        let tiles = keys.ceil_div(form.keys()).ceil_div(parts);
+        let tile = lo.new_var(tiles.clone(), TILE);
+        let first_tile = (part * tiles).simplify(&lo);
         let (strides, held) = match &form.form {
             AttentionForm::Warps(matrices) => (matrices.strides(), matrices.dtype),
             AttentionForm::Row(row) => (row::strides(row, form.features), row.dtype),
@@ -151,6 +190,38 @@ impl<'a> Blocks<'a> {
         };
         let [query, key, value, score, weight] = strides;
         let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
+        if stage == Stage::Join {
+            let [results, most, sum] = [(); 3].map(|()| new(dtype, 1, Scope::Thread));
+            let memories = Memories {
+                results,
+                most,
+                sum,
+                // Of keys and of scores there are none.
+                queries: results,
+                tile: results,
+                weights: results,
+                rounded: results,
+                scale: results,
+                scores: results,
+                lane: results,
+            };
+            return Blocks {
+                lo,
+                form,
+                dtype,
+                held,
+                memories,
+                strides,
+                block,
+                entry,
+                first_row,
+                rows,
+                keys,
+                tile,
+                first_tile,
+                row_count,
+            };
+        }
         let warp_rows = match &form.form {
             AttentionForm::Row(_) => 1,
             _ => form.rows / Self::warps(form),
@@ -213,6 +284,8 @@ impl<'a> Blocks<'a> {
             rows,
             keys,
             tile,
+            first_tile,
+            row_count,
         }
     }
 
@@ -726,7 +799,12 @@ impl<'a> Blocks<'a> {
     /// What a row is scaled by in the end, whose sum is there: one, or not a number where no key was seen. Of no keys at all the sum is zero.
     fn whole(&mut self, row: IndexExpr, level: usize) -> ValueId {
         let all = self.load(self.memories.sum, row, level);
-        let whole = self.map(ScalarOp::Div, &[all, all], level);
+        let mut whole = self.map(ScalarOp::Div, &[all, all], level);
+        if self.form.guarded {
+            let (zero, one) = (self.number(0.0), self.number(1.0));
+            let unseen = self.map(ScalarOp::Eq, &[all, zero], level);
+            whole = self.map(ScalarOp::Select, &[unseen, one, whole], level);
+        }
         if self.keys.interval(&self.lo).lo >= 1 {
             return whole;
         }

@@ -51,13 +51,22 @@ pub enum Form {
     Tiles,
 }
 
+/// What a parameter of a nest holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Arg {
+    /// The value of a node.
+    Value(NodeId),
+    /// What a nest of a cluster leaves for those behind it, by its number among these.
+    Temporary(u32),
+}
+
 /// A naive loop nest.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Nest {
     /// The kernel; its symbols are the graph's.
     pub kernel: Kernel,
-    /// The node whose value each parameter holds.
-    pub args: Vec<NodeId>,
+    /// What each parameter holds.
+    pub args: Vec<Arg>,
     /// Loops over parallel axes, outermost first.
     pub parallel: Vec<VarId>,
     /// How it was built.
@@ -85,7 +94,7 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool], precision: Prec
             }
             vec![nest]
         }
-        ClusterKind::Attention(form) => vec![attention::lower(graph, cluster, form, is_root)],
+        ClusterKind::Attention(form) => attention::lower(graph, cluster, form, is_root),
         ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
@@ -115,7 +124,7 @@ struct Lowerer<'a> {
     /// Roots that this kernel computes itself, ascending.
     own: &'a [NodeId],
     kernel: Kernel,
-    args: Vec<NodeId>,
+    args: Vec<Arg>,
     param_of: FxHashMap<NodeId, u32>,
     levels: Vec<Level>,
     var_level: Vec<usize>,
@@ -217,10 +226,17 @@ impl<'a> Lowerer<'a> {
             len: ty.elements(),
             access,
         });
-        self.args.push(node);
+        self.args.push(Arg::Value(node));
         let p = self.args.len() as u32 - 1;
         self.param_of.insert(node, p);
         p
+    }
+
+    /// A parameter for what a nest leaves for others, once in a nest.
+    fn temporary(&mut self, number: u32, dtype: DType, len: IndexExpr, access: Access) -> u32 {
+        self.kernel.params.push(Param { dtype, len, access });
+        self.args.push(Arg::Temporary(number));
+        self.args.len() as u32 - 1
     }
 
     fn push(&mut self, level: usize, stmt: Stmt) {

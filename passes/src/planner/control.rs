@@ -37,7 +37,7 @@ impl Planner<'_> {
         slots.into_iter().zip(types).enumerate().map(fill).collect()
     }
 
-    fn temporary(&mut self, name: String, dtype: DType, len: IndexExpr, device: DeviceId) -> SlotId {
+    pub(super) fn temporary(&mut self, name: String, dtype: DType, len: IndexExpr, device: DeviceId) -> SlotId {
         self.push_slot(None, name, (dtype, len), Storage::Arena, device)
     }
 

@@ -53,15 +53,29 @@ const MANY_ROWS: i64 = 64;
 /// Schedules a nest for a GPU.
 pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
     let keeping = scheduled(nest, gpu, true);
-    match room_for(&keeping.0, gpu) {
+    match gpu_room(shared_limit(nest, gpu), shared_of(&keeping.0)) {
         Ok(()) => keeping,
         Err(_) => scheduled(nest, gpu, false),
     }
 }
 
+/// Bytes that a block of a nest may share. For rows and tiles as they were lowered it is worth to ask the driver for more than a block may
+/// have otherwise: what they keep there would be read again.
+fn shared_limit(nest: &Nest, gpu: &Target) -> i64 {
+    match nest.form {
+        Form::Rows | Form::Tiles => gpu.opt_in_shared_bytes.max(gpu.shared_bytes),
+        Form::Elementwise | Form::Columns | Form::Serial => gpu.shared_bytes,
+    }
+}
+
+/// Bytes that a block of a kernel shares.
+fn shared_of(kernel: &Kernel) -> i64 {
+    kernel.grid().map_or(0, |grid| grid.shared_bytes)
+}
+
 /// Whether a block of a kernel that runs over blocks has the shared memory that it asks for.
 pub(super) fn room_for(kernel: &Kernel, gpu: &Target) -> Result<(), DirectiveRefusal> {
-    kernel.grid().map_or(Ok(()), |grid| gpu_room(gpu, grid.shared_bytes))
+    gpu_room(gpu.shared_bytes, shared_of(kernel))
 }
 
 /// As [`schedule`]; `keeps` says whether what phases of a row share may be kept.
@@ -69,13 +83,14 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let mut kernel = nest.kernel.clone();
     let mut made = Schedule::default();
     let short = nest.form == Form::Rows && short_rows(nest);
+    let limit = shared_limit(nest, gpu);
     let mut kept_bytes = 0;
     if keeps && keeps_rows(nest) {
         let fits = |kernel: &Kernel, row_bytes: i64| match (nest.form, short) {
             // A thread keeps a short row to itself.
             (Form::Rows, true) => Ok(()),
-            (Form::Columns, _) => gpu_room(gpu, columns_shared(nest, kernel, row_bytes, gpu)),
-            _ => gpu_room(gpu, rows_shared(nest, kernel, row_bytes)),
+            (Form::Columns, _) => gpu_room(limit, columns_shared(nest, kernel, row_bytes, gpu)),
+            _ => gpu_room(limit, rows_shared(nest, kernel, row_bytes, gpu)),
         };
         let room = Room {
             // A block's row is read once from global memory.
@@ -85,7 +100,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         kept_bytes = keep_rows(&mut kernel, &mut made, &nest.parallel, &room);
     }
     made.flops = flops::flops(&kernel);
-    let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| {
+    let within = |limit: i64, f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| {
         let mut g = Gpu {
             kernel: kernel.clone(),
             schedule: made.clone(),
@@ -93,24 +108,26 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         };
         f(&mut g)?;
         // Tiles of sizes that symbols decide may be larger than they look.
-        room_for(&g.kernel, gpu)?;
+        gpu_room(limit, shared_of(&g.kernel))?;
         Ok((g.kernel, g.schedule))
     };
+    let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| within(limit, f);
+    let product = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| within(gpu.shared_bytes, f);
     let parallel = &nest.parallel[..];
     let mut too_short = None;
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {
         let rows = (0..parallel.len().saturating_sub(1)).rev();
         for row in rows {
-            let exactly = attempt(&|g| g.tensor_products(parallel, row, Precision::Exact, gpu));
+            let exactly = product(&|g| g.tensor_products(parallel, row, Precision::Exact, gpu));
             let done = match nest.precision {
                 Precision::Exact => exactly,
-                less => exactly.or_else(|_| attempt(&|g| g.tensor_products(parallel, row, less, gpu))),
+                less => exactly.or_else(|_| product(&|g| g.tensor_products(parallel, row, less, gpu))),
             };
             let refusal = match done {
                 Ok(done) => return done,
                 Err(refusal) => refusal,
             };
-            if let Ok((kernel, mut tiled)) = attempt(&|g| g.products(parallel, row, gpu)) {
+            if let Ok((kernel, mut tiled)) = product(&|g| g.products(parallel, row, gpu)) {
                 note_refusal(&mut tiled, parallel[row], refusal);
                 return (kernel, tiled);
             }
@@ -129,7 +146,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
         Form::Rows => pieces(&kernel)
             .chain([1])
-            .map(|lanes| attempt(&|g| g.rows(parallel, lanes)))
+            .map(|lanes| attempt(&|g| g.rows(parallel, lanes, row_threads(kept_bytes, gpu))))
             .find_map(Result::ok)
             .ok_or(DirectiveRefusal::Factor(1)),
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
@@ -173,8 +190,7 @@ fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
 }
 
 /// Whether a block may share so many bytes.
-fn gpu_room(gpu: &Target, bytes: i64) -> Result<(), DirectiveRefusal> {
-    let most = gpu.shared_bytes;
+fn gpu_room(most: i64, bytes: i64) -> Result<(), DirectiveRefusal> {
     match bytes <= most {
         true => Ok(()),
         false => Err(DirectiveRefusal::SharedBytes { bytes, most }),
@@ -187,9 +203,19 @@ fn shared(scratch: &Scratch, elements: i64) -> i64 {
     bytes.saturating_add(SHARED_ALIGNMENT)
 }
 
+/// The most threads of a block with a row of which so many bytes are kept. Where a multiprocessor has room for few such blocks, each
+/// has more threads, so that as many bytes are on their way.
+fn row_threads(row_bytes: i64, gpu: &Target) -> i64 {
+    match row_bytes > gpu.shared_bytes {
+        true => MAX_BLOCK_THREADS,
+        false => THREADS,
+    }
+}
+
 /// Bytes that a block with a row shares: so many of the row, and accumulators, one for each thread.
-fn rows_shared(nest: &Nest, kernel: &Kernel, row_bytes: i64) -> i64 {
-    let accumulators = nest.kernel.scratch.iter().map(|s| shared(s, THREADS));
+fn rows_shared(nest: &Nest, kernel: &Kernel, row_bytes: i64, gpu: &Target) -> i64 {
+    let threads = row_threads(row_bytes, gpu);
+    let accumulators = nest.kernel.scratch.iter().map(|s| shared(s, threads));
     let kept = kernel.scratch.len() - nest.kernel.scratch.len() + 1;
     accumulators.fold(
         row_bytes.saturating_add(kept as i64 * SHARED_ALIGNMENT),
@@ -491,8 +517,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// A block per row, of which a thread takes so many neighbouring elements at a time.
-    fn rows(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
+    /// A block per row, with so many threads at most, each of which takes so many neighbouring elements at a time.
+    fn rows(&mut self, parallel: &[VarId], lanes: i64, most_threads: i64) -> Result<(), DirectiveRefusal> {
         let row = self.one_loop(parallel)?;
         self.bind(row, Bind::Block)?;
         let mut nests = Vec::new();
@@ -537,7 +563,7 @@ impl Gpu {
             .map(|n| self.kernel.extents[n.1.0 as usize].interval(&self.kernel).hi)
             .max()
             .unwrap_or(1);
-        let threads = (longest.clamp(1, THREADS) as u64).next_power_of_two().max(32) as i64;
+        let threads = (longest.clamp(1, most_threads) as u64).next_power_of_two().max(32) as i64;
         self.share_cache()?;
         self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {

@@ -192,6 +192,13 @@ impl Tensor {
         op("matmul", &[self, other], || self.matmul_step(other, None))
     }
 
+    /// As [`Tensor::matmul`], but what was added up (in f32 for f16 and bf16, whose products are exact there) is converted to `dtype`.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn matmul_as(&self, other: &Tensor, dtype: DType) -> Tensor {
+        op("matmul", &[self, other], || self.matmul_step(other, Some(dtype)))
+    }
+
     pub(crate) fn matmul_step(&self, other: &Tensor, result: Option<DType>) -> Step {
         self.at_least_rank(1)?;
         other.at_least_rank(1)?;

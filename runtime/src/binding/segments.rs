@@ -41,8 +41,6 @@ pub struct Segment {
     pub goes_on: bool,
     /// Whether there are loops among them. What follows a loop in the list of steps relies on it without waiting.
     pub has_loops: bool,
-    /// Whether they touch inputs, outputs or states that are on their device, whose addresses are the caller's to choose.
-    pub of_caller: bool,
     /// The slots that they touch.
     pub slots: Vec<usize>,
     /// The first and the last launch.
@@ -106,7 +104,7 @@ impl Segments {
             // One operation is no less than one graph.
             let one = to == from + 1 && !matches!(steps[from].work, BoundWork::Loop(_));
             if let Some(device) = device.filter(|_| to > from && !one) {
-                found.all.push(segment((plan, sizes, steps), device, from..to));
+                found.all.push(segment((plan, steps), device, from..to));
             }
             from = to.max(from + 1);
         }
@@ -276,7 +274,7 @@ impl Inside {
     }
 }
 
-fn segment<P>((plan, sizes, steps): (&Plan, &Sizes, &[BoundStep<P>]), device: usize, range: Range<usize>) -> Segment {
+fn segment<P>((plan, steps): (&Plan, &[BoundStep<P>]), device: usize, range: Range<usize>) -> Segment {
     let waits_of = |steps: Range<usize>| {
         let all = plan.turns[steps].iter().flat_map(|t| &t.waits);
         let mut all: Vec<usize> = all.map(|w| *w as usize).collect();
@@ -304,12 +302,7 @@ fn segment<P>((plan, sizes, steps): (&Plan, &Sizes, &[BoundStep<P>]), device: us
     }
     slots.sort_unstable();
     slots.dedup();
-    let of_caller = |s: &usize| {
-        let slot = &plan.slots[sizes.root[*s]];
-        slot.device.0 != 0 && matches!(slot.storage, Storage::Input(_) | Storage::Output(_) | Storage::State(_))
-    };
     Segment {
-        of_caller: slots.iter().any(of_caller),
         device,
         queues,
         waits,

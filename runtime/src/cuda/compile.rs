@@ -20,6 +20,8 @@ use crate::nvrtc::{Nvrtc, NvrtcError};
 const KERNELS_PER_PROGRAM: usize = 8;
 /// Bytes for what the driver says of a text that it refuses.
 const LOG_BYTES: usize = 8 << 10;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_DYNAMIC_SHARED_BYTES: u32 = 8;
 /// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
 const NO_BINARY: u32 = 209;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
@@ -53,8 +55,16 @@ impl Drop for Loaded {
     }
 }
 
-/// Code, and the functions in it with their names.
-type Functions = (Vec<Loaded>, Vec<(Handle, String)>);
+/// A function that a device has loaded.
+pub(super) struct Function {
+    pub(super) handle: Handle,
+    pub(super) name: String,
+    /// Bytes of shared memory that a launch must ask for.
+    pub(super) dynamic_shared_bytes: u32,
+}
+
+/// Code, and the functions in it.
+type Functions = (Vec<Loaded>, Vec<Function>);
 
 /// NVRTC, loaded at the first call.
 fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
@@ -111,9 +121,11 @@ fn name(number: usize) -> String {
     format!("kernel{number}")
 }
 
-/// The text of kernels as one program. Each is in a namespace of its own, for they define what they need by the same names.
-fn program(kernels: &[ToLoad<'_>], first: usize, arch: &str) -> Result<String, RunError> {
+/// The text of kernels as one program, and the bytes of shared memory that launches of each must ask for. Each is in a namespace of its
+/// own, for they define what they need by the same names.
+fn program(kernels: &[ToLoad<'_>], first: usize, arch: &str) -> Result<(String, Vec<u32>), RunError> {
     let mut text = String::new();
+    let mut dynamic = Vec::with_capacity(kernels.len());
     for (k, &ToLoad { kernel, in_place, .. }) in kernels.iter().enumerate() {
         let number = first + k;
         let options = CudaOptions {
@@ -123,8 +135,9 @@ fn program(kernels: &[ToLoad<'_>], first: usize, arch: &str) -> Result<String, R
         let emitted =
             emit(kernel, &name(number), &options).map_err(|source| JitError::Cuda { kernel: number, source })?;
         text.push_str(&format!("namespace space{number} {{\n{}}}\n", emitted.source));
+        dynamic.push(emitted.dynamic_shared_bytes);
     }
-    Ok(text)
+    Ok((text, dynamic))
 }
 
 /// A compiled program.
@@ -212,9 +225,11 @@ fn load_as(
     threads: usize,
 ) -> Result<Functions, Refused> {
     let each = kernels.len().div_ceil(threads.max(1)).max(KERNELS_PER_PROGRAM);
-    let mut texts = Vec::new();
+    let (mut texts, mut dynamic) = (Vec::new(), Vec::with_capacity(kernels.len()));
     for (part, kernels) in kernels.chunks(each).enumerate() {
-        texts.push(program(kernels, part * each, arch)?);
+        let (text, bytes) = program(kernels, part * each, arch)?;
+        texts.push(text);
+        dynamic.extend(bytes);
     }
     let images: Vec<Result<Vec<u8>, RunError>> = match &texts[..] {
         [one] => vec![compiled(one, form, arch)],
@@ -243,7 +258,18 @@ fn load_as(
             context.call("cuModuleGetFunction", |d| unsafe {
                 (d.cuModuleGetFunction)(&mut function, loaded.module, symbol.as_ptr())
             })?;
-            functions.push((function, name));
+            let dynamic_shared_bytes = dynamic[part * each + k];
+            if dynamic_shared_bytes > 0 {
+                // SAFETY: a function of a module that was loaded; how much it may be is for the driver to say.
+                context.call("cuFuncSetAttribute", |d| unsafe {
+                    (d.cuFuncSetAttribute)(function, MAX_DYNAMIC_SHARED_BYTES, dynamic_shared_bytes as i32)
+                })?;
+            }
+            functions.push(Function {
+                handle: function,
+                name,
+                dynamic_shared_bytes,
+            });
         }
         modules.push(loaded);
     }

@@ -227,6 +227,10 @@ impl Context {
         self.driver.slots.is_some()
     }
 
+    pub(super) fn handle(&self) -> Handle {
+        self.handle
+    }
+
     pub(super) fn wants_ptx(&self) -> bool {
         self.wants_ptx.load(Ordering::Relaxed)
     }

@@ -7,6 +7,8 @@
 //! - A stream whose work the host has waited for is not asked again until it is given more.
 //! - Streams of queues from [`RECORDED`] on capture graphs and run nothing.
 
+mod recorder;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
@@ -15,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 use tlc_ir::target::EmitterId;
 
-use super::compile::{self, Loaded};
+use super::compile::{self, Function, Loaded};
 use super::context::{Context, open};
+use super::graph::{End, Graph, Node, Operation};
 use super::library::{Address, Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
@@ -90,12 +93,16 @@ struct State {
     /// Events that nothing waits for.
     free: Vec<Handle>,
     loaded: Vec<Loaded>,
-    /// By number of a [`KernelHandle`]: the function, and its name.
-    kernels: Vec<(Handle, String)>,
+    /// By number of a [`KernelHandle`].
+    kernels: Vec<Function>,
     /// Graphs that were recorded, by number.
     recordings: BTreeMap<u64, Graph>,
     /// How many there ever were.
     recorded: u64,
+    /// What the recording that goes on was given.
+    noted: Vec<Node>,
+    /// The recording that is given its operations again, the number of the next one, and whether all were the same but for addresses.
+    amended: Option<(u64, usize, bool)>,
     /// What was allocated, by address.
     memory: BTreeMap<Address, usize>,
     /// What was put back, by bytes: the last first, so that calls find the addresses that their graphs were recorded with.
@@ -128,13 +135,6 @@ enum Last {
     Kernel(u64),
     /// In a recording of that number.
     Recording(u64),
-}
-
-/// A graph that can be launched.
-struct Graph {
-    exec: Handle,
-    /// The first and the last kernel in it, by number.
-    kernels: Option<(u64, u64)>,
 }
 
 impl Gpu {
@@ -203,7 +203,7 @@ impl Gpu {
         // A queue that was given no kernel waited for others.
         let own = state.queues.get(&queue).and_then(|q| q.last);
         let last = own.or_else(|| state.queues.values().filter_map(|q| q.last).max());
-        let name = |kernel: u64| state.kernels.get(kernel as usize).map_or("", |k| &k.1);
+        let name = |kernel: u64| state.kernels.get(kernel as usize).map_or("", |k| &k.name);
         let place = last.and_then(|last| match last {
             Last::Kernel(k) => Some(format!("kernel `{}`", name(k))),
             Last::Recording(r) => {
@@ -231,17 +231,31 @@ impl Gpu {
         let (Some(KernelHandle(kernel)), Some(threads)) = (kernel, l.block_threads) else {
             return Err(self.failed(format!("kernel {} is not loaded", l.kernel)));
         };
-        let function = state.kernels[kernel as usize].0;
+        let Function {
+            handle: function,
+            dynamic_shared_bytes,
+            ..
+        } = state.kernels[kernel as usize];
         self.queue(&mut state, queue)?.last = Some(Last::Kernel(kernel));
         let args = &at.args[l.first_arg..l.first_arg + l.args.len()];
         let addresses = args.iter().map(|a| a.addr() as u64);
         let symbols = l.symbols.iter().map(|s| *s as u64);
-        let mut values: SmallVec<[u64; 32]> = addresses.chain(symbols).collect();
-        let values = values.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
+        let mut given: SmallVec<[u64; 32]> = addresses.chain(symbols).collect();
+        let operation = || Operation::Kernel {
+            kernel,
+            blocks: l.extent as u32,
+            threads,
+            values: args
+                .iter()
+                .map(|a| a.addr() as u64)
+                .chain(l.symbols.iter().map(|s| *s as u64))
+                .collect(),
+        };
+        let values = given.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
         let mut params: SmallVec<[*mut c_void; 32]> = values.collect();
         // SAFETY: the function has a pointer for each buffer and a 64-bit integer for each symbol, in this order, as the emitter writes
         // them; the caller of `launch` promises what they point to. A binding's grid is below the limit.
-        self.give(&mut state, queue, "cuLaunchKernel", |d, stream| unsafe {
+        self.give_operation(&mut state, queue, operation, "cuLaunchKernel", |d, stream| unsafe {
             (d.cuLaunchKernel)(
                 function,
                 l.extent as u32,
@@ -250,7 +264,7 @@ impl Gpu {
                 threads,
                 1,
                 1,
-                0,
+                dynamic_shared_bytes,
                 stream,
                 params.as_mut_ptr(),
                 std::ptr::null_mut(),
@@ -277,11 +291,8 @@ impl Gpu {
     }
 
     fn destroy(&self, graph: &Graph) {
-        // What fails here failed before.
         // SAFETY: made here, destroyed once, and whoever has it forgotten has waited for what it does.
-        let _ = self
-            .context
-            .quietly("cuGraphExecDestroy", |d| unsafe { (d.cuGraphExecDestroy)(graph.exec) });
+        unsafe { graph.destroy(&self.context) };
     }
 
     /// Forgets marks of a queue up to one that was reached.
@@ -346,8 +357,14 @@ impl Device for Gpu {
             return Ok(());
         }
         let (from, to) = (from.addr() as u64, to.addr() as u64);
+        let operation = || Operation::Copy {
+            from: End::Device(from),
+            to: End::Device(to),
+            bytes,
+        };
+        let state = &mut self.state();
         // SAFETY: the caller's promise.
-        self.give(&mut self.state(), queue, "cuMemcpyDtoDAsync_v2", |d, stream| unsafe {
+        self.give_operation(state, queue, operation, "cuMemcpyDtoDAsync_v2", |d, stream| unsafe {
             (d.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream)
         })
     }
@@ -357,8 +374,10 @@ impl Device for Gpu {
             return Ok(());
         }
         let to = to.addr() as u64;
+        let operation = || Operation::Fixed(vec![to, byte.into(), bytes as u64]);
+        let state = &mut self.state();
         // SAFETY: the caller's promise.
-        self.give(&mut self.state(), queue, "cuMemsetD8Async", |d, stream| unsafe {
+        self.give_operation(state, queue, operation, "cuMemsetD8Async", |d, stream| unsafe {
             (d.cuMemsetD8Async)(to, byte, bytes, stream)
         })
     }
@@ -426,8 +445,14 @@ impl Queued for Gpu {
             return Ok(());
         }
         let to = to.addr() as u64;
+        let operation = || Operation::Copy {
+            from: End::Host(from.addr() as u64),
+            to: End::Device(to),
+            bytes,
+        };
+        let state = &mut self.state();
         // SAFETY: the caller's promise; it waits for the queue before it lets go of the host's memory.
-        self.give(&mut self.state(), queue, "cuMemcpyHtoDAsync_v2", |d, stream| unsafe {
+        self.give_operation(state, queue, operation, "cuMemcpyHtoDAsync_v2", |d, stream| unsafe {
             (d.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, stream)
         })
     }
@@ -437,8 +462,14 @@ impl Queued for Gpu {
             return Ok(());
         }
         let from = from.addr() as u64;
+        let operation = || Operation::Copy {
+            from: End::Device(from),
+            to: End::Host(to.addr() as u64),
+            bytes,
+        };
+        let state = &mut self.state();
         // SAFETY: as in `upload`.
-        self.give(&mut self.state(), queue, "cuMemcpyDtoHAsync_v2", |d, stream| unsafe {
+        self.give_operation(state, queue, operation, "cuMemcpyDtoHAsync_v2", |d, stream| unsafe {
             (d.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, stream)
         })
     }
@@ -450,6 +481,10 @@ impl Queued for Gpu {
 
     fn mark(&self, queue: u32) -> Result<Mark, RunError> {
         let mut state = self.state();
+        if queue >= RECORDED && state.amended.is_some() {
+            // What waits for what was recorded, and stays.
+            return Ok(self.mark_of(queue, 0));
+        }
         let of = self.queue(&mut state, queue)?;
         if queue < RECORDED && of.given == of.settled {
             // There is nothing to wait for: the mark has been reached.
@@ -582,7 +617,10 @@ impl Queued for Gpu {
             name: name.as_ptr(),
         });
         let slots: Vec<SimulatedSlot> = named.collect();
-        self.give(&mut self.state(), queue, "tlcSimSlots", |d, stream| match d.slots {
+        let numbers = |s: &SimulatedSlot| [s.address, s.bytes, s.event.into()];
+        let operation = || Operation::Fixed(slots.iter().flat_map(numbers).collect());
+        let state = &mut self.state();
+        self.give_operation(state, queue, operation, "tlcSimSlots", |d, stream| match d.slots {
             // SAFETY: as many slots as are said, whose names live until they are copied.
             Some(announce) => unsafe { announce(stream, slots.len() as u32, slots.as_ptr()) },
             None => 0,
@@ -591,86 +629,6 @@ impl Queued for Gpu {
 
     fn recorder(&self) -> Option<&dyn Recorder> {
         Some(self)
-    }
-}
-
-impl Recorder for Gpu {
-    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, RunError> {
-        let mut start = std::ptr::null_mut();
-        // SAFETY: a valid place for the result.
-        self.context.call("cuMemHostAlloc", |d| unsafe {
-            (d.cuMemHostAlloc)(&mut start, bytes.max(1), PORTABLE)
-        })?;
-        Ok(start.cast())
-    }
-
-    unsafe fn release_host(&self, start: *mut u8) {
-        // What fails here failed before.
-        // SAFETY: it was allocated here, and the caller promises that nothing touches it.
-        let _ = self
-            .context
-            .quietly("cuMemFreeHost", |d| unsafe { (d.cuMemFreeHost)(start.cast()) });
-    }
-
-    fn record(&self, queue: u32) -> Result<(), RunError> {
-        // SAFETY: the stream is of this context and alive.
-        self.give(
-            &mut self.state(),
-            queue,
-            "cuStreamBeginCapture_v2",
-            |d, stream| unsafe { (d.cuStreamBeginCapture_v2)(stream, CAPTURE_MODE) },
-        )
-    }
-
-    fn recorded(&self, queue: u32, kernels: Option<(KernelHandle, KernelHandle)>) -> Result<u64, RunError> {
-        let mut graph: Handle = std::ptr::null_mut();
-        let mut state = self.state();
-        // SAFETY: a valid place for the result, and a stream of this context.
-        let ended = self.give(&mut state, queue, "cuStreamEndCapture", |d, stream| unsafe {
-            (d.cuStreamEndCapture)(stream, &mut graph)
-        });
-        let State { queues, free, .. } = &mut *state;
-        for queue in queues.range_mut(RECORDED..).map(|q| q.1) {
-            free.extend(queue.marks.drain(..).map(|m| m.1));
-            queue.last = None;
-        }
-        drop(state);
-        ended?;
-        let mut exec: Handle = std::ptr::null_mut();
-        // SAFETY: a valid place for the result, and a graph that was captured.
-        let made = self.context.call("cuGraphInstantiateWithFlags", |d| unsafe {
-            (d.cuGraphInstantiateWithFlags)(&mut exec, graph, 0)
-        });
-        // SAFETY: captured once, destroyed once; what was made of it does without it.
-        let _ = self
-            .context
-            .quietly("cuGraphDestroy", |d| unsafe { (d.cuGraphDestroy)(graph) });
-        made?;
-        let mut state = self.state();
-        state.recorded += 1;
-        let number = state.recorded;
-        let kernels = kernels.map(|(first, last)| (first.0, last.0));
-        state.recordings.insert(number, Graph { exec, kernels });
-        Ok(number)
-    }
-
-    unsafe fn replay(&self, queue: u32, recording: u64) -> Result<(), RunError> {
-        let mut state = self.state();
-        let Some(exec) = state.recordings.get(&recording).map(|g| g.exec) else {
-            return Err(self.failed("a bug in tlc: there is no such recording".into()));
-        };
-        self.queue(&mut state, queue)?.last = Some(Last::Recording(recording));
-        // SAFETY: the graph is alive, and the caller promises what it touches.
-        self.give(&mut state, queue, "cuGraphLaunch", |d, stream| unsafe {
-            (d.cuGraphLaunch)(exec, stream)
-        })
-    }
-
-    fn forget(&self, recording: u64) {
-        let known = self.state().recordings.remove(&recording);
-        if let Some(graph) = known {
-            self.destroy(&graph);
-        }
     }
 }
 

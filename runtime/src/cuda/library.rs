@@ -36,6 +36,57 @@ pub(super) struct SimulatedSlot {
 /// `tlcSimSlots`.
 pub(super) type Slots = unsafe extern "C" fn(Handle, c_uint, *const SimulatedSlot) -> Code;
 
+/// How a node of a graph launches a kernel: `CUDA_KERNEL_NODE_PARAMS_v2`.
+#[repr(C)]
+pub(super) struct KernelParams {
+    pub(super) function: Handle,
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    /// Dynamic ones.
+    pub(super) shared_bytes: c_uint,
+    pub(super) values: *mut *mut c_void,
+    pub(super) extra: *mut *mut c_void,
+    pub(super) kernel: Handle,
+    pub(super) context: Handle,
+}
+
+/// What a node of a graph copies: `CUDA_MEMCPY3D`.
+#[repr(C)]
+pub(super) struct CopyParams {
+    pub(super) src_x_bytes: usize,
+    pub(super) src_y: usize,
+    pub(super) src_z: usize,
+    pub(super) src_lod: usize,
+    pub(super) src_type: c_uint,
+    pub(super) src_host: *const c_void,
+    pub(super) src_device: Address,
+    pub(super) src_array: Handle,
+    pub(super) reserved: Handle,
+    pub(super) src_pitch: usize,
+    pub(super) src_height: usize,
+    pub(super) dst_x_bytes: usize,
+    pub(super) dst_y: usize,
+    pub(super) dst_z: usize,
+    pub(super) dst_lod: usize,
+    pub(super) dst_type: c_uint,
+    pub(super) dst_host: *mut c_void,
+    pub(super) dst_device: Address,
+    pub(super) dst_array: Handle,
+    pub(super) reserved_too: Handle,
+    pub(super) dst_pitch: usize,
+    pub(super) dst_height: usize,
+    pub(super) width_bytes: usize,
+    pub(super) height: usize,
+    pub(super) depth: usize,
+}
+
+impl Default for CopyParams {
+    fn default() -> CopyParams {
+        // SAFETY: null pointers and zeros are values of all of its fields.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
 /// A type that is inferred.
 #[cfg(test)]
 macro_rules! any {
@@ -101,6 +152,7 @@ entry_points! {
     cuModuleLoadDataEx(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
     cuModuleGetFunction(*mut Handle, Handle, *const c_char);
     cuModuleUnload(Handle);
+    cuFuncSetAttribute(Handle, c_uint, c_int);
     cuLaunchKernel(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
     );
@@ -119,8 +171,13 @@ entry_points! {
     cuStreamWaitEvent(Handle, Handle, c_uint);
     cuStreamBeginCapture_v2(Handle, c_uint);
     cuStreamEndCapture(Handle, *mut Handle);
+    cuStreamGetCaptureInfo_v3(
+        Handle, *mut c_uint, *mut u64, *mut Handle, *mut *const Handle, *mut *const c_void, *mut usize
+    );
     cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
     cuGraphLaunch(Handle, Handle);
+    cuGraphExecKernelNodeSetParams_v2(Handle, Handle, *const KernelParams);
+    cuGraphExecMemcpyNodeSetParams(Handle, Handle, *const CopyParams, Handle);
     cuGraphExecDestroy(Handle);
     cuGraphDestroy(Handle);
     cuEventCreate(*mut Handle, c_uint);
@@ -303,7 +360,87 @@ mod tests {
     signatures!(A B C);
     signatures!(A B C D);
     signatures!(A B C D E);
+    signatures!(A B C D E F G);
     signatures!(A B C D E F G H I J K);
+
+    /// Offsets of fields of a type.
+    macro_rules! offsets {
+        ($type:ty, $($field:ident),*) => {
+            [size_of::<$type>(), $(std::mem::offset_of!($type, $field)),*]
+        };
+    }
+
+    #[test]
+    fn parameters_of_nodes_lie_as_in_the_drivers_header() {
+        use super::{CopyParams, KernelParams};
+        use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2_st, CUDA_MEMCPY3D_st};
+        assert_eq!(
+            offsets!(
+                KernelParams,
+                function,
+                grid,
+                block,
+                shared_bytes,
+                values,
+                extra,
+                kernel,
+                context
+            ),
+            offsets!(
+                CUDA_KERNEL_NODE_PARAMS_v2_st,
+                func,
+                gridDimX,
+                blockDimX,
+                sharedMemBytes,
+                kernelParams,
+                extra,
+                kern,
+                ctx
+            )
+        );
+        assert_eq!(
+            offsets!(
+                CopyParams,
+                src_x_bytes,
+                src_type,
+                src_host,
+                src_device,
+                src_array,
+                src_pitch,
+                src_height,
+                dst_x_bytes,
+                dst_type,
+                dst_host,
+                dst_device,
+                dst_array,
+                dst_pitch,
+                dst_height,
+                width_bytes,
+                height,
+                depth
+            ),
+            offsets!(
+                CUDA_MEMCPY3D_st,
+                srcXInBytes,
+                srcMemoryType,
+                srcHost,
+                srcDevice,
+                srcArray,
+                srcPitch,
+                srcHeight,
+                dstXInBytes,
+                dstMemoryType,
+                dstHost,
+                dstDevice,
+                dstArray,
+                dstPitch,
+                dstHeight,
+                WidthInBytes,
+                Height,
+                Depth
+            )
+        );
+    }
 
     #[test]
     fn the_table_has_the_signatures_of_the_drivers_header() {

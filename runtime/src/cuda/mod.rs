@@ -15,6 +15,7 @@ mod cache;
 mod compile;
 mod context;
 mod device;
+mod graph;
 mod library;
 mod measure;
 

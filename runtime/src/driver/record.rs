@@ -1,17 +1,20 @@
 //! Warm calls of plans for several devices: what a device does without the host is recorded once and given to it at once.
 //!
 //! Invariants:
-//! - A recording is given again only where every slot that it touches is where it was when it was made.
-//! - Where the caller chooses addresses, steps are recorded when they have been seen before.
+//! - A recording is given again only where every slot that it touches is where it was when it was made, or changed.
+//! - Where the caller chooses addresses, those that come again have a recording of their own. For others the one that was used longest ago
+//!   is changed: its operations are gone through as when they were recorded, and the device changes those that touch what moved.
 //! - Inputs and outputs of the caller that recordings copy are staged: what is recorded has the address of memory of the call's state,
 //!   which the host fills before and empties after.
 //! - A segment that cannot be recorded is done step by step, in this call and in those that follow.
 
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHasher};
 
 use super::frame::Frame;
 use super::init::Kept;
@@ -21,7 +24,7 @@ use crate::binding::segments::{MOST_OPERATIONS, Segment};
 use crate::binding::steps::BoundWork;
 use crate::device::{Host, Queued, RECORDED, Recorder};
 
-/// Segments of which the state of calls keeps recordings, and recordings of each, at different addresses.
+/// Segments of which the state of calls keeps recordings, recordings of each, and addresses that are remembered.
 const MOST: usize = 64;
 
 /// What was recorded, which goes with it.
@@ -29,23 +32,13 @@ struct Recording {
     device: Arc<dyn Queued>,
     /// The addresses of the slots that it touches.
     places: Vec<usize>,
-    number: Number,
-}
-
-/// What became of steps at certain addresses.
-#[derive(Clone, Copy)]
-enum Number {
-    /// They were done once, one after another.
-    Seen,
-    /// They are a recording of that number.
-    Recorded(u64),
-    /// They could not be recorded.
-    Refused,
+    /// Its number; none if the steps could not be recorded.
+    number: Option<u64>,
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if let (Some(recorder), Number::Recorded(number)) = (self.device.recorder(), self.number) {
+        if let (Some(recorder), Some(number)) = (self.device.recorder(), self.number) {
             recorder.forget(number);
         }
     }
@@ -67,11 +60,35 @@ impl Drop for Staging {
     }
 }
 
+/// Recordings of a segment.
+#[derive(Default)]
+struct OfSegment {
+    /// That which was used last is the last.
+    all: Vec<Recording>,
+    /// Hashes of addresses that it was at: the latest last.
+    seen: VecDeque<u64>,
+}
+
+/// Whether a segment was at these addresses before; from now on it was.
+fn saw(seen: &mut VecDeque<u64>, places: impl Iterator<Item = usize>) -> bool {
+    let mut hasher = FxHasher::default();
+    places.for_each(|p| p.hash(&mut hasher));
+    let hash = hasher.finish();
+    let before = seen.contains(&hash);
+    if !before {
+        if seen.len() == MOST {
+            seen.pop_front();
+        }
+        seen.push_back(hash);
+    }
+    before
+}
+
 /// What warm calls keep, one after another.
 #[derive(Default)]
 pub(super) struct Recordings {
-    /// By binding and number of the segment: at which addresses it was seen.
-    known: FxHashMap<(u64, usize), Vec<Recording>>,
+    /// By binding and number of the segment.
+    known: FxHashMap<(u64, usize), OfSegment>,
     staging: Option<Staging>,
     /// The numbers from 0 on, for the iterations of loops.
     numbers: Option<Staging>,
@@ -117,6 +134,13 @@ fn numbers(device: &Arc<dyn Queued>, recorder: &dyn Recorder) -> Result<Staging,
         start,
         bytes,
     })
+}
+
+/// The addresses of what a segment touches.
+fn places<'f>(segment: &'f Segment, frame: &'f Frame) -> impl Iterator<Item = usize> + 'f {
+    // What loops' bodies keep to themselves is in the arena.
+    let arena = segment.has_loops.then(|| frame.arenas[segment.device].addr());
+    segment.slots.iter().map(|&s| frame.slots[s].addr()).chain(arena)
 }
 
 /// Where steps are given that are recorded.
@@ -253,46 +277,54 @@ impl Executable {
         if recordings.known.len() >= MOST && !recordings.known.contains_key(&key) {
             recordings.known.clear();
         }
-        let all = recordings.known.entry(key).or_default();
-        // What loops' bodies keep to themselves is in the arena.
-        let arena = segment.has_loops.then(|| frame.arenas[segment.device].addr());
-        let places = || segment.slots.iter().map(|&s| frame.slots[s].addr()).chain(arena);
-        let found = all.iter().position(|k| k.places.iter().copied().eq(places()));
+        let OfSegment { all, seen } = recordings.known.entry(key).or_default();
+        let found = all
+            .iter()
+            .position(|k| k.places.iter().copied().eq(places(segment, frame)));
         let number = match found {
-            Some(k) => all[k].number,
+            Some(known) => {
+                all[known..].rotate_left(1);
+                all[all.len() - 1].number
+            }
+            // What was refused once is not asked for again.
+            None if all.iter().any(|k| k.number.is_none()) => None,
             None => {
-                if all.len() >= MOST {
-                    all.clear();
-                }
-                all.push(Recording {
-                    device: Arc::clone(device),
-                    places: places().collect(),
-                    number: Number::Seen,
-                });
-                match segment.of_caller {
-                    true => Number::Refused,
-                    false => Number::Seen,
-                }
-            }
-        };
-        let number = match number {
-            Number::Seen => {
                 let one_at_a_time = lock(&self.recording);
-                let made = walk.record(segment, frame, recorder, table);
+                // What never comes again is not worth a recording of its own.
+                let again = saw(seen, places(segment, frame));
+                let one_more = all.is_empty() || again && all.len() < MOST;
+                let moved = (!one_more).then(|| all.remove(0));
+                let changed = moved.filter(|old| match old.number {
+                    Some(number) => walk.amend(segment, number, frame, recorder, table).is_ok(),
+                    None => false,
+                });
+                let made = match changed {
+                    Some(mut old) => {
+                        old.places.clear();
+                        old.places.extend(places(segment, frame));
+                        old
+                    }
+                    None => {
+                        let made = walk.record(segment, frame, recorder, table);
+                        if let Err(e) = &made {
+                            tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
+                        }
+                        Recording {
+                            device: Arc::clone(device),
+                            places: places(segment, frame).collect(),
+                            number: made.ok(),
+                        }
+                    }
+                };
                 drop(one_at_a_time);
-                if let Err(e) = &made {
-                    tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
-                }
-                let made = made.map_or(Number::Refused, Number::Recorded);
-                let of = found.unwrap_or(all.len() - 1);
-                all[of].number = made;
-                made
+                let number = made.number;
+                all.push(made);
+                number
             }
-            known => known,
         };
         match number {
-            Number::Recorded(number) => walk.replay(segment, number, frame, recorder),
-            Number::Seen | Number::Refused => segment.steps.clone().try_for_each(|n| walk.step(n, frame).map(drop)),
+            Some(number) => walk.replay(segment, number, frame, recorder),
+            None => segment.steps.clone().try_for_each(|n| walk.step(n, frame).map(drop)),
         }
     }
 }
@@ -325,6 +357,27 @@ impl<H: Host> Walk<'_, H> {
         let recorded = recorder.recorded(to.origin(), kernels);
         given?;
         recorded
+    }
+
+    /// Goes through a segment as when it was recorded, so that its operations are at the addresses where slots are now.
+    fn amend(
+        &self,
+        segment: &Segment,
+        number: u64,
+        frame: &mut Frame,
+        recorder: &dyn Recorder,
+        numbers: *mut u8,
+    ) -> Result<(), RunError> {
+        let to = Recorded {
+            device: segment.device,
+            queues: &segment.queues,
+            numbers,
+        };
+        recorder.amend(number);
+        let given = self.give_steps(segment.steps.clone(), to, frame);
+        // Also if something failed: it is over.
+        let amended = recorder.amended();
+        given.and(amended)
     }
 
     /// Has the other queues that are recorded wait for the first.

@@ -6,11 +6,11 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc::Device;
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, identifier};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, capability, identifier};
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::plan::{Launch, Step};
-use tlc_ir::target::EmitterId;
+use tlc_ir::target::{EmitterId, Gpu};
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
@@ -291,7 +291,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             executable.decisions()
         }
         Device::Cuda(_) => {
-            planned = session.plan_for(&model, session.devices([any_gpu()])?)?;
+            planned = session.plan_for(&model, session.devices([gpu_of(&args.arch)])?)?;
             &planned
         }
     };
@@ -411,6 +411,15 @@ fn flat_text(model: &Model, device: Device, number: usize, made: &Made<'_>) -> R
             let message = format!("kernel {number}: {e}");
             Err(Failure::at(Code::Bug, &model.file, message))
         }
+    }
+}
+
+/// A GPU of that architecture, which need not be here. One that is not known is refused where its text is made.
+fn gpu_of(arch: &str) -> Gpu {
+    let any = any_gpu();
+    Gpu {
+        opt_in_shared_bytes: capability(arch).map_or(any.opt_in_shared_bytes, Gpu::opt_in_of),
+        ..any
     }
 }
 

@@ -112,6 +112,7 @@ impl Driver {
         let capture = Capture {
             origin: stream,
             nodes: Vec::new(),
+            asked: Vec::new(),
             is_invalid: false,
         };
         state.captures.insert(id, capture);

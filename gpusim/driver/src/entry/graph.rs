@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
 
 use super::launch::{arguments, check_size};
 use super::module::function;
-use super::{CUdeviceptr, Handle, entry, handle, number, put, text};
+use super::{CUdeviceptr, Handle, entry, handle, number, put, put_if, text};
 use crate::capture::{Exec, Graph, Node, dot};
 use crate::driver::Driver;
 use crate::result::{
@@ -50,6 +50,46 @@ pub unsafe extern "C" fn cuStreamIsCapturing(stream: Handle, status: *mut c_uint
         };
         // SAFETY: the manual's contract for the caller's pointer.
         unsafe { put(status, found) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
+    stream: Handle,
+    status: *mut c_uint,
+    id: *mut c_ulonglong,
+    graph: *mut Handle,
+    dependencies: *mut *const Handle,
+    edges: *mut *const c_void,
+    count: *mut usize,
+) -> CUresult {
+    entry("cuStreamGetCaptureInfo_v3", || {
+        let driver = Driver::get()?;
+        let mut state = driver.state();
+        let stream = state.stream(&driver.machine, number(stream))?;
+        let captured = state.streams.get(&stream).and_then(|s| s.capture.clone());
+        let known = captured.as_ref().and_then(|c| state.captures.get_mut(&c.id));
+        let found = known.map(|capture| {
+            // The caller may look at them until the stream is given something else.
+            let after = captured.iter().flat_map(|c| &c.after);
+            capture.asked = after.map(|&n| capture.nodes[n].handle).collect();
+            (capture.is_invalid, capture.asked.as_ptr(), capture.asked.len())
+        });
+        let (is, at, nodes) = match found {
+            None => (0, std::ptr::null(), 0),
+            Some((false, at, nodes)) => (1, at, nodes),
+            Some((true, ..)) => (2, std::ptr::null(), 0),
+        };
+        // SAFETY: the manual's contract for the caller's pointers, all but the first of which may be null.
+        unsafe {
+            put(status, is)?;
+            put_if(id, captured.map_or(0, |c| c.id));
+            put_if(graph, std::ptr::null_mut());
+            put_if(dependencies, at.cast());
+            put_if(edges, std::ptr::null());
+            put_if(count, nodes);
+        }
+        Ok(())
     })
 }
 

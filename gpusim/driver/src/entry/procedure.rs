@@ -84,6 +84,7 @@ fn exact(name: &str) -> Option<*const ()> {
         "cuStreamCreateWithPriority" => super::cuStreamCreateWithPriority as *const (),
         "cuStreamDestroy_v2" => super::cuStreamDestroy_v2 as *const (),
         "cuStreamEndCapture" => super::cuStreamEndCapture as *const (),
+        "cuStreamGetCaptureInfo_v3" => super::cuStreamGetCaptureInfo_v3 as *const (),
         "cuStreamIsCapturing" => super::cuStreamIsCapturing as *const (),
         "cuStreamQuery" => super::cuStreamQuery as *const (),
         "cuStreamSynchronize" => super::cuStreamSynchronize as *const (),

@@ -19,7 +19,7 @@ use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
 use tlc_ir::{DType, ScalarOp};
 
 use super::warps::Rows;
-use super::{BLOCK, Blocks, LOOP, THREAD, TILE, around, constant};
+use super::{BLOCK, Blocks, LOOP, Stage, THREAD, TILE, around, constant};
 use crate::partition::SingleRow;
 
 /// Distances between rows in shared memory, as [`Blocks`] has them: those of keys and of values begin in different banks.
@@ -37,10 +37,13 @@ pub(super) fn together(row: &SingleRow, [summed, _]: [i64; 2]) -> i64 {
 
 impl Blocks<'_> {
     /// All of the block.
-    pub(super) fn row(&mut self, row: &SingleRow) {
+    pub(super) fn row(&mut self, row: &SingleRow, stage: Stage) {
         self.begin_row(row);
         self.row_tiles(row);
-        self.end_row(row);
+        match stage {
+            Stage::Part => self.end_part(row),
+            Stage::Whole | Stage::Join => self.end_row(row),
+        }
     }
 
     fn begin_row(&mut self, row: &SingleRow) {
@@ -74,7 +77,7 @@ impl Blocks<'_> {
 
     fn row_tiles(&mut self, row: &SingleRow) {
         let form = self.form;
-        let first_key = IndexExpr::from(self.tile) * constant(row.keys);
+        let first_key = (self.first_tile.clone() + self.tile.into()) * constant(row.keys);
         let keys = self.keys.clone();
         let known = |this: &mut Self, k: &IndexExpr| this.below(&(first_key.clone() + k.clone()), &keys);
         let rows = |this: &Self, product, side, stride: i64, width: i64| Rows {
@@ -266,6 +269,19 @@ impl Blocks<'_> {
         });
     }
 
+    /// What the groups of threads have of an element of the result, added up in their order.
+    pub(super) fn of_all_groups(&mut self, row: &SingleRow, element: &IndexExpr) -> ValueId {
+        let parts = self.memories.rounded;
+        let width = self.form.features[1];
+        let part = |this: &mut Self, n: i64| this.load(parts, constant(n * width) + element.clone(), THREAD);
+        let mut all = part(self, 0);
+        for n in 1..row.groups {
+            let next = part(self, n);
+            all = self.map(ScalarOp::Add, &[all, next], THREAD);
+        }
+        all
+    }
+
     fn end_row(&mut self, row: &SingleRow) {
         let (results, parts) = (self.memories.results, self.memories.rounded);
         let width = self.form.features[1];
@@ -279,12 +295,7 @@ impl Blocks<'_> {
         });
         self.barrier(BLOCK);
         self.thread_loop(BLOCK, width, |this, thread| {
-            let part = |this: &mut Self, n: i64| this.load(parts, constant(n * width) + thread.clone(), THREAD);
-            let mut all = part(this, 0);
-            for n in 1..row.groups {
-                let next = part(this, n);
-                all = this.map(ScalarOp::Add, &[all, next], THREAD);
-            }
+            let all = this.of_all_groups(row, &thread);
             let value = this.lo.convert(all, ty.dtype);
             let index = this.result_index(&IndexExpr::ZERO, &thread);
             this.store(memory, index, value, None, THREAD);

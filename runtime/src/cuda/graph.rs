@@ -1,0 +1,188 @@
+//! Graphs that were recorded, and the operations that their nodes are.
+//!
+//! Invariants:
+//! - A graph has its operations in the order that queues were given them, each with its node. Given again, each is held against the one
+//!   that was recorded: a node changes where addresses do, and nothing else may differ.
+//! - What was captured lives as long as what is launched, for nodes are named by it.
+
+use std::ffi::{c_uint, c_void};
+
+use smallvec::SmallVec;
+
+use super::compile::Function;
+use super::context::Context;
+use super::library::{Address, CopyParams, Handle, KernelParams};
+use crate::error::RunError;
+
+/// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
+const MEMORY_TYPES: [c_uint; 2] = [1, 2];
+
+/// An end of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// In the host's memory.
+    Host(u64),
+    /// In the device's.
+    Device(Address),
+}
+
+/// What a queue was given while it was recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Operation {
+    /// A launch of the kernel of that number.
+    Kernel {
+        kernel: u64,
+        blocks: u32,
+        threads: u32,
+        /// Addresses of its buffers, then its symbols.
+        values: SmallVec<[u64; 8]>,
+    },
+    /// A copy.
+    Copy { from: End, to: End, bytes: usize },
+    /// Something else, which these numbers tell from others. It may not change.
+    Fixed(Vec<u64>),
+}
+
+/// An operation that was recorded.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// The node of the graph; of an operation that may not change it is not needed.
+    pub(super) handle: Handle,
+    pub(super) operation: Operation,
+}
+
+/// A graph that can be launched.
+pub(super) struct Graph {
+    /// What was captured.
+    pub(super) captured: Handle,
+    pub(super) exec: Handle,
+    /// The first and the last kernel in it, by number.
+    pub(super) kernels: Option<(u64, u64)>,
+    pub(super) nodes: Vec<Node>,
+}
+
+/// Why a node is not made another.
+pub(super) enum Differs {
+    /// It is another operation, not the same at other addresses.
+    Operation,
+    /// The driver refused.
+    Refused(RunError),
+}
+
+impl Graph {
+    /// Has the operation of that number be this one.
+    ///
+    /// # Errors
+    /// If it differs in more than addresses, or the driver refuses.
+    pub(super) fn change(
+        &mut self,
+        number: usize,
+        to: Operation,
+        context: &Context,
+        functions: &[Function],
+    ) -> Result<(), Differs> {
+        let Graph { exec, nodes, .. } = self;
+        let node = nodes.get_mut(number).ok_or(Differs::Operation)?;
+        if node.operation == to {
+            return Ok(());
+        }
+        match (&node.operation, &to) {
+            (
+                Operation::Kernel {
+                    kernel,
+                    blocks,
+                    threads,
+                    values,
+                },
+                Operation::Kernel {
+                    kernel: other,
+                    values: new,
+                    ..
+                },
+            ) if kernel == other && values.len() == new.len() => {
+                let same_size =
+                    matches!(&to, Operation::Kernel { blocks: b, threads: t, .. } if (b, t) == (blocks, threads));
+                let function = functions.get(*kernel as usize).filter(|_| same_size);
+                let function = function.ok_or(Differs::Operation)?;
+                let mut values = new.clone();
+                let values = values.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
+                let mut pointers: SmallVec<[*mut c_void; 32]> = values.collect();
+                let params = KernelParams {
+                    function: function.handle,
+                    grid: [*blocks, 1, 1],
+                    block: [*threads, 1, 1],
+                    shared_bytes: function.dynamic_shared_bytes,
+                    values: pointers.as_mut_ptr(),
+                    extra: std::ptr::null_mut(),
+                    kernel: std::ptr::null_mut(),
+                    context: std::ptr::null_mut(),
+                };
+                // SAFETY: the graph and what it was captured as are alive; the function has as many parameters as when it was recorded, and
+                // the driver copies them before it returns.
+                let done = context.call("cuGraphExecKernelNodeSetParams_v2", |d| unsafe {
+                    (d.cuGraphExecKernelNodeSetParams_v2)(*exec, node.handle, &params)
+                });
+                done.map_err(Differs::Refused)?;
+            }
+            (
+                Operation::Copy { from, to: end, bytes },
+                Operation::Copy {
+                    from: new_from,
+                    to: new_to,
+                    bytes: new_bytes,
+                },
+            ) if bytes == new_bytes && same_memory(from, new_from) && same_memory(end, new_to) => {
+                let params = copy_params(*new_from, *new_to, *bytes);
+                // SAFETY: as above; the addresses are of the memory that is said, with so many bytes, as whoever gives the operation says.
+                let done = context.call("cuGraphExecMemcpyNodeSetParams", |d| unsafe {
+                    (d.cuGraphExecMemcpyNodeSetParams)(*exec, node.handle, &params, context.handle())
+                });
+                done.map_err(Differs::Refused)?;
+            }
+            _ => return Err(Differs::Operation),
+        }
+        node.operation = to;
+        Ok(())
+    }
+
+    /// Gives it back. What fails here failed before.
+    ///
+    /// # Safety
+    /// Nothing of it runs any longer, and it is not destroyed again.
+    pub(super) unsafe fn destroy(&self, context: &Context) {
+        // SAFETY: the caller's promise.
+        let _ = context.quietly("cuGraphExecDestroy", |d| unsafe { (d.cuGraphExecDestroy)(self.exec) });
+        // SAFETY: the caller's promise.
+        let _ = context.quietly("cuGraphDestroy", |d| unsafe { (d.cuGraphDestroy)(self.captured) });
+    }
+}
+
+/// Whether both are in the memory of the same machine: a node of a graph stays with it.
+fn same_memory(a: &End, b: &End) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+fn copy_params(from: End, to: End, bytes: usize) -> CopyParams {
+    let [host, device] = MEMORY_TYPES;
+    let of = |end: End| match end {
+        End::Host(at) => (host, at as usize, 0),
+        End::Device(at) => (device, 0, at),
+    };
+    let ((src_type, src_host, src_device), (dst_type, dst_host, dst_device)) = (of(from), of(to));
+    CopyParams {
+        src_type,
+        src_host: std::ptr::without_provenance(src_host),
+        src_device,
+        src_pitch: bytes,
+        src_height: 1,
+        dst_type,
+        dst_host: std::ptr::without_provenance_mut(dst_host),
+        dst_device,
+        dst_pitch: bytes,
+        dst_height: 1,
+        width_bytes: bytes,
+        height: 1,
+        depth: 1,
+        ..CopyParams::default()
+    }
+}
