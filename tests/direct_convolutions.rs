@@ -152,11 +152,11 @@ fn random_direct_convolutions_are_right_at_every_size() {
 
 #[test]
 fn windows_of_one_element_have_the_same_bits_as_products_of_large_images() {
-    right_at_every_size(100..112, Case::of_elements);
+    right_at_every_size(100..106, Case::of_elements);
 }
 
 fn right_at_every_size(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case) {
-    let mut compared = 0;
+    let (mut compared, half) = (0, (usual.end - usual.start) / 2);
     for seed in seeds(usual) {
         let mut rng = Rng::new(seed);
         let case = random(&mut rng);
@@ -200,7 +200,7 @@ fn right_at_every_size(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case
         compared += 1;
     }
     assert!(
-        compared > 7 || std::env::var("TLC_SEEDS").is_ok(),
+        compared > half || std::env::var("TLC_SEEDS").is_ok(),
         "only {compared} have results"
     );
 }
@@ -214,7 +214,13 @@ fn same(a: &HostTensor, b: &HostTensor) -> bool {
 #[test]
 fn short_sums_and_channels_that_fill_no_vector_are_products() {
     let mut rng = Rng::new(9);
-    for (channels, outputs, direct) in [(16, 32, true), (3, 32, false), (16, 24, false), (1, 64, false)] {
+    for (channels, outputs, direct) in [
+        (16, 32, true),
+        (3, 32, true),
+        (2, 32, false),
+        (16, 24, false),
+        (1, 64, false),
+    ] {
         let case = Case {
             images: 1,
             channels,

@@ -6,7 +6,8 @@
 //! (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
-//! known of these sizes.
+//! known of these sizes. The exception are windows of one element over large images, which are the library's as long as it sums in
+//! the same order.
 
 use tlc_ir::graph::{Labels, Semiring, View};
 use tlc_ir::target::{AccessKind, Emitter, LIBRARY_BLOCK_BYTES};
@@ -89,7 +90,7 @@ fn has_windows(graph: &Graph, operand: NodeId) -> bool {
 }
 
 /// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest. Channels of a
-/// pixel lie apart in the result, so the emitter is one that stores lanes apart.
+/// pixel lie apart in the result: of a few pixels they are stored so, so the emitter is one that can.
 pub fn tile(emitter: &Emitter, channels: i64) -> Option<[i64; 2]> {
     let lanes = emitter.tile(DType::F32, 1)?.lanes;
     if !emitter.access(AccessKind::Apart).is_vector() {
