@@ -255,12 +255,13 @@ impl Clusterer<'_> {
         }
     }
 
-    /// Whether a value is computed from a convolution's tile and then padded for small windows that read it element by element:
-    /// the tile's kernel stores it, and the windows leave out what lies outside.
+    /// Whether a value is computed from a convolution's tile and then padded for windows that read it element by element: the tile's
+    /// kernel stores it. Of small windows those leave out what lies outside, and what wide ones read is padded in a step of its own.
     fn padded_behind_tile(&self, id: NodeId) -> bool {
-        let small = |u: &NodeId| match self.kind(*u) {
-            NodeKind::View(View::Window { stride: 1, .. }) => overlap(self.kind(*u)).is_some_and(|n| n < WIDE_WINDOW),
-            _ => false,
+        let small = |u: &NodeId| {
+            let inside =
+                |n: i64| n >= WIDE_WINDOW || matches!(self.kind(*u), NodeKind::View(View::Window { stride: 1, .. }));
+            overlap(self.kind(*u)).is_some_and(inside)
         };
         let padded = |u: &NodeId| {
             let users = &self.users[u.index()];

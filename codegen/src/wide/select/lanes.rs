@@ -198,7 +198,7 @@ impl Selector<'_, '_> {
             Interleaving::EvenParts | Interleaving::OddParts => {
                 // Two bits choose each part: 0 and 2, or 1 and 3, of the first vector and then of the second.
                 let parts = if how == Interleaving::EvenParts { 0x88 } else { 0xdd };
-                let args = [args[0].clone(), args[1].clone(), Arg::Imm8(parts)];
+                let args = [args[0], args[1], Arg::Imm8(parts)];
                 return Ok(self.vector_as(Code::EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8, Size::Z, &args));
             }
         };
