@@ -52,6 +52,10 @@ pub enum Target {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct EmitterId(pub u32);
 
+/// Bytes along the summed axis up to which the library of products adds one product after another to each element, as the
+/// definition says. What is longer is summed in blocks.
+pub const LIBRARY_BLOCK_BYTES: usize = 2048;
+
 /// A code generator of a CPU, with the speed of what it makes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CpuEmitter {

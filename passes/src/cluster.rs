@@ -37,6 +37,7 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 use crate::access::{Index, Variables, is_source, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
 use crate::devices::{Placement, StateBinding};
+use crate::direct::direct_image;
 use crate::emitters::{Operations, choose};
 use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
@@ -204,6 +205,14 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         clusters: &mut clusters,
     });
     clusters
+}
+
+/// Whether a value takes loops of its own to compute.
+fn sums_up(kind: &NodeKind) -> bool {
+    matches!(
+        kind,
+        NodeKind::Reduce { .. } | NodeKind::Einsum { .. } | NodeKind::Scan { .. } | NodeKind::Scatter { .. }
+    )
 }
 
 impl Clusterer<'_> {
@@ -419,6 +428,19 @@ impl Clusterer<'_> {
         let apart = |g: usize| self.groups[g].roots.iter().any(|r| self.apart[r.index()]);
         if apart(a) || apart(b) {
             return FusionReason::ScalarInEveryRow;
+        }
+        let tiles = |g: usize| {
+            self.groups[g]
+                .roots
+                .iter()
+                .any(|r| direct_image(self.graph, *r).is_some())
+        };
+        let sums = |g: usize| self.groups[g].roots.iter().any(|r| sums_up(self.kind(*r)));
+        if [(a, b), (b, a)]
+            .into_iter()
+            .any(|(one, other)| tiles(one) && sums(other))
+        {
+            return FusionReason::OwnTile;
         }
         if let Some(reason) = self.waits_for_others(a, b) {
             return reason;

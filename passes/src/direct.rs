@@ -6,10 +6,11 @@
 //! (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
-//! known of these sizes.
+//! known of these sizes. The exception are windows of one element over large images, which are the library's as long as it sums in
+//! the same order.
 
 use tlc_ir::graph::{Labels, Semiring, View};
-use tlc_ir::target::{AccessKind, Emitter};
+use tlc_ir::target::{AccessKind, Emitter, LIBRARY_BLOCK_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::moves_only;
@@ -18,8 +19,14 @@ use crate::access::moves_only;
 const FEWEST_ACCUMULATORS: i64 = 12;
 /// The most pixels of a tile. Images have widths of this, and half of it, times powers of two.
 const MOST_PIXELS: i64 = 14;
-/// The shortest sum: results leave lanes one by one, which takes as long as so many products of each.
-const SHORTEST_SUM: i64 = 100;
+/// The shortest sum: turning the tile and storing it takes about as long as half as many products of each result.
+const SHORTEST_SUM: i64 = 24;
+
+/// The longest sum that the library adds up one product after another, as a tile does.
+const LIBRARY_BLOCK: i64 = (LIBRARY_BLOCK_BYTES / DType::F32.bytes()) as i64;
+/// The most pixels of an image whose windows of one element a kernel multiplies: the library has vectors of pixels, of which small
+/// images fill few.
+const MOST_PRODUCT_PIXELS: i64 = 400;
 
 /// A sum over windows.
 struct Windows<'g> {
@@ -75,7 +82,7 @@ fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     let mut at = operand;
     while let NodeKind::View(view) = &graph.node(at).kind {
         match view {
-            View::Window { size, .. } if !size.is(1) => return true,
+            View::Window { .. } => return true,
             _ => at = graph.node(at).operands[0],
         }
     }
@@ -83,7 +90,7 @@ fn has_windows(graph: &Graph, operand: NodeId) -> bool {
 }
 
 /// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest. Channels of a
-/// pixel lie apart in the result, so the emitter is one that stores lanes apart.
+/// pixel lie apart in the result: of a few pixels they are stored so, so the emitter is one that can.
 pub fn tile(emitter: &Emitter, channels: i64) -> Option<[i64; 2]> {
     let lanes = emitter.tile(DType::F32, 1)?.lanes;
     if !emitter.access(AccessKind::Apart).is_vector() {
@@ -109,6 +116,18 @@ pub struct WeightBlocks {
     pub summed: Labels,
 }
 
+/// Whether all windows of an operand have one element.
+fn image_window(graph: &Graph, operand: NodeId) -> bool {
+    let mut at = operand;
+    while let NodeKind::View(view) = &graph.node(at).kind {
+        if matches!(view, View::Window { size, .. } if !size.is(1)) {
+            return false;
+        }
+        at = graph.node(at).operands[0];
+    }
+    true
+}
+
 /// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
 ///
 /// The blocks that one kernel reads again and again fit in `resident_bytes`.
@@ -123,6 +142,18 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_byte
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
     let bytes = length.saturating_mul(block).saturating_mul(DType::F32.bytes() as i64);
+
+    let [.., rows, columns] = &graph.ty(id).shape[..] else {
+        return None;
+    };
+    // One element of the image for each product: the library multiplies large images as fast, to the same bits where it has one block.
+    let elements = image_window(graph, graph.node(id).operands[1 - w.weights]);
+    let large = (rows.clone() * columns.clone())
+        .as_const()
+        .is_some_and(|n| n > MOST_PRODUCT_PIXELS);
+    if elements && large && length <= LIBRARY_BLOCK {
+        return None;
+    }
     (length >= SHORTEST_SUM && bytes <= resident_bytes).then(|| WeightBlocks {
         operand: w.weights,
         channels,

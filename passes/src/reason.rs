@@ -145,6 +145,8 @@ pub enum FusionReason {
     OtherDevice,
     /// Refused: the producer has no vector form, and every row of the consumer would compute it again.
     ScalarInEveryRow,
+    /// Refused: one of the two keeps a tile of a convolution's results in registers, and the other one sums up in its way.
+    OwnTile,
     /// Refused: no emitter that makes one of the two fast has what the other needs.
     OtherEmitter {
         /// Why the kernel of both would be made by the emitter that it would be.
@@ -262,6 +264,7 @@ impl fmt::Display for FusionReason {
                 "storing and loading it takes {stored} operations, computing it wherever it is read {computed}"
             ),
             Self::ScalarInEveryRow => f.write_str("it has no vector form, and every row would compute it again"),
+            Self::OwnTile => f.write_str("a tile of a convolution's results has all registers while it sums up"),
             Self::Epilogue { elements } => {
                 write!(
                     f,

@@ -349,6 +349,7 @@ impl Translator<'_, '_, '_> {
                 }
             }
             Op::Part(..) => return unsupported("parts of vectors"),
+            Op::Interleave(..) => return unsupported("interleaved vectors"),
             Op::Insert(a, x, lane) => {
                 let (a, x) = (self.value(*a), self.value(*x));
                 let element = self.lane_element(x, dtype, ty);

@@ -13,6 +13,7 @@ use tlc_ir::{DType, Kernel, Scalar};
 
 use super::index::VarState;
 use super::registers::{self, RegisterScratch};
+use super::turn::Turned;
 use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, Value, ValueInfo, Varies};
 use super::{check, prune, range};
 use crate::error::{Result, invalid, unsupported};
@@ -83,6 +84,8 @@ pub(super) struct Builder<'k, 'c> {
     /// What was carried without changing, and what it is.
     pub unchanged: Vec<(Value, Value)>,
     pub statements: u64,
+    /// The vectors that were turned last.
+    pub turned: Option<Turned>,
 }
 
 /// Whether so many lanes of that type make a vector, each as wide as its part of all bits or narrower.
@@ -118,6 +121,7 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         held: Vec::new(),
         unchanged: Vec::new(),
         statements: 0,
+        turned: None,
     };
     b.open_region(false);
     let scratch_at = b.scratch()?;
@@ -214,6 +218,11 @@ impl Builder<'_, '_> {
             .into_iter()
             .find(|&l| self.open[l].repeated)
             .map_or(top, |l| l as u32 - 1)
+    }
+
+    /// The innermost region.
+    pub(super) fn here(&self) -> u32 {
+        self.open.last().map_or(0, |o| o.id)
     }
 
     fn record(&mut self, info: ValueInfo) -> Value {

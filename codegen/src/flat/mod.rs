@@ -27,6 +27,7 @@ mod prune;
 pub(crate) mod range;
 mod registers;
 mod statements;
+mod turn;
 mod verify;
 
 use smallvec::SmallVec;
@@ -172,6 +173,8 @@ pub enum Op {
     Part(Value, u8),
     /// The first vector with another scalar in one lane.
     Insert(Value, Value, u8),
+    /// Lanes of two vectors of 16 lanes of 32 bits, in another order.
+    Interleave(Value, Value, Interleaving),
     /// Whether a mask is true in some lane.
     AnyLane(Value),
     /// Whether a mask is true in all lanes.
@@ -180,6 +183,37 @@ pub enum Op {
     LaneBits(Value),
     /// A bool: whether a bit of a u32 is set.
     Bit(Value, u8),
+}
+
+/// Which lanes of two vectors of four parts of 128 bits come next to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Interleaving {
+    /// In each part the first two lanes of both vectors, in turn.
+    FirstLanes,
+    /// In each part the last two lanes of both vectors, in turn.
+    LastLanes,
+    /// In each part the first two lanes of the first vector, then those of the second.
+    FirstPairs,
+    /// In each part the last two lanes of the first vector, then those of the second.
+    LastPairs,
+    /// The parts 0 and 2 of the first vector, then those of the second.
+    EvenParts,
+    /// The parts 1 and 3 of the first vector, then those of the second.
+    OddParts,
+}
+
+impl Interleaving {
+    /// The spelling in text.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Interleaving::FirstLanes => "first_lanes",
+            Interleaving::LastLanes => "last_lanes",
+            Interleaving::FirstPairs => "first_pairs",
+            Interleaving::LastPairs => "last_pairs",
+            Interleaving::EvenParts => "even_parts",
+            Interleaving::OddParts => "odd_parts",
+        }
+    }
 }
 
 impl Op {
@@ -220,6 +254,7 @@ impl Op {
             | Op::Lane(..)
             | Op::Part(..)
             | Op::Insert(..)
+            | Op::Interleave(..)
             | Op::AnyLane(_)
             | Op::AllLanes(_)
             | Op::LaneBits(_)
@@ -241,6 +276,7 @@ impl Op {
             | Op::Larger(a, b)
             | Op::Unordered(a, b)
             | Op::Insert(a, b, _)
+            | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => [*a, *b].into_iter().for_each(f),
             Op::Load { address, mask, .. } => address.parts().chain(*mask).for_each(f),
             Op::Series { first: a, .. }
@@ -270,6 +306,7 @@ impl Op {
             | Op::Larger(a, b)
             | Op::Unordered(a, b)
             | Op::Insert(a, b, _)
+            | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => {
                 f(a);
                 f(b);
@@ -623,6 +660,11 @@ pub trait Capability {
 
     /// Whether a part of a vector's lanes is taken at once.
     fn takes_parts(&self) -> bool {
+        false
+    }
+
+    /// Whether it interleaves vectors of so many lanes of that type.
+    fn interleaves(&self, _: DType, _: u32) -> bool {
         false
     }
 

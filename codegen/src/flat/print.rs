@@ -136,6 +136,7 @@ impl<'k> Flat<'k> {
             Op::Lane(a, lane) => format!("lane {lane} of {}", self.operand(*a)),
             Op::Part(a, first) => format!("lanes from {first} of {}", self.operand(*a)),
             Op::Insert(a, x, lane) => format!("insert {} in lane {lane} of {}", self.operand(*x), self.operand(*a)),
+            Op::Interleave(a, b, how) => self.list(how.name(), &[*a, *b]),
             Op::AnyLane(a) => self.list("any_lane", &[*a]),
             Op::AllLanes(a) => self.list("all_lanes", &[*a]),
             Op::LaneBits(a) => self.list("lane_bits", &[*a]),

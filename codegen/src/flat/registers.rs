@@ -189,6 +189,12 @@ impl Builder<'_, '_> {
             let (register, lane) = p.register(e);
             lanes.push(self.held_in(register, lane));
         }
+        if !p.uniform
+            && self.fits(p.scratch.dtype)
+            && let Some(turned) = self.turned(&lanes)
+        {
+            return Ok(Val::Vector(turned));
+        }
         Ok(if p.uniform {
             self.known_value(lanes[0])
         } else {

@@ -173,6 +173,11 @@ impl Verifier<'_, '_> {
                 self.alike(*a, v)?;
                 form(scalar(*x) && self.flat.dtype(*x) == dtype && u32::from(*lane) < lanes)
             }
+            Op::Interleave(a, b, _) => {
+                self.alike(*a, v)?;
+                self.alike(*b, v)?;
+                form(lanes == 16 && dtype.bits() == 32)
+            }
             Op::AnyLane(a) | Op::AllLanes(a) => {
                 form(!scalar(*a) && self.flat.dtype(*a) == DType::Bool && dtype == DType::Bool && lanes == 1)
             }

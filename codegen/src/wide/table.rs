@@ -159,6 +159,10 @@ impl Capability for Machine {
         true
     }
 
+    fn interleaves(&self, dtype: DType, lanes: u32) -> bool {
+        self.level == Level::Avx512 && dtype.bits() == 32 && lanes == 16
+    }
+
     fn masks_lanes(&self, dtype: DType) -> bool {
         match self.level {
             Level::Avx512 => true,

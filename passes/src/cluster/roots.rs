@@ -1,6 +1,6 @@
 //! Which values are roots, and which are computed once per executable.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
@@ -213,6 +213,7 @@ impl Clusterer<'_> {
             self.costly.extend(costly.map(|s| (id, s)));
             self.is_root[i] |= self.is_output[i]
                 || own
+                || (cone.cost > WINDOW_COST && self.padded_behind_tile(id))
                 || costly.is_some()
                 || (shared && !cheap)
                 || again
@@ -252,6 +253,35 @@ impl Clusterer<'_> {
                 });
             }
         }
+    }
+
+    /// Whether a value is computed from a convolution's tile and then padded for windows that read it element by element: the tile's
+    /// kernel stores it. Of small windows those leave out what lies outside, and what wide ones read is padded in a step of its own.
+    fn padded_behind_tile(&self, id: NodeId) -> bool {
+        let small = |u: &NodeId| {
+            let inside =
+                |n: i64| n >= WIDE_WINDOW || matches!(self.kind(*u), NodeKind::View(View::Window { stride: 1, .. }));
+            overlap(self.kind(*u)).is_some_and(inside)
+        };
+        let padded = |u: &NodeId| {
+            let users = &self.users[u.index()];
+            let pad = matches!(self.kind(*u), NodeKind::View(View::Pad { .. })) && !self.is_root[u.index()];
+            pad && !users.is_empty() && users.iter().all(small)
+        };
+        if !self.users[id.index()].iter().any(padded) {
+            return false;
+        }
+        let mut open: SmallVec<[NodeId; 8]> = smallvec![id];
+        for _ in 0..MAX_MEETING {
+            let Some(at) = open.pop() else { return false };
+            if direct_image(self.graph, at).is_some() {
+                return true;
+            }
+            if let NodeKind::Map(_) = self.kind(at) {
+                open.extend(self.graph.node(at).operands.iter().copied());
+            }
+        }
+        false
     }
 
     /// The most operands that a user of a value has, which share the room of a cone.

@@ -138,6 +138,35 @@ pub(super) fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
     loads.any(|a| memories.contains(&a.memory))
 }
 
+/// Every scratch that the statements store to.
+fn stored_scratch(body: &[Stmt], out: &mut Vec<u32>) {
+    let writes = walk(body).flat_map(|s| s.accesses()).filter(|a| a.effect.writes());
+    out.extend(writes.filter_map(|a| match a.memory {
+        Memory::Scratch(i) => Some(i),
+        Memory::Param(_) => None,
+    }));
+}
+
+/// Elements that a scratch in registers must have for a loop of `n` iterations to read it in whole vectors of lanes.
+fn read_by_lanes(
+    kernel: &Kernel,
+    body: &[Stmt],
+    (var, n, lanes): (VarId, &IndexExpr, i64),
+    scratch: u32,
+) -> Option<i64> {
+    let count = n.as_const()?;
+    let whole = (count + lanes - 1) / lanes * lanes;
+    let mut length = kernel.scratch[scratch as usize].len.as_const()?;
+    for a in walk(body).flat_map(|s| s.accesses()) {
+        if a.memory == Memory::Scratch(scratch) {
+            let (stride, _) = a.index.affine_in(var)?;
+            let stride = stride.as_const().filter(|s| *s >= 0)?;
+            length = length.max(a.index.interval(kernel).hi + 1 + stride * (whole - count));
+        }
+    }
+    (length <= 4 * MAX_UNROLL * lanes).then_some(length)
+}
+
 /// Runs `lanes` iterations of `var` at once, then what is left one by one, or in lanes that a mask leaves out where they have none.
 /// Returns `[o, l, t]` as a split does, without `o` and `l` where no vector is whole.
 pub(super) fn across(
@@ -163,6 +192,16 @@ pub(super) fn across(
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
     scratch_outside(&kernel.body, var, &mut outer);
+    // Registers that the loop only reads hold what was computed before it.
+    let mut stored = Vec::new();
+    stored_scratch(body, &mut stored);
+    let is_read =
+        |i: &u32| outer.contains(i) && kernel.scratch[*i as usize].scope == Scope::Register && !stored.contains(i);
+    let (read, inner): (Vec<u32>, Vec<u32>) = inner.into_iter().partition(|i| masked && is_read(i));
+    let lengths = read.iter().map(|&i| read_by_lanes(kernel, body, (var, &n, lanes), i));
+    let lengths: Vec<i64> = lengths
+        .collect::<Option<_>>()
+        .ok_or(DirectiveRefusal::Recurrence(var))?;
     // Scratch in memory that is copied from and to outside of the loop is shared by its iterations, as parameters are.
     let (shared, inner): (Vec<u32>, Vec<u32>) = inner
         .into_iter()
@@ -184,6 +223,10 @@ pub(super) fn across(
         if s.scope == Scope::Shared || !small || outer.contains(&i) || !every_lane_has_it {
             return Err(DirectiveRefusal::Recurrence(var));
         }
+    }
+    // Lanes that a mask leaves out read of such registers too, where nothing was written.
+    for (&i, &length) in read.iter().zip(&lengths) {
+        kernel.scratch[i as usize].len = IndexExpr::Const(length);
     }
     let k = IndexExpr::Const(lanes);
     let whole = IndexExpr::floor_div(&n, &k).simplify(kernel);
@@ -212,7 +255,11 @@ pub(super) fn across(
         if masked {
             let (l, rest, own) = in_lanes(kernel, var, tail, &inner, (&first, &k));
             let mut rest = decided(kernel, rest, constants.clone());
-            let has = mask_memory(kernel, &mut rest, (l, &left), &own);
+            let unmasked: Vec<Memory> = own
+                .into_iter()
+                .chain(read.iter().map(|&i| Memory::Scratch(i)))
+                .collect();
+            let has = mask_memory(kernel, &mut rest, (l, &left), &unmasked);
             rest.splice(0..0, has);
             made.push(l);
             let tail = Stmt::Loop {

@@ -6,12 +6,16 @@
 //! after another, whatever the tile.
 
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
 use tlc_ir::{DType, Precision};
 
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::direct::tile;
 use crate::tree;
+
+/// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
+const FEWEST_TURNED: i64 = 3;
 
 /// The indices of what statements load whatever the case.
 fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
@@ -34,13 +38,31 @@ impl Scheduler<'_> {
             return false;
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
-        let done = self
-            .direct_tiles(&parallel[..at], parallel[at], &parallel[at + 1..])
-            .is_some();
+        let image = self.one_row(&parallel[at + 1..]);
+        let behind = image.as_ref().map_or(&parallel[at + 1..], std::slice::from_ref);
+        let done = self.direct_tiles(&parallel[..at], parallel[at], behind).is_some();
         if !done {
             (self.kernel, self.schedule) = saved;
         }
         done
+    }
+
+    /// Makes one row of an image of rows and columns where all that is accessed goes on from one row to the next as it goes along a
+    /// row: tiles are then not cut off at the end of each.
+    fn one_row(&mut self, image: &[VarId]) -> Option<VarId> {
+        let [outer, inner] = *image else { return None };
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let made = self.apply(Directive::Fuse { outer, inner });
+        if let Some([pixels]) = made.as_deref()
+            && let body = tree::loop_body(&self.kernel.body, *pixels)?
+            && walk(body)
+                .flat_map(|s| s.accesses())
+                .all(|a| a.index.affine_in(*pixels).is_some())
+        {
+            return Some(*pixels);
+        }
+        (self.kernel, self.schedule) = saved;
+        None
     }
 
     /// Which of the loops is over the channels of the result, where the innermost adds up products of windows with weights in blocks
@@ -162,7 +184,7 @@ impl Scheduler<'_> {
             columns,
             scope: Scope::Register,
         })?;
-        let [_, set, down, across, ref loops @ .., _, behind] = made[..] else {
+        let [_, set, down, across, ref loops @ .., results, behind] = made[..] else {
             return None;
         };
         let (&last, around) = loops.split_last().filter(|_| loops.len() == sums.len())?;
@@ -179,14 +201,46 @@ impl Scheduler<'_> {
             block: 1,
             precision: Precision::Exact,
         })?;
-        for var in [set, behind] {
-            let factor = self.emitter.lanes(DType::F32);
-            let [_, var] = self.apply(Directive::Split { var, factor })?[..] else {
-                return None;
-            };
-            let bind = Bind::Lanes;
+        self.channels_in_lanes(set)?;
+        if rows >= FEWEST_TURNED && self.pixels_in_lanes(results, behind).is_some() {
+            return Some(());
+        }
+        self.channels_in_lanes(behind)
+    }
+
+    fn channels_in_lanes(&mut self, var: VarId) -> Option<()> {
+        let factor = self.emitter.lanes(DType::F32);
+        let [_, var] = self.apply(Directive::Split { var, factor })?[..] else {
+            return None;
+        };
+        let bind = Bind::Lanes;
+        self.apply(Directive::Bind { var, bind }).map(|_| ())
+    }
+
+    /// Has what is done with the results go along the pixels of one channel after another, in lanes: the tile is turned in registers.
+    fn pixels_in_lanes(&mut self, pixels: VarId, channels: VarId) -> Option<()> {
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let done = self.turned_tile(pixels, channels);
+        if done.is_none() {
+            (self.kernel, self.schedule) = saved;
+        }
+        done
+    }
+
+    fn turned_tile(&mut self, pixels: VarId, channels: VarId) -> Option<()> {
+        self.apply(Directive::Interchange {
+            outer: pixels,
+            inner: channels,
+        })?;
+        for (var, bind) in [(channels, Bind::Unroll), (pixels, Bind::Serial)] {
             self.apply(Directive::Bind { var, bind })?;
         }
-        Some(())
+        let lanes = self.emitter.lanes(DType::F32);
+        self.apply(Directive::Across {
+            var: pixels,
+            lanes,
+            masked: true,
+        })
+        .map(|_| ())
     }
 }

@@ -1,6 +1,7 @@
 //! More values at once than there are registers: each keeps its bits on the stack, masks too, and across calls.
 
-use tlc_ir::kernel::{Access, Bind, ValueId};
+use tlc_codegen::wide::{self, Level};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 use crate::build::*;
@@ -77,5 +78,85 @@ fn more_values_than_registers_keep_their_bits() {
         for called in [false, true] {
             agrees(dtype, lanes, called);
         }
+    }
+}
+
+/// `rows` vectors of `lanes` elements, of which `filled` are read into registers, are stored across: one vector from each lane,
+/// whose first `filled` lanes are wanted.
+fn turned(dtype: DType, [rows, lanes, filled]: [i64; 3]) -> Kernel {
+    let mut b = Builder::default();
+    let x = b.param(dtype, c(filled * lanes), Access::Read);
+    let y = b.param(dtype, c(filled * lanes), Access::Write);
+    b.kernel.new_scratch(dtype, c(rows * lanes), Scope::Register);
+    let tile = Memory::Scratch(0);
+    b.repeat(Bind::Parallel, c(1), |b, _| {
+        b.repeat(Bind::Unroll, c(filled), |b, row| {
+            b.repeat(Bind::Lanes, c(lanes), |b, lane| {
+                let v = b.load(x, row.clone() * c(lanes) + lane.clone());
+                b.store(tile, row.clone() * c(lanes) + lane, v);
+            });
+        });
+        b.repeat(Bind::Unroll, c(lanes), |b, column| {
+            b.repeat(Bind::Lanes, c(rows), |b, row| {
+                let (at, end) = (b.index(row.clone(), DType::I32), b.index(c(filled), DType::I32));
+                let has = b.map(ScalarOp::Lt, &[at, end]);
+                let v = b.load(tile, row.clone() * c(lanes) + column.clone());
+                let v = b.map(ScalarOp::Max, &[v, v]);
+                b.store_masked(y, column * c(filled) + row, v, Some(has));
+            });
+        });
+    });
+    b.finish()
+}
+
+#[test]
+fn tiles_in_registers_are_stored_across_their_vectors() {
+    let cases = [
+        (DType::F32, [16, 16, 16]),
+        (DType::F32, [16, 16, 14]),
+        (DType::I32, [16, 16, 7]),
+        (DType::F32, [16, 16, 3]),
+        (DType::F32, [16, 16, 1]),
+        (DType::F32, [8, 8, 7]),
+        (DType::F64, [8, 8, 8]),
+        (DType::U8, [16, 16, 13]),
+    ];
+    for (dtype, [rows, lanes, filled]) in cases {
+        let kernel = turned(dtype, [rows, lanes, filled]);
+        let mut rng = Rng(3 + rows as u64);
+        let all = edges(dtype);
+        let input: Vec<Scalar> = (0..filled * lanes).map(|_| all[rng.below(all.len())]).collect();
+        let mut buffers = [bytes(&input), vec![0; input.len() * dtype.bytes()]];
+        run(&kernel, &mut buffers, &[]);
+        let found = scalars(dtype, &buffers[1]);
+        for (i, f) in found.iter().enumerate() {
+            let (column, row) = (i / filled as usize, i % filled as usize);
+            let expected = input[row * lanes as usize + column];
+            assert!(
+                same(expected, *f),
+                "{dtype}, {filled} of {rows}: {expected} in lane {column} of {row}, found {f}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_turned_tile_takes_four_steps_a_result() {
+    for (filled, steps) in [(16, 64), (14, 62), (8, 40), (3, 32)] {
+        let kernel = turned(DType::F32, [16, 16, filled]);
+        let text = wide::flatten(&kernel, Level::Avx512).unwrap().to_string();
+        let count = |word: &str| text.lines().filter(|l| l.contains(word)).count();
+        let all: usize = [
+            "first_lanes",
+            "last_lanes",
+            "first_pairs",
+            "last_pairs",
+            "even_parts",
+            "odd_parts",
+        ]
+        .iter()
+        .map(|w| count(w))
+        .sum();
+        assert_eq!((all, count("lane ")), (steps, 0), "{filled}\n{text}");
     }
 }

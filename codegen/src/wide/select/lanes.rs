@@ -6,7 +6,7 @@ use tlc_ir::DType;
 use super::masks::Logic;
 use super::{Arg, Form, Inst, Reg, Selector, Size, width};
 use crate::error::{Result, invalid};
-use crate::flat::Value;
+use crate::flat::{Interleaving, Value};
 use crate::wide::opcodes::{self, Codes};
 
 impl Selector<'_, '_> {
@@ -183,6 +183,26 @@ impl Selector<'_, '_> {
         );
         self.push(inst.masked(chosen.reg));
         Ok((Form::Vector, to))
+    }
+
+    /// Lanes of two vectors of 512 bits in another order.
+    pub(super) fn interleave(&mut self, a: Value, b: Value, how: Interleaving) -> Result<Reg> {
+        use opcodes::*;
+        let (a, b) = (self.vector(a)?, self.vector(b)?);
+        let args = [Arg::Use(a, Size::Z), Arg::Use(b, Size::Z)];
+        let codes = match how {
+            Interleaving::FirstLanes => UNPACK_D,
+            Interleaving::LastLanes => UNPACK_HIGH_D,
+            Interleaving::FirstPairs => UNPACK_Q,
+            Interleaving::LastPairs => UNPACK_HIGH_Q,
+            Interleaving::EvenParts | Interleaving::OddParts => {
+                // Two bits choose each part: 0 and 2, or 1 and 3, of the first vector and then of the second.
+                let parts = if how == Interleaving::EvenParts { 0x88 } else { 0xdd };
+                let args = [args[0], args[1], Arg::Imm8(parts)];
+                return Ok(self.vector_as(Code::EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8, Size::Z, &args));
+            }
+        };
+        Ok(self.vector_op(codes, 2, &args))
     }
 
     /// Whether any lane of a mask is true, or all are.

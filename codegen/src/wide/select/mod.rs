@@ -677,6 +677,7 @@ impl Selector<'_, '_> {
             Op::Pack(parts) => self.pack(parts, dtype, lanes)?,
             Op::Lane(a, lane) | Op::Part(a, lane) => self.lane(*a, *lane, lanes)?,
             Op::Insert(a, x, lane) => self.insert(*a, *x, *lane, dtype, lanes)?,
+            Op::Interleave(a, b, how) => (Form::Vector, self.interleave(*a, *b, *how)?),
             Op::LaneBits(a) => (Form::Int, self.lane_bits(*a)?),
             Op::Bit(a, bit) => (Form::Int, self.bit(*a, *bit)?),
             Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {

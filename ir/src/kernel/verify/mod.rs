@@ -271,7 +271,7 @@ impl Checker<'_> {
         Some(dtype)
     }
 
-    /// True for indices that unrolling makes constant, plus at most a lane at a whole vector.
+    /// True for indices that unrolling makes constant, plus at most a lane at a whole vector, or a constant for each lane.
     fn register_index(&self, index: &IndexExpr) -> bool {
         let index = &index.simplify(self.kernel);
         let mut rest = index.clone();
@@ -282,10 +282,11 @@ impl Checker<'_> {
             let Some((coefficient, offset)) = index.affine_in(lanes) else {
                 return false;
             };
-            if !coefficient.is(1) {
+            if coefficient.is(1) {
+                divisor = self.kernel.extents[lanes.0 as usize].as_const().unwrap_or(1).max(1);
+            } else if coefficient.as_const().is_none() {
                 return false;
             }
-            divisor = self.kernel.extents[lanes.0 as usize].as_const().unwrap_or(1).max(1);
             rest = offset;
         }
         let (terms, constant) = rest.linear();

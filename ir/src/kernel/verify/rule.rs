@@ -101,7 +101,7 @@ pub enum Rule {
     /// Register scratch whose length is not constant.
     #[error("register scratch r{0} has no constant length")]
     RegisterLength(u32),
-    /// A register index that does not become constant plus a lane.
+    /// A register index that does not become constant plus a lane or as many elements for each lane.
     #[error("register scratch r{scratch} is accessed at an index that unrolling does not make constant")]
     RegisterIndex {
         /// The scratch.

@@ -215,6 +215,26 @@ fn registers_are_indexed_by_what_unrolling_makes_constant() {
     assert_eq!(rules(&k), [Rule::RegisterIndex { scratch: 0 }]);
     k.body = vec![nest(Bind::Unroll, 2)];
     assert_eq!(rules(&k), [Rule::RegisterIndex { scratch: 0 }]);
+    // A lane's elements may lie apart from those of others, if a constant says how far.
+    let mut across = |lane: IndexExpr| {
+        k.body = vec![Stmt::Loop {
+            var: l,
+            bind: Bind::Lanes,
+            body: vec![
+                Stmt::Let {
+                    value: one,
+                    op: Op::Const(DType::F32.one()),
+                },
+                store(r, lane, one),
+            ],
+        }];
+        rules(&k)
+    };
+    assert_eq!(across(IndexExpr::from(l) * 2.into() + 1.into()), []);
+    assert_eq!(
+        across(IndexExpr::floor_div(&l.into(), &2.into())),
+        [Rule::RegisterIndex { scratch: 0 }]
+    );
 }
 
 #[test]

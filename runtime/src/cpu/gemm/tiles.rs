@@ -20,7 +20,7 @@ use super::{Leg, Operand, PackedLayout, Product, Progress, Side, Unit};
 
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
-const BLOCK_BYTES: usize = 2048;
+const BLOCK_BYTES: usize = tlc_ir::target::LIBRARY_BLOCK_BYTES;
 /// Panels from which on packing strips pays.
 const MANY_PANELS: usize = 2;
 /// Strips up to which panels are read where they are, if they can be.
