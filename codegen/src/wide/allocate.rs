@@ -11,6 +11,9 @@ use super::Level;
 use super::machine::{Block, End, Inst, Machine, general};
 use crate::error::{CodegenError, Result};
 
+/// Instructions of a kernel whose tables are not kept for the next one.
+const MANY_INSTRUCTIONS: usize = 1024;
+
 /// Code in a line, block after block, each ended by an instruction of its own.
 pub(super) struct Linear<'m> {
     machine: &'m Machine,
@@ -71,6 +74,11 @@ impl<'m> Linear<'m> {
         }
         linear.operands_at.push(linear.operands.len());
         linear
+    }
+
+    /// Whether the tables for it are larger than those for most others.
+    pub(super) fn is_large(&self) -> bool {
+        self.insts.len() > MANY_INSTRUCTIONS
     }
 
     fn block(&self, label: Label) -> &super::machine::BlockData {

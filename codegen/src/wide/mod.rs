@@ -100,7 +100,12 @@ fn compile_in(kernel: &Kernel, level: Level, text: EmitText, context: &mut Ctx) 
     let machine = select::select(&flat, level)?;
     let linear = allocate::Linear::new(&machine);
     let output = allocate::allocate(&linear, context)?;
-    encode::encode(&machine, &linear, output, text.disasm)
+    let code = encode::encode(&machine, &linear, output, text.disasm);
+    // The allocator empties some of its tables for each value that it places, which takes as long as they are large.
+    if linear.is_large() {
+        *context = Ctx::default();
+    }
+    code
 }
 
 /// The emitter for one level. One per thread.
