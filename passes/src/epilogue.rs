@@ -5,10 +5,11 @@
 //! residuals, padding, and norms or softmax whose rows are the result's. A product of what the kernel leaves may follow in the same step
 //! ([`crate::chain`]).
 
+use rustc_hash::FxHashMap;
 use tlc_ir::Graph;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
-use tlc_ir::plan::{DeviceId, Epilogue, Launch, Lines, Plan, SlotId, Step};
+use tlc_ir::plan::{DeviceId, Epilogue, KernelId, Launch, Lines, Plan, SlotId, Step};
 use tlc_ir::target::Cpu;
 
 use crate::chain::{self, ChainReason};
@@ -106,6 +107,7 @@ pub(crate) fn attach(
     let mut product_of: Vec<Option<usize>> = vec![None; plan.slots.len()];
     // By slot: the product whose kernel writes it.
     let mut left_by: Vec<Option<usize>> = vec![None; plan.slots.len()];
+    let mut known = KnownLines::default();
     let mut decisions = Decisions::default();
     for at in 0..entries.len() {
         let Some(entry) = &entries[at] else { continue };
@@ -150,7 +152,7 @@ pub(crate) fn attach(
         let dst = g.dst.slot;
         let writes = launch.args.iter().zip(&plan.kernels[launch.kernel.0 as usize].params);
         let written: Vec<SlotId> = writes.filter(|w| w.1.access != Access::Read).map(|w| *w.0).collect();
-        let reason = match (&g.epilogue, lines_along(plan, launch, dst)) {
+        let reason = match (&g.epilogue, lines_along(plan, launch, dst, &mut known)) {
             (Some(_), _) => EpilogueReason::Taken,
             (None, None) => EpilogueReason::OtherLines,
             (None, Some(lines)) => match meet(plan, &entries, product, at) {
@@ -219,8 +221,11 @@ fn link(
     reason
 }
 
+/// What [`lines`] says of a kernel and some of its parameters: equal layers launch the same kernels.
+type KnownLines = FxHashMap<(KernelId, Vec<u32>), Option<Lines>>;
+
 /// How a launch goes along a slot that it only reads, in the plan's symbols.
-fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId) -> Option<Lines> {
+fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId, known: &mut KnownLines) -> Option<Lines> {
     let kernel = &plan.kernels[launch.kernel.0 as usize];
     let mut reads = Vec::new();
     for (arg, (param, number)) in launch.args.iter().zip(kernel.params.iter().zip(0..)) {
@@ -231,7 +236,8 @@ fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId) -> Option<Lines> {
             reads.push(number);
         }
     }
-    let mut found = lines(kernel, &reads);
+    let known = known.entry((launch.kernel, reads));
+    let mut found = known.or_insert_with_key(|(_, reads)| lines(kernel, reads)).clone();
     made(Made::Lines(&mut found));
     let found = found?;
     Some(Lines {

@@ -359,22 +359,19 @@ fn cut(graph: Cow<'_, Graph>) -> Result<(Cow<'_, Graph>, Vec<Segmented>), PassEr
 
 /// States name inputs and outputs that exist, none twice, and old and new value have one type.
 fn check_states(graph: &Graph, states: &[StateBinding]) -> Result<(), PassError> {
-    let mut inputs: Vec<u32> = Vec::new();
-    let mut outputs: Vec<u32> = Vec::new();
+    let mut inputs = vec![false; graph.inputs().len()];
+    let mut outputs = vec![false; graph.outputs().len()];
     for (number, s) in states.iter().enumerate() {
         let wrong = |problem: String| Err(PassError::State { number, problem });
-        for (what, k, count, taken) in [
-            ("input", s.input, graph.inputs().len(), &mut inputs),
-            ("output", s.output, graph.outputs().len(), &mut outputs),
-        ] {
+        for (what, k, taken) in [("input", s.input, &mut inputs), ("output", s.output, &mut outputs)] {
             let Some(k) = k else { continue };
-            if k as usize >= count {
+            let count = taken.len();
+            let Some(taken) = taken.get_mut(k as usize) else {
                 return wrong(format!("there is no {what} {k}; the graph has {count}"));
-            }
-            if taken.contains(&k) {
+            };
+            if std::mem::replace(taken, true) {
                 return wrong(format!("{what} {k} is another state's as well"));
             }
-            taken.push(k);
         }
         match (s.input, s.output) {
             (None, None) => return wrong("neither an input nor an output".into()),

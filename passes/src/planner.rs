@@ -129,19 +129,36 @@ struct Edge<'s> {
     outputs: Vec<DeviceId>,
     /// Which inputs and outputs are states.
     states: &'s [StateBinding],
+    /// By input of the graph, and by output: the state that it is.
+    state_of_input: Vec<Option<usize>>,
+    state_of_output: Vec<Option<usize>>,
     /// Whether it is the body of a loop.
     inside: bool,
     /// The most bytes of each device's arena.
     arena_limits: &'s [u64],
 }
 
-impl Edge<'_> {
-    fn state_of_input(&self, input: u32) -> Option<usize> {
-        self.states.iter().position(|s| s.input == Some(input))
-    }
-
-    fn state_of_output(&self, output: u32) -> Option<usize> {
-        self.states.iter().position(|s| s.output == Some(output))
+impl<'s> Edge<'s> {
+    /// Of a graph as a whole, whose caller has everything in one place.
+    fn of(graph: &Graph, caller: DeviceId, states: &'s [StateBinding], arena_limits: &'s [u64]) -> Edge<'s> {
+        let mut edge = Edge {
+            inputs: vec![caller; graph.inputs().len()],
+            outputs: vec![caller; graph.outputs().len()],
+            states,
+            state_of_input: vec![None; graph.inputs().len()],
+            state_of_output: vec![None; graph.outputs().len()],
+            inside: false,
+            arena_limits,
+        };
+        for (number, s) in states.iter().enumerate() {
+            if let Some(input) = s.input {
+                edge.state_of_input[input as usize].get_or_insert(number);
+            }
+            if let Some(output) = s.output {
+                edge.state_of_output[output as usize].get_or_insert(number);
+            }
+        }
+        edge
     }
 }
 
@@ -155,13 +172,7 @@ pub fn plan(
     states: &[StateBinding],
     arena_limits: &[u64],
 ) -> Planned {
-    let edge = Edge {
-        inputs: vec![placement.caller(); graph.inputs().len()],
-        outputs: vec![placement.caller(); graph.outputs().len()],
-        states,
-        inside: false,
-        arena_limits,
-    };
+    let edge = Edge::of(graph, placement.caller(), states, arena_limits);
     plan_between(graph, clusters, placement, &edge).0
 }
 
@@ -324,7 +335,7 @@ impl Planner<'_> {
             let NodeKind::Input { name, ty, index } = &self.graph.node(i).kind else {
                 continue;
             };
-            if let Some(k) = edge.state_of_input(*index) {
+            if let Some(k) = edge.state_of_input[*index as usize] {
                 let device = self.placement.state(k);
                 let slot = self.new_slot(i, name.clone(), Storage::State(k as u32), device);
                 self.plan.states[k] = PlanState {
@@ -350,7 +361,7 @@ impl Planner<'_> {
         let values = output_values(self.graph);
         for (k, (o, value)) in self.graph.outputs().iter().zip(values).enumerate() {
             let ty = self.graph.ty(o.node).clone();
-            if let Some(state) = edge.state_of_output(k as u32) {
+            if let Some(state) = edge.state_of_output[k] {
                 if edge.states[state].input.is_none() {
                     let held = (ty.dtype, ty.elements());
                     let storage = Storage::State(state as u32);
@@ -389,7 +400,7 @@ impl Planner<'_> {
     fn deliver(&mut self, edge: &Edge<'_>) {
         let values = output_values(self.graph);
         for (k, (value, &device)) in values.into_iter().zip(&edge.outputs).enumerate() {
-            let Some(state) = edge.state_of_output(k as u32) else {
+            let Some(state) = edge.state_of_output[k] else {
                 self.read(value, device);
                 continue;
             };

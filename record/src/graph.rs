@@ -39,6 +39,8 @@ struct State {
     state_numbers: rustc_hash::FxHashMap<String, usize>,
     /// What caches must have room for.
     appends: Vec<states::Append>,
+    /// The names of the first so many outputs, of all that there were when a name was last looked up.
+    output_names: (rustc_hash::FxHashSet<String>, usize),
     /// Shared with the bodies of the graph's loops.
     streams: Arc<Mutex<Streams>>,
     seed: Seed,
@@ -70,6 +72,15 @@ struct Around {
 }
 
 impl State {
+    /// Whether an output has that name. Outputs are only ever added, so that each is looked at once.
+    fn has_output(&mut self, name: &str) -> bool {
+        let (names, known) = &mut self.output_names;
+        let outputs = self.ir.outputs();
+        names.extend(outputs[*known..].iter().map(|o| o.name.clone()));
+        *known = outputs.len();
+        names.contains(name)
+    }
+
     /// Where what is recorded now comes from.
     fn origin(&self) -> Origin {
         match (scope::made_of(), &self.within) {
@@ -298,7 +309,7 @@ impl Graph {
     pub fn output(&self, name: &str, tensor: &Tensor) {
         let body = || {
             let mut state = self.lock();
-            if !name.is_empty() && state.ir.outputs().iter().any(|o| o.name == name) {
+            if !name.is_empty() && state.has_output(name) {
                 return refuse(format!("the name `{name}` is taken by another output"));
             }
             if let Some(id) = tensor.id() {

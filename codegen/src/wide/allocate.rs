@@ -3,13 +3,16 @@
 use std::sync::OnceLock;
 
 use regalloc2::{
-    Algorithm, Block as Label, Function, Inst as Number, InstRange, MachineEnv, Operand, Output, PReg, PRegSet,
+    Algorithm, Block as Label, Ctx, Function, Inst as Number, InstRange, MachineEnv, Operand, Output, PReg, PRegSet,
     RegClass, RegallocOptions, VReg,
 };
 
 use super::Level;
 use super::machine::{Block, End, Inst, Machine, general};
 use crate::error::{CodegenError, Result};
+
+/// Instructions of a kernel whose tables are not kept for the next one.
+const MANY_INSTRUCTIONS: usize = 1024;
 
 /// Code in a line, block after block, each ended by an instruction of its own.
 pub(super) struct Linear<'m> {
@@ -71,6 +74,11 @@ impl<'m> Linear<'m> {
         }
         linear.operands_at.push(linear.operands.len());
         linear
+    }
+
+    /// Whether the tables for it are larger than those for most others.
+    pub(super) fn is_large(&self) -> bool {
+        self.insts.len() > MANY_INSTRUCTIONS
     }
 
     fn block(&self, label: Label) -> &super::machine::BlockData {
@@ -189,17 +197,19 @@ pub(super) fn destroyed_by_calls(level: Level) -> PRegSet {
     all
 }
 
-/// Gives each register of the code a place.
+/// Gives each register of the code a place. `context` is what regalloc2 keeps its tables in; nothing in them matters from one call to the
+/// next but their memory.
 ///
 /// # Errors
 /// If regalloc2 refuses, which is a bug of the emitter.
-pub(super) fn allocate(linear: &Linear<'_>) -> Result<Output> {
+pub(super) fn allocate<'c>(linear: &Linear<'_>, context: &'c mut Ctx) -> Result<&'c Output> {
     let options = RegallocOptions {
         verbose_log: false,
         validate_ssa: cfg!(debug_assertions),
         algorithm: Algorithm::Ion,
     };
-    regalloc2::run(linear, environment(linear.machine.level), &options).map_err(|e| CodegenError::Refused {
+    let environment = environment(linear.machine.level);
+    regalloc2::run_with_ctx(linear, environment, &options, context).map_err(|e| CodegenError::Refused {
         by: "regalloc2",
         message: format!("{e:?}"),
     })

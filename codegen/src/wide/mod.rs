@@ -21,6 +21,7 @@ mod select;
 mod table;
 mod vex;
 
+use regalloc2::Ctx;
 use tlc_ir::Kernel;
 use tlc_ir::target::Emitter;
 
@@ -91,23 +92,38 @@ pub fn flatten(kernel: &Kernel, level: Level) -> Result<Flat<'_>> {
 /// # Errors
 /// [`CodegenError`] if the kernel uses what this emitter lacks.
 pub fn compile(kernel: &Kernel, level: Level, text: EmitText) -> Result<CompiledCode> {
+    compile_in(kernel, level, text, &mut Ctx::default())
+}
+
+fn compile_in(kernel: &Kernel, level: Level, text: EmitText, context: &mut Ctx) -> Result<CompiledCode> {
     let flat = flatten(kernel, level)?;
     let machine = select::select(&flat, level)?;
     let linear = allocate::Linear::new(&machine);
-    let output = allocate::allocate(&linear)?;
-    encode::encode(&machine, &linear, &output, text.disasm)
+    let output = allocate::allocate(&linear, context)?;
+    let code = encode::encode(&machine, &linear, output, text.disasm);
+    // The allocator empties some of its tables for each value that it places, which takes as long as they are large.
+    if linear.is_large() {
+        *context = Ctx::default();
+    }
+    code
 }
 
 /// The emitter for one level. One per thread.
 pub struct Generator {
     level: Level,
     text: EmitText,
+    /// Of the register allocation, whose tables are the better part of the memory that a compilation asks for.
+    context: Ctx,
 }
 
 impl Generator {
     /// The emitter for a level that the processor has; the code comes with the text asked for.
     pub fn new(level: Level, text: EmitText) -> Generator {
-        Generator { level, text }
+        Generator {
+            level,
+            text,
+            context: Ctx::default(),
+        }
     }
 }
 
@@ -120,6 +136,6 @@ impl CodeGenerator for Generator {
     }
 
     fn emit(&mut self, kernel: &Kernel) -> Result<CompiledCode> {
-        compile(kernel, self.level, self.text)
+        compile_in(kernel, self.level, self.text, &mut self.context)
     }
 }

@@ -5,7 +5,7 @@
 
 mod control;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::control::unit;
 use super::{
@@ -79,7 +79,7 @@ pub fn infer(
     if operands.len() != arity {
         return refuse(format!("takes {arity} operands, found {}", operands.len()));
     }
-    let types: Vec<&TensorType> = operands.iter().map(|&o| graph.ty(o)).collect();
+    let types: SmallVec<[&TensorType; 4]> = operands.iter().map(|&o| graph.ty(o)).collect();
     let mut rule = Rule { graph, conditions };
     let ty = match kind {
         NodeKind::Input { ty, .. } => ty.clone(),
@@ -91,7 +91,7 @@ pub fn infer(
         NodeKind::Iota { ty, axis } => rule.iota(ty, *axis)?,
         NodeKind::Random { shape, .. } => rule.random(shape, types[0])?,
         NodeKind::Map(op) => {
-            let dtypes: Vec<DType> = types.iter().map(|t| t.dtype).collect();
+            let dtypes: SmallVec<[DType; 4]> = types.iter().map(|t| t.dtype).collect();
             let dtype = op
                 .result_dtype(&dtypes)
                 .map_err(|e| (format!("dtypes {}", e.found), Some(e.expected.into())))?;
@@ -222,6 +222,12 @@ impl Rule<'_> {
         if ty.rank() > MAX_RANK {
             return refuse_expecting(format!("rank {}", ty.rank()), format!("at most {MAX_RANK} axes"));
         }
+        // Nearly all shapes are a few numbers.
+        let bytes = |n: i64, d: &IndexExpr| n.checked_mul(d.as_const().filter(|d| *d > 0)?);
+        let known = ty.shape.iter().try_fold(ty.dtype.bytes() as i64, bytes);
+        if known.is_some_and(|bytes| i128::from(bytes) <= MAX_BYTES) {
+            return Ok(());
+        }
         let mut bytes = ty.dtype.bytes() as i128;
         let mut empty = false;
         let mut largest = bytes;
@@ -283,6 +289,9 @@ impl Rule<'_> {
     fn same_shape(&mut self, types: &[&TensorType]) -> Result<Shape, Refusal> {
         let mut shape = types[0].shape.clone();
         for t in &types[1..] {
+            if t.shape == shape {
+                continue;
+            }
             if t.rank() != shape.len() {
                 return refuse_expecting(
                     format!("ranks {} and {} differ", shape.len(), t.rank()),

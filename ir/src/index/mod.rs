@@ -269,16 +269,23 @@ impl IndexExpr {
             terms.truncate(write);
         }
         terms.retain(|t| t.1 != 0);
-        if terms.len() > 1 {
+        // Both rules begin with a remainder.
+        let has_remainder = |t: &IndexExpr| t.factors_of().iter().any(IndexExpr::is_mod);
+        if terms.len() > 1 && terms.iter().any(|t| has_remainder(&t.0)) {
             Self::merge_div_mod(&mut terms, &mut constant);
             if let Some((at, part)) = Self::rounded(&terms) {
                 terms.remove(at);
                 return IndexExpr::from_linear(terms, constant) + part;
             }
         }
+        IndexExpr::of_normal(terms, constant)
+    }
+
+    /// As [`Self::from_linear`], of parts of a sum that is in normal form: its terms, or some of them, or all of them times one number.
+    fn of_normal(mut terms: Terms, constant: i64) -> IndexExpr {
         match (&terms[..], constant) {
             ([], c) => IndexExpr::Const(c),
-            ([(t, 1)], 0) => t.clone(),
+            ([(_, 1)], 0) => terms.remove(0).0,
             _ => {
                 let size = terms
                     .iter()
@@ -293,7 +300,7 @@ impl IndexExpr {
         loop {
             let mut found = None;
             'search: for (i, (t, c)) in terms.iter().enumerate() {
-                let factors = t.factors();
+                let factors = t.factors_of();
                 for (f, factor) in factors.iter().enumerate() {
                     let Some((x, n)) = factor.as_mod() else { continue };
                     let others = factors.iter().enumerate().filter(|(k, _)| *k != f).map(|(_, o)| o);
@@ -343,10 +350,30 @@ impl IndexExpr {
             (_, 1) => self.clone(),
             (IndexExpr::Const(c), k) => IndexExpr::Const(c.saturating_mul(k)),
             _ => {
-                let (terms, c) = self.linear();
-                let terms = terms.into_iter().map(|(t, a)| (t, a.saturating_mul(k))).collect();
-                IndexExpr::from_linear(terms, c.saturating_mul(k))
+                let (mut terms, c) = self.linear();
+                let mut exact = true;
+                for (_, a) in &mut terms {
+                    exact &= a.checked_mul(k).is_some();
+                    *a = a.saturating_mul(k);
+                }
+                match exact {
+                    true => IndexExpr::of_normal(terms, c.saturating_mul(k)),
+                    false => IndexExpr::from_linear(terms, c.saturating_mul(k)),
+                }
             }
+        }
+    }
+
+    /// Whether it is a remainder.
+    fn is_mod(&self) -> bool {
+        matches!(self, IndexExpr::Node(n) if matches!(**n, IndexNode::Mod(..)))
+    }
+
+    /// As [`Self::factors`], where they are.
+    fn factors_of(&self) -> &[IndexExpr] {
+        match self.as_node() {
+            Some(IndexNode::Product(f)) => f,
+            _ => std::slice::from_ref(self),
         }
     }
 
@@ -452,12 +479,22 @@ impl IndexExpr {
             IndexNode::Sum { terms, constant, .. } => {
                 let mut all = Vec::with_capacity(terms.len());
                 let mut k = *constant;
+                let mut changed = false;
                 for (t, c) in terms {
-                    let (inner, add) = t.replace_nodes(node).mul_const(*c).linear();
+                    let new = t.replace_nodes(node);
+                    if new == *t {
+                        all.push((new, *c));
+                        continue;
+                    }
+                    changed = true;
+                    let (inner, add) = new.mul_const(*c).linear();
                     all.extend(inner);
                     k = k.saturating_add(add);
                 }
-                IndexExpr::from_linear(all, k)
+                match changed {
+                    true => IndexExpr::from_linear(all, k),
+                    false => self.clone(),
+                }
             }
             IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.replace_nodes(node)),
             IndexNode::FloorDiv(a, b) => IndexExpr::floor_div(&a.replace_nodes(node), &b.replace_nodes(node)),
@@ -504,39 +541,60 @@ impl IndexExpr {
         }
     }
 
+    /// Whether some loop variable that occurs is such a one.
+    fn any_var(&self, is: &impl Fn(VarId) -> bool) -> bool {
+        match self.as_node() {
+            None | Some(IndexNode::Sym(_)) => false,
+            Some(IndexNode::Var(v)) => is(*v),
+            Some(IndexNode::Sum { terms, .. }) => terms.iter().any(|t| t.0.any_var(is)),
+            Some(IndexNode::Product(x)) => x.iter().any(|x| x.any_var(is)),
+            Some(IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b)) => {
+                a.any_var(is) || b.any_var(is)
+            }
+        }
+    }
+
     /// True if `var` occurs.
     pub fn uses(&self, var: VarId) -> bool {
-        let mut found = false;
-        self.visit_atoms(&mut |n| found |= matches!(n, IndexNode::Var(v) if *v == var));
-        found
+        self.any_var(&|v| v == var)
     }
 
     /// True if any loop variable occurs.
     pub fn has_vars(&self) -> bool {
-        let mut found = false;
-        self.visit_atoms(&mut |n| found |= matches!(n, IndexNode::Var(_)));
-        found
+        self.any_var(&|_| true)
     }
 
     /// The coefficient of `var` and the rest, if the expression is `coefficient * var + rest` and neither mentions `var`.
     pub fn affine_in(&self, var: VarId) -> Option<(IndexExpr, IndexExpr)> {
-        let (terms, constant) = self.linear();
+        let one;
+        let (terms, constant) = match self.as_node() {
+            None => return Some((IndexExpr::ZERO, self.clone())),
+            Some(IndexNode::Sum { terms, constant, .. }) => (&terms[..], *constant),
+            Some(_) => {
+                one = [(self.clone(), 1)];
+                (&one[..], 0)
+            }
+        };
         let mut coefficient = IndexExpr::ZERO;
-        let mut rest = Vec::new();
+        let mut rest = Vec::with_capacity(terms.len());
         for (t, c) in terms {
             if !t.uses(var) {
-                rest.push((t, c));
+                rest.push((t.clone(), *c));
                 continue;
             }
-            let mut factors = t.factors();
+            let factors = t.factors_of();
             let at = factors.iter().position(|f| f.as_var() == Some(var))?;
-            factors.remove(at);
-            if factors.iter().any(|f| f.uses(var)) {
+            let others = || factors.iter().enumerate().filter(|(k, _)| *k != at).map(|(_, f)| f);
+            if others().any(|f| f.uses(var)) {
                 return None;
             }
-            coefficient = coefficient + IndexExpr::product(&factors).mul_const(c);
+            coefficient = coefficient + IndexExpr::product(others()).mul_const(*c);
         }
-        Some((coefficient, IndexExpr::from_linear(rest, constant)))
+        let rest = match rest.len() == terms.len() {
+            true => self.clone(),
+            false => IndexExpr::of_normal(rest, constant),
+        };
+        Some((coefficient, rest))
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is known of an index expression under bounds: ranges, proofs, simplification.
 
+use smallvec::SmallVec;
+
 use super::{Bounds, IndexExpr, IndexNode, Interval, VarId, sat128};
 
 impl IndexExpr {
@@ -211,9 +213,14 @@ impl IndexExpr {
                 Some(e) if e.is(1) => IndexExpr::ZERO,
                 _ => self.clone(),
             },
-            IndexNode::Sum { terms, constant, .. } => terms.iter().fold(IndexExpr::Const(*constant), |acc, (t, c)| {
-                acc + t.simplify(bounds).mul_const(*c)
-            }),
+            IndexNode::Sum { terms, constant, .. } => {
+                let simpler: SmallVec<[IndexExpr; 8]> = terms.iter().map(|(t, _)| t.simplify(bounds)).collect();
+                if simpler.iter().zip(terms).all(|(new, (t, _))| new == t) {
+                    return self.clone();
+                }
+                let terms = simpler.into_iter().zip(terms);
+                terms.fold(IndexExpr::Const(*constant), |acc, (t, (_, c))| acc + t.mul_const(*c))
+            }
             IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.simplify(bounds)),
             IndexNode::FloorDiv(a, b) => {
                 let (a, b) = (a.simplify(bounds), b.simplify(bounds));

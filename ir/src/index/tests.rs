@@ -230,3 +230,51 @@ fn products_of_random_sums_have_the_values_of_their_factors() {
         assert_eq!(product.replace(&mut |_| None), product, "{factors:?}");
     }
 }
+
+/// What is handed on without being put together again is what would have come of it.
+#[test]
+fn sums_in_normal_form_stay_what_they_are() {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut rng = |n: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % n
+    };
+    let again = |e: &IndexExpr| {
+        let (terms, constant) = e.linear();
+        IndexExpr::from_linear(terms, constant)
+    };
+    let mut sums = 0;
+    for _ in 0..4000 {
+        let depth = 1 + rng(4) as u32;
+        let e = random(&mut rng, depth);
+        sums += u32::from(e.linear().0.len() > 1);
+        assert_eq!(again(&e), e);
+        for k in [-3, -1, 2, 24] {
+            let (terms, constant) = e.linear();
+            let terms = terms.into_iter().map(|(t, a)| (t, a * k)).collect();
+            assert_eq!(
+                e.mul_const(k),
+                IndexExpr::from_linear(terms, constant * k),
+                "{e:?} times {k}"
+            );
+        }
+        for var in [0, 1].map(VarId) {
+            if let Some((coefficient, rest)) = e.affine_in(var) {
+                assert_eq!(again(&rest), rest, "{e:?} without {var:?}");
+                assert!(!rest.uses(var) && !coefficient.uses(var));
+                assert_eq!(coefficient * var.into() + rest, e);
+            }
+        }
+        let mut seen = [false; 2];
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Var(v) = a {
+                seen[v.0 as usize] = true;
+            }
+        });
+        assert_eq!([0, 1].map(|v| e.uses(VarId(v))), seen);
+        assert_eq!(e.has_vars(), seen != [false; 2]);
+    }
+    assert!(sums > 1000, "{sums}");
+}

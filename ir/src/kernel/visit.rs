@@ -7,7 +7,7 @@
 //! does not compile until it is described.
 //!
 //! Shared and mutable forms visit the same things in the same order. They are iterators, which callers leave early with
-//! `any`, `all` or `find`; none allocates, except [`walk`] below eight nested statements and a contraction with conditions.
+//! `any`, `all` or `find`; none allocates, except [`walk`] below eight nested statements and statements of several accesses.
 
 use std::slice;
 
@@ -260,43 +260,47 @@ impl Stmt {
 
     /// The accesses of the statement itself. One that goes through [`Self::own_vars`] touches the elements for all of them.
     pub fn accesses(&self) -> impl Iterator<Item = MemoryAccess<'_>> {
-        let mut found: SmallVec<[MemoryAccess<'_>; 3]> = SmallVec::new();
-        match self {
-            Stmt::Let { op, .. } => found.extend(op.access()),
+        let one = |access| (Some(access), Vec::new());
+        // Nearly all have one at most, for which nothing is allocated.
+        let (first, others) = match self {
+            Stmt::Let { op, .. } => (op.access(), Vec::new()),
             Stmt::Store {
                 memory, index, mask, ..
-            } => found.push(MemoryAccess {
+            } => one(MemoryAccess {
                 memory: *memory,
                 index,
                 mask: *mask,
                 ranges: &[],
                 effect: Effect::Store,
             }),
-            Stmt::Accumulate { state, .. } => found.extend(state.iter().map(|(memory, index)| MemoryAccess {
-                memory: *memory,
-                index,
-                mask: None,
-                ranges: &[],
-                effect: Effect::Accumulate,
-            })),
-            Stmt::Contract(c) => found.extend(c.accesses()),
-            Stmt::CopyAsync(c) => found.extend([
-                MemoryAccess {
+            Stmt::Accumulate { state, .. } => {
+                let mut all = state.iter().map(|(memory, index)| MemoryAccess {
+                    memory: *memory,
+                    index,
+                    mask: None,
+                    ranges: &[],
+                    effect: Effect::Accumulate,
+                });
+                (all.next(), all.collect())
+            }
+            Stmt::Contract(c) => (None, c.accesses().into()),
+            Stmt::CopyAsync(c) => (
+                Some(MemoryAccess {
                     memory: c.from,
                     index: &c.from_index,
                     mask: c.mask,
                     ranges: &[],
                     effect: Effect::Load,
-                },
-                MemoryAccess {
+                }),
+                vec![MemoryAccess {
                     memory: c.to,
                     index: &c.to_index,
                     mask: None,
                     ranges: &[],
                     effect: Effect::Store,
-                },
-            ]),
-            Stmt::Collective(c) => found.push(MemoryAccess {
+                }],
+            ),
+            Stmt::Collective(c) => one(MemoryAccess {
                 memory: c.memory,
                 index: &c.index,
                 mask: None,
@@ -308,41 +312,45 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
             | Stmt::Wait(_)
-            | Stmt::Barrier => {}
-        }
-        found.into_iter()
+            | Stmt::Barrier => (None, Vec::new()),
+        };
+        first.into_iter().chain(others)
     }
 
     /// The accesses of the statement itself, to move them elsewhere.
     pub fn accesses_mut(&mut self) -> impl Iterator<Item = MemoryAccessMut<'_>> {
-        let mut found: SmallVec<[MemoryAccessMut<'_>; 3]> = SmallVec::new();
-        match self {
-            Stmt::Let { op, .. } => found.extend(op.access_mut()),
-            Stmt::Store { memory, index, .. } => found.push(MemoryAccessMut {
+        let one = |access| (Some(access), Vec::new());
+        let (first, others) = match self {
+            Stmt::Let { op, .. } => (op.access_mut(), Vec::new()),
+            Stmt::Store { memory, index, .. } => one(MemoryAccessMut {
                 memory,
                 index,
                 effect: Effect::Store,
             }),
-            Stmt::Accumulate { state, .. } => found.extend(state.iter_mut().map(|(memory, index)| MemoryAccessMut {
-                memory,
-                index,
-                effect: Effect::Accumulate,
-            })),
-            Stmt::Contract(c) => found.extend(c.accesses_mut()),
+            Stmt::Accumulate { state, .. } => {
+                let mut all = state.iter_mut().map(|(memory, index)| MemoryAccessMut {
+                    memory,
+                    index,
+                    effect: Effect::Accumulate,
+                });
+                (all.next(), all.collect())
+            }
+            Stmt::Contract(c) => (None, c.accesses_mut().into()),
             Stmt::CopyAsync(c) => {
                 let c = &mut **c;
-                found.push(MemoryAccessMut {
+                let from = MemoryAccessMut {
                     memory: &mut c.from,
                     index: &mut c.from_index,
                     effect: Effect::Load,
-                });
-                found.push(MemoryAccessMut {
+                };
+                let to = MemoryAccessMut {
                     memory: &mut c.to,
                     index: &mut c.to_index,
                     effect: Effect::Store,
-                });
+                };
+                (Some(from), vec![to])
             }
-            Stmt::Collective(c) => found.push(MemoryAccessMut {
+            Stmt::Collective(c) => one(MemoryAccessMut {
                 memory: &mut c.memory,
                 index: &mut c.index,
                 effect: Effect::Accumulate,
@@ -352,53 +360,57 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
             | Stmt::Wait(_)
-            | Stmt::Barrier => {}
-        }
-        found.into_iter()
+            | Stmt::Barrier => (None, Vec::new()),
+        };
+        first.into_iter().chain(others)
     }
 
     /// The index expressions of the statement itself: of its accesses and their conditions, or of a value that is counted.
     /// The extent of a variable is the kernel's.
     pub fn indices(&self) -> impl Iterator<Item = &IndexExpr> {
-        let mut found: SmallVec<[&IndexExpr; 3]> = SmallVec::new();
-        match self {
-            Stmt::Let { op, .. } => found.extend(op.index()),
-            Stmt::Store { index, .. } => found.push(index),
-            Stmt::Accumulate { state, .. } => found.extend(state.iter().map(|(_, index)| index)),
-            Stmt::Contract(c) => found.extend(c.indices()),
-            Stmt::CopyAsync(c) => found.extend([&c.from_index, &c.to_index]),
-            Stmt::Collective(c) => found.push(&c.index),
+        let (first, others) = match self {
+            Stmt::Let { op, .. } => (op.index(), Vec::new()),
+            Stmt::Store { index, .. } => (Some(index), Vec::new()),
+            Stmt::Accumulate { state, .. } => {
+                let mut all = state.iter().map(|(_, index)| index);
+                (all.next(), all.collect())
+            }
+            Stmt::Contract(c) => (None, c.indices().collect()),
+            Stmt::CopyAsync(c) => (Some(&c.from_index), vec![&c.to_index]),
+            Stmt::Collective(c) => (Some(&c.index), Vec::new()),
             Stmt::Loop { .. }
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
             | Stmt::Wait(_)
-            | Stmt::Barrier => {}
-        }
-        found.into_iter()
+            | Stmt::Barrier => (None, Vec::new()),
+        };
+        first.into_iter().chain(others)
     }
 
     /// The index expressions of the statement itself, to replace them.
     pub fn indices_mut(&mut self) -> impl Iterator<Item = &mut IndexExpr> {
-        let mut found: SmallVec<[&mut IndexExpr; 3]> = SmallVec::new();
-        match self {
-            Stmt::Let { op, .. } => found.extend(op.index_mut()),
-            Stmt::Store { index, .. } => found.push(index),
-            Stmt::Accumulate { state, .. } => found.extend(state.iter_mut().map(|(_, index)| index)),
-            Stmt::Contract(c) => found.extend(c.indices_mut()),
+        let (first, others) = match self {
+            Stmt::Let { op, .. } => (op.index_mut(), Vec::new()),
+            Stmt::Store { index, .. } => (Some(index), Vec::new()),
+            Stmt::Accumulate { state, .. } => {
+                let mut all = state.iter_mut().map(|(_, index)| index);
+                (all.next(), all.collect())
+            }
+            Stmt::Contract(c) => (None, c.indices_mut().collect()),
             Stmt::CopyAsync(c) => {
                 let c = &mut **c;
-                found.extend([&mut c.from_index, &mut c.to_index]);
+                (Some(&mut c.from_index), vec![&mut c.to_index])
             }
-            Stmt::Collective(c) => found.push(&mut c.index),
+            Stmt::Collective(c) => (Some(&mut c.index), Vec::new()),
             Stmt::Loop { .. }
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
             | Stmt::Wait(_)
-            | Stmt::Barrier => {}
-        }
-        found.into_iter()
+            | Stmt::Barrier => (None, Vec::new()),
+        };
+        first.into_iter().chain(others)
     }
 
     /// The statements directly inside; empty for a statement that holds none.

@@ -68,9 +68,8 @@ impl Planner<'_> {
                 .chain(on[l.leading()..].iter().copied())
                 .collect(),
             outputs: outputs.chain(homes).collect(),
-            states: &[],
             inside: true,
-            arena_limits: &[],
+            ..Edge::of(&graph, DeviceId::HOST, &[], &[])
         };
         let inside = placement.inside(&graph);
         let mut clusters = cluster_body(&graph, &inside);

@@ -36,47 +36,57 @@ pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
 
 /// Bytes that a nest moves to and from memory, each element that it touches once, or twice where it is read and written.
 pub(crate) fn moved_bytes(kernel: &Kernel) -> IndexExpr {
-    let params = kernel.params.iter().enumerate();
-    let bytes = params.map(|(k, p)| {
+    let params = kernel.params.iter().zip(touched(kernel));
+    let bytes = params.map(|(p, touched)| {
         let times = if p.access == Access::ReadWrite { 2 } else { 1 };
-        touched(kernel, k as u32) * IndexExpr::from(p.dtype.bytes() * times)
+        touched * IndexExpr::from(p.dtype.bytes() * times)
     });
     bytes.fold(IndexExpr::ZERO, |a, b| a + b)
 }
 
-/// Elements of a parameter that a nest touches, at most: no more than there are, and where data says which ones or all sizes are
+/// Elements of each parameter that a nest touches, at most: no more than there are, and where data says which ones or all sizes are
 /// constants, no more than there are accesses.
-fn touched(kernel: &Kernel, param: u32) -> IndexExpr {
-    fn accesses(kernel: &Kernel, body: &[Stmt], memory: Memory, trips: &IndexExpr) -> IndexExpr {
-        let mut total = IndexExpr::ZERO;
+fn touched(kernel: &Kernel) -> Vec<IndexExpr> {
+    /// Accesses of each parameter.
+    fn accesses(kernel: &Kernel, body: &[Stmt], trips: &IndexExpr, total: &mut [IndexExpr]) {
         for s in body {
-            let own = s.accesses().filter(|a| a.memory == memory).count() as i64;
-            total = total + trips.clone() * IndexExpr::Const(own);
-            let trips = match s {
-                Stmt::Loop { var, .. } => trips.clone() * iterations(kernel, *var),
-                _ => trips.clone(),
-            };
-            total = total + accesses(kernel, s.body(), memory, &trips);
+            for a in s.accesses() {
+                if let Memory::Param(p) = a.memory {
+                    let total = &mut total[p as usize];
+                    *total = std::mem::replace(total, IndexExpr::ZERO) + trips.clone();
+                }
+            }
+            match s {
+                Stmt::Loop { var, body, .. } => {
+                    let trips = trips.clone() * iterations(kernel, *var);
+                    accesses(kernel, body, &trips, total);
+                }
+                s => accesses(kernel, s.body(), trips, total),
+            }
         }
-        total
     }
-    let memory = Memory::Param(param);
-    let len = &kernel.params[param as usize].len;
-    let all = accesses(kernel, &kernel.body, memory, &IndexExpr::ONE);
-    if let (Some(all), Some(len)) = (all.as_const(), len.as_const()) {
-        return IndexExpr::Const(all.min(len));
-    }
-    let by_data: Vec<VarId> = walk(&kernel.body)
+    let mut all = vec![IndexExpr::ZERO; kernel.params.len()];
+    accesses(kernel, &kernel.body, &IndexExpr::ONE, &mut all);
+    let from_data: Vec<VarId> = walk(&kernel.body)
         .filter_map(|s| match s {
             Stmt::Clamp { var, .. } => Some(*var),
             _ => None,
         })
         .collect();
-    let mut indices = walk(&kernel.body)
-        .flat_map(|s| s.accesses())
-        .filter(|a| a.memory == memory);
-    match indices.any(|a| by_data.iter().any(|v| a.index.uses(*v))) {
-        true => IndexExpr::min(&all, len),
-        false => len.clone(),
+    // By parameter: whether data says which elements are touched.
+    let mut by_data = vec![false; kernel.params.len()];
+    if !from_data.is_empty() {
+        for a in walk(&kernel.body).flat_map(|s| s.accesses()) {
+            if let Memory::Param(p) = a.memory {
+                by_data[p as usize] |= from_data.iter().any(|v| a.index.uses(*v));
+            }
+        }
     }
+    let params = kernel.params.iter().zip(all).zip(by_data);
+    let most = params.map(|((p, all), by_data)| match (all.as_const(), p.len.as_const()) {
+        (Some(all), Some(len)) => IndexExpr::Const(all.min(len)),
+        _ if by_data => IndexExpr::min(&all, &p.len),
+        _ => p.len.clone(),
+    });
+    most.collect()
 }

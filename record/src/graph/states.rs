@@ -159,7 +159,7 @@ impl Graph {
             drop(state);
             return refuse(format!("the state `{name}` is set already"));
         }
-        if state.ir.outputs().iter().any(|o| o.name == name) {
+        if state.has_output(name) {
             drop(state);
             return refuse(format!("the name `{name}` is taken by an output"));
         }

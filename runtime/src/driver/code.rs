@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::HostTensor;
 use tlc_ir::plan::{Plan, SlotId, Step};
 use tlc_ir::target::EmitterId;
@@ -47,6 +47,19 @@ struct Batch<'p> {
     numbers: FxHashMap<ToLoad<'p>, usize>,
 }
 
+impl<'p> Batch<'p> {
+    /// The number of a kernel, which is one more if it is new.
+    fn number(&mut self, key: ToLoad<'p>) -> usize {
+        *self.numbers.entry(key).or_insert_with(|| {
+            self.kernels.push(key);
+            self.kernels.len() - 1
+        })
+    }
+}
+
+/// What a plan launches: its device, its number in the plan, and whether it writes where it reads.
+type Launched = FxHashSet<(usize, usize, bool)>;
+
 /// The loops of a plan, in the order of its steps.
 fn loops(plan: &Plan) -> impl Iterator<Item = &Plan> {
     let steps = plan.init.iter().chain(&plan.steps);
@@ -56,8 +69,10 @@ fn loops(plan: &Plan) -> impl Iterator<Item = &Plan> {
     })
 }
 
-/// Calls `f` with the device and number of each kernel that a plan launches, and what the device loads for it.
+/// Calls `f` with the device and number of each kernel that a plan launches, and what the device loads for it, once for each.
 fn launched<'p>(plan: &'p Plan, emitters: Option<&Emitters>, f: &mut dyn FnMut(usize, usize, ToLoad<'p>)) {
+    // Kernels are long to hash, and most are launched many times.
+    let mut seen = Launched::default();
     for l in plan.launches() {
         let device = l.args.first().map_or(0, |s| plan.slots[s.0 as usize].device.0);
         let kernel = l.kernel.0 as usize;
@@ -67,7 +82,9 @@ fn launched<'p>(plan: &'p Plan, emitters: Option<&Emitters>, f: &mut dyn FnMut(u
             // It is the same code on the host.
             in_place: device != 0 && is_in_place(plan, l),
         };
-        f(device as usize, kernel, to_load);
+        if seen.insert((device as usize, kernel, to_load.in_place)) {
+            f(device as usize, kernel, to_load);
+        }
     }
 }
 
@@ -78,11 +95,7 @@ fn emitter(emitters: Option<&Emitters>, kernel: usize) -> EmitterId {
 
 fn collect<'p>(plan: &'p Plan, emitters: Option<&Emitters>, batches: &mut [Batch<'p>]) {
     launched(plan, emitters, &mut |device, _, key| {
-        let batch = &mut batches[device];
-        batch.numbers.entry(key).or_insert_with(|| {
-            batch.kernels.push(key);
-            batch.kernels.len() - 1
-        });
+        batches[device].number(key);
     });
     for (k, body) in loops(plan).enumerate() {
         collect(body, emitters.and_then(|e| e.bodies.get(k)), batches);

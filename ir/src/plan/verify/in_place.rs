@@ -1,6 +1,6 @@
 //! Buffers that serve twice: kernels that run in place, and inputs that are given away.
 
-use std::cell::OnceCell;
+use std::cell::{Ref, RefCell};
 
 use rustc_hash::FxHashMap;
 
@@ -144,7 +144,14 @@ struct Touch<'k> {
     of_thread: bool,
     index: &'k IndexExpr,
     /// See [`Touch::parts`]: proven once, for an access meets many others.
-    parts: OnceCell<Vec<Part>>,
+    parts: RefCell<Parts>,
+}
+
+/// How the outermost loops around an access cut its elements, as far as that was asked.
+struct Parts {
+    of: Vec<Part>,
+    /// The element within an iteration of those loops; none where the next one does not cut.
+    inside: Option<IndexExpr>,
 }
 
 /// How a loop cuts the elements that an access goes to.
@@ -156,29 +163,34 @@ enum Part {
     Of(IndexExpr),
 }
 
+impl Parts {
+    /// What the loop over `var` does to the elements that are left.
+    fn cut(&mut self, kernel: &Kernel, var: VarId) {
+        let Some(index) = self.inside.take() else { return };
+        if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
+            self.of.push(Part::Whole);
+            self.inside = Some(index);
+            return;
+        }
+        let Some((step, inside)) = index.affine_in(var).filter(|(step, _)| !step.has_vars()) else {
+            return;
+        };
+        let room = step.clone() - inside.clone() - IndexExpr::ONE;
+        if nonnegative(&inside, kernel) && nonnegative(&room, kernel) {
+            self.of.push(Part::Of(step));
+            self.inside = Some(inside);
+        }
+    }
+}
+
 impl Touch<'_> {
-    /// The loops around the access, outermost first, as far as they cut its elements into parts.
-    fn parts(&self, kernel: &Kernel) -> &[Part] {
-        self.parts.get_or_init(|| {
-            let mut parts = Vec::with_capacity(self.loops.len());
-            let mut index = self.index.clone();
-            for &(_, var) in &self.loops {
-                if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
-                    parts.push(Part::Whole);
-                    continue;
-                }
-                let Some((step, inside)) = index.affine_in(var).filter(|(step, _)| !step.has_vars()) else {
-                    break;
-                };
-                let room = step.clone() - inside.clone() - IndexExpr::ONE;
-                if !nonnegative(&inside, kernel) || !nonnegative(&room, kernel) {
-                    break;
-                }
-                parts.push(Part::Of(step));
-                index = inside;
-            }
-            parts
-        })
+    /// The outermost so many loops around the access, as far as they cut its elements into parts.
+    fn parts(&self, kernel: &Kernel, loops: usize) -> Ref<'_, [Part]> {
+        let known = self.parts.borrow().of.len();
+        for &(_, var) in self.loops.iter().take(loops).skip(known) {
+            self.parts.borrow_mut().cut(kernel, var);
+        }
+        Ref::map(self.parts.borrow(), |parts| &parts.of[..])
     }
 }
 
@@ -196,7 +208,10 @@ impl<'k> Walk<'k> {
             loops: self.loops.clone(),
             of_thread: self.of_thread,
             index,
-            parts: OnceCell::new(),
+            parts: RefCell::new(Parts {
+                of: Vec::new(),
+                inside: Some(index.clone()),
+            }),
         };
         if let Some(of) = self.found.get_mut(param as usize) {
             match effect {
@@ -261,13 +276,13 @@ fn never_before(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
         return false;
     }
     // Between iterations: each shared loop cuts the buffer into parts, and both stay in the part of their iteration.
-    let (a, b) = (load.parts(kernel), store.parts(kernel));
+    let (a, b) = (load.parts(kernel, shared), store.parts(kernel, shared));
     let same_part = |a: &Part, b: &Part| match (a, b) {
         (Part::Whole, Part::Whole) => true,
         (Part::Of(a), Part::Of(b)) => a == b,
         _ => false,
     };
-    a.len() >= shared && b.len() >= shared && a.iter().zip(b).take(shared).all(|(a, b)| same_part(a, b))
+    a.len() >= shared && b.len() >= shared && a.iter().zip(&*b).take(shared).all(|(a, b)| same_part(a, b))
 }
 
 /// Whether each iteration of the first `shared` loops stores what it loads, and no two of them load the same: behind them are
