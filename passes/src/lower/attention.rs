@@ -22,6 +22,7 @@
 //! One thing differs from a whole softmax: a weight that is zero in the end, but of which no single tile made it zero, is that of a finite
 //! number until then, so that an infinite value under it gives an infinity, and not NaN, which zero times infinity is.
 
+mod memories;
 mod parts;
 mod row;
 mod warps;
@@ -29,9 +30,11 @@ mod warps;
 use smallvec::SmallVec;
 use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Op, Stmt, ValueId};
 use tlc_ir::target::WARP_THREADS;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
+
+use memories::Memories;
 
 use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, flat_index, is_source, moves_only};
@@ -90,28 +93,6 @@ fn lower_stage(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bo
         }
     }
     blocks.nest()
-}
-
-/// Memory that the threads of a block share, and what each has of its own.
-struct Memories {
-    queries: Memory,
-    /// Keys, and later values.
-    tile: Memory,
-    /// Scores, and where weights are of the same dtype, these.
-    weights: Memory,
-    /// The weights as they are multiplied; of a single row parts of its result, and what each warp has of the maximum and of the sum.
-    rounded: Memory,
-    /// By row: what its result is scaled by.
-    scale: Memory,
-    /// A thread's part of the results, or a warp's.
-    results: Memory,
-    /// A thread's part of the scores, or a warp's.
-    scores: Memory,
-    /// By row of a warp: the largest so far, and the sum.
-    most: Memory,
-    sum: Memory,
-    /// What the lanes of a warp combine, and what each of them has.
-    lane: Memory,
 }
 
 struct Blocks<'a> {
@@ -188,89 +169,7 @@ impl<'a> Blocks<'a> {
                 ([query, key, value, weight, weight], dtype)
             }
         };
-        let [query, key, value, score, weight] = strides;
-        let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
-        if stage == Stage::Join {
-            let [results, most, sum] = [(); 3].map(|()| new(dtype, 1, Scope::Thread));
-            let memories = Memories {
-                results,
-                most,
-                sum,
-                // Of keys and of scores there are none.
-                queries: results,
-                tile: results,
-                weights: results,
-                rounded: results,
-                scale: results,
-                scores: results,
-                lane: results,
-            };
-            return Blocks {
-                lo,
-                form,
-                dtype,
-                held,
-                memories,
-                strides,
-                block,
-                entry,
-                first_row,
-                rows,
-                keys,
-                tile,
-                first_tile,
-                row_count,
-            };
-        }
-        let warp_rows = match &form.form {
-            AttentionForm::Row(_) => 1,
-            _ => form.rows / Self::warps(form),
-        };
-        let queries_held = match &form.form {
-            AttentionForm::Row(_) => dtype,
-            _ => held,
-        };
-        let (queries, keys_or_values, weights) = (
-            new(queries_held, form.rows * query, Scope::Shared),
-            new(held, form.keys() * key.max(value), Scope::Shared),
-            new(dtype, form.rows * score, Scope::Shared),
-        );
-        let (rounded, [result_part, score_part], scopes) = match &form.form {
-            AttentionForm::Warps(m) => {
-                let [_, result] = m.features;
-                let part = [result, m.keys].map(|columns| Matrices::ROWS * columns / m.across);
-                let rounded = new(held, form.rows * weight, Scope::Shared);
-                (rounded, part, [Scope::WarpFragment; 2])
-            }
-            AttentionForm::Row(row) => {
-                let warps = row.threads / WARP_THREADS;
-                let parts = new(dtype, row.groups * form.features[1] + 2 * warps, Scope::Shared);
-                (parts, [1, row::together(row, form.features)], [Scope::Thread; 2])
-            }
-            AttentionForm::Threads => {
-                let part = [value / Attention::PART_THREADS, Self::score_columns()];
-                let part = part.map(|columns| Attention::PART_ROWS * columns);
-                (weights, part, [Scope::Thread, Scope::Register])
-            }
-        };
-        let memories = Memories {
-            queries,
-            tile: keys_or_values,
-            weights,
-            rounded,
-            scale: match &form.form {
-                AttentionForm::Row(_) => new(dtype, 1, Scope::Thread),
-                _ => new(dtype, form.rows, Scope::Shared),
-            },
-            results: new(dtype, result_part, scopes[0]),
-            scores: new(dtype, score_part, scopes[1]),
-            most: new(dtype, warp_rows, Scope::Thread),
-            sum: new(dtype, warp_rows, Scope::Thread),
-            lane: match &form.form {
-                AttentionForm::Row(_) => new(dtype, 2, Scope::Thread),
-                _ => new(dtype, 1 + form.keys() / WARP_THREADS, Scope::Thread),
-            },
-        };
+        let memories = Memories::new(&mut lo, form, (dtype, held), strides, stage);
         Blocks {
             lo,
             form,

@@ -1,0 +1,109 @@
+//! The scratch that a stage of an attention works in.
+
+use tlc_ir::DType;
+use tlc_ir::kernel::{Memory, Scope};
+use tlc_ir::target::WARP_THREADS;
+
+use super::super::Lowerer;
+use super::{Blocks, Stage, constant, row};
+use crate::partition::{Attention, AttentionForm, Matrices};
+
+/// Memory that the threads of a block share, and what each has of its own.
+pub(super) struct Memories {
+    pub queries: Memory,
+    /// Keys, and later values.
+    pub tile: Memory,
+    /// Scores, and where weights are of the same dtype, these.
+    pub weights: Memory,
+    /// The weights as they are multiplied; of a single row parts of its result, and what each warp has of the maximum and of the sum.
+    pub rounded: Memory,
+    /// By row: what its result is scaled by.
+    pub scale: Memory,
+    /// A thread's part of the results, or a warp's.
+    pub results: Memory,
+    /// A thread's part of the scores, or a warp's.
+    pub scores: Memory,
+    /// By row of a warp: the largest so far, and the sum.
+    pub most: Memory,
+    pub sum: Memory,
+    /// What the lanes of a warp combine, and what each of them has.
+    pub lane: Memory,
+}
+
+impl Memories {
+    /// The scratch of a stage: elements are of the dtype that is computed with, or of that which products take.
+    pub(super) fn new(
+        lo: &mut Lowerer<'_>,
+        form: &Attention,
+        (dtype, held): (DType, DType),
+        [query, key, value, score, weight]: [i64; 5],
+        stage: Stage,
+    ) -> Memories {
+        let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
+        if stage == Stage::Join {
+            let [results, most, sum] = [(); 3].map(|()| new(dtype, 1, Scope::Thread));
+            return Memories {
+                results,
+                most,
+                sum,
+                // Of keys and of scores there are none.
+                queries: results,
+                tile: results,
+                weights: results,
+                rounded: results,
+                scale: results,
+                scores: results,
+                lane: results,
+            };
+        }
+        let warp_rows = match &form.form {
+            AttentionForm::Row(_) => 1,
+            _ => form.rows / Blocks::warps(form),
+        };
+        let queries_held = match &form.form {
+            AttentionForm::Row(_) => dtype,
+            _ => held,
+        };
+        let (queries, keys_or_values, weights) = (
+            new(queries_held, form.rows * query, Scope::Shared),
+            new(held, form.keys() * key.max(value), Scope::Shared),
+            new(dtype, form.rows * score, Scope::Shared),
+        );
+        let (rounded, [result_part, score_part], scopes) = match &form.form {
+            AttentionForm::Warps(m) => {
+                let [_, result] = m.features;
+                let part = [result, m.keys].map(|columns| Matrices::ROWS * columns / m.across);
+                let rounded = new(held, form.rows * weight, Scope::Shared);
+                (rounded, part, [Scope::WarpFragment; 2])
+            }
+            AttentionForm::Row(row) => {
+                let warps = row.threads / WARP_THREADS;
+                let parts = new(dtype, row.groups * form.features[1] + 2 * warps, Scope::Shared);
+                (parts, [1, row::together(row, form.features)], [Scope::Thread; 2])
+            }
+            AttentionForm::Threads => {
+                let part = [value / Attention::PART_THREADS, Blocks::score_columns()];
+                let part = part.map(|columns| Attention::PART_ROWS * columns);
+                (weights, part, [Scope::Thread, Scope::Register])
+            }
+        };
+        Memories {
+            queries,
+            tile: keys_or_values,
+            weights,
+            rounded,
+            scale: match &form.form {
+                AttentionForm::Row(_) => new(dtype, 1, Scope::Thread),
+                _ => new(dtype, form.rows, Scope::Shared),
+            },
+            results: new(dtype, result_part, scopes[0]),
+            scores: new(dtype, score_part, scopes[1]),
+            most: new(dtype, warp_rows, Scope::Thread),
+            sum: new(dtype, warp_rows, Scope::Thread),
+            lane: match &form.form {
+                AttentionForm::Row(_) => new(dtype, 2, Scope::Thread),
+                _ => new(dtype, 1 + form.keys() / WARP_THREADS, Scope::Thread),
+            },
+        }
+    }
+}
