@@ -231,9 +231,13 @@ fn registers_are_indexed_by_what_unrolling_makes_constant() {
         rules(&k)
     };
     assert_eq!(across(IndexExpr::from(l) * 2.into() + 1.into()), []);
+    // Two lanes at one element also collide.
     assert_eq!(
         across(IndexExpr::floor_div(&l.into(), &2.into())),
-        [Rule::RegisterIndex { scratch: 0 }]
+        [
+            Rule::RegisterIndex { scratch: 0 },
+            Rule::LanesCollide { lanes: l, memory: r }
+        ]
     );
 }
 
