@@ -1,0 +1,210 @@
+"""Exports networks at their published sizes, with random weights, as ONNX files that run.py times.
+
+python3 benches/networks/export.py FOLDER [NAME...]
+
+Writes NAME.onnx with fixed sizes, NAME_sym.onnx with symbolic ones where the exporter allows them, and NAME.npz with inputs. Needs torch,
+torchvision, transformers and onnx; nothing is downloaded, for weights are random. What an exporter does not know is named and left out.
+"""
+
+import pathlib
+import sys
+import warnings
+
+import numpy as np
+import torch
+import torchvision.models as vision
+import transformers
+from torch import nn
+
+warnings.filterwarnings("ignore")
+torch.backends.mha.set_fastpath_enabled(False)
+
+IMAGE = {0: "batch", 2: "height", 3: "width"}
+BATCH = {0: "batch"}
+TOKENS = {0: "batch", 1: "length"}
+# Of torchvision: the side of the image, and the axes that may be symbolic.
+VISION = {
+    "alexnet": (224, BATCH),
+    "convnext_tiny": (224, IMAGE),
+    "densenet121": (224, IMAGE),
+    "efficientnet_b0": (224, IMAGE),
+    "googlenet": (224, IMAGE),
+    "inception_v3": (299, IMAGE),
+    "maxvit_t": (224, BATCH),
+    "mnasnet1_0": (224, IMAGE),
+    "mobilenet_v2": (224, IMAGE),
+    "mobilenet_v3_large": (224, IMAGE),
+    "mobilenet_v3_small": (224, IMAGE),
+    "regnet_x_1_6gf": (224, IMAGE),
+    "regnet_y_400mf": (224, IMAGE),
+    "resnet18": (224, IMAGE),
+    "resnet50": (224, IMAGE),
+    "resnext50_32x4d": (224, IMAGE),
+    "shufflenet_v2_x1_0": (224, IMAGE),
+    "squeezenet1_1": (224, IMAGE),
+    "swin_t": (224, BATCH),
+    "vgg11": (224, BATCH),
+    "vit_b_16": (224, BATCH),
+}
+
+
+class Called(nn.Module):
+    """A model that is called by a function of it and its inputs."""
+
+    def __init__(self, model, call):
+        super().__init__()
+        self.model, self.call = model, call
+
+    def forward(self, *inputs):
+        return self.call(self.model, *inputs)
+
+
+class UNet(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        channels = [width << k for k in range(4)]
+        ends = zip([3, *channels], channels)
+        self.down = nn.ModuleList(UNet.pair(a, b) for a, b in ends)
+        back = list(zip(channels[:0:-1], channels[-2::-1]))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in back)
+        self.join = nn.ModuleList(UNet.pair(2 * b, b) for _, b in back)
+        self.last = nn.Conv2d(width, 4, 1)
+
+    @staticmethod
+    def pair(a, b):
+        layers = [[nn.Conv2d(i, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()] for i in (a, b)]
+        return nn.Sequential(*layers[0], *layers[1])
+
+    def forward(self, x):
+        kept = []
+        for layer in self.down[:-1]:
+            kept.append(layer(x))
+            x = nn.functional.max_pool2d(kept[-1], 2)
+        x = self.down[-1](x)
+        for up, join in zip(self.up, self.join):
+            x = join(torch.cat([up(x), kept.pop()], 1))
+        return self.last(x)
+
+
+def small_cnn(batch):
+    layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
+    return model, (torch.randn(batch, 1, 28, 28),), BATCH
+
+
+def perceptron(batch):
+    model = nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+    return model, (torch.randn(batch, 784),), BATCH
+
+
+def lstm(length, batch):
+    model = Called(nn.LSTM(128, 256, 2), lambda m, x: m(x)[0])
+    return model, (torch.randn(length, batch, 128),), {0: "length", 1: "batch"}
+
+
+def segmentation(name, side, **more):
+    model = getattr(vision.segmentation, name)(weights=None, weights_backbone=None, **more)
+    return Called(model, lambda m, x: m(x)["out"]), (torch.randn(1, 3, side, side),), IMAGE
+
+
+def torchvision_model(name):
+    side, axes = VISION[name]
+    more = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    return getattr(vision, name)(weights=None, **more), (torch.randn(1, 3, side, side),), axes
+
+
+def decoding(kind, past, batch=1):
+    """One step of a decoder with a cache of so many tokens; the new keys and values are outputs."""
+    if kind == "gpt2":
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(attn_implementation="eager"))
+        layers, heads, features, words = 12, 12, 64, 50257
+    else:
+        layers, heads, features, words = 8, 4, 64, 32000
+        config = transformers.LlamaConfig(
+            hidden_size=1024,
+            intermediate_size=2816,
+            num_hidden_layers=layers,
+            num_attention_heads=16,
+            num_key_value_heads=heads,
+            vocab_size=words,
+            attn_implementation="eager",
+        )
+        model = transformers.LlamaForCausalLM(config)
+
+    def step(model, tokens, *cached):
+        cache = transformers.cache_utils.DynamicCache()
+        for k in range(layers):
+            cache.update(cached[2 * k], cached[2 * k + 1], k)
+        at = torch.arange(past, past + 1)[None]
+        out = model(input_ids=tokens, past_key_values=cache, position_ids=at, use_cache=True)
+        new = [t[:, :, -1:] for layer in out.past_key_values.layers for t in (layer.keys, layer.values)]
+        return (out.logits, *new)
+
+    cached = [torch.randn(batch, heads, past, features) for _ in range(2 * layers)]
+    return Called(model, step), (torch.randint(0, words, (batch, 1)), *cached), None
+
+
+def encoder(kind):
+    if kind == "bert":
+        config = transformers.BertConfig(
+            hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, attn_implementation="eager"
+        )
+        model = transformers.BertModel(config)
+    else:
+        model = transformers.DistilBertModel(transformers.DistilBertConfig(attn_implementation="eager"))
+    call = lambda m, tokens: m(input_ids=tokens, return_dict=False)[0]
+    return Called(model, call), (torch.randint(0, 30000, (1, 128)),), TOKENS
+
+
+NETWORKS = {name: (torchvision_model, name) for name in VISION} | {
+    "deeplab_mobilenet": (segmentation, "deeplabv3_mobilenet_v3_large", 224),
+    "deeplab_resnet50": (segmentation, "deeplabv3_resnet50", 128),
+    "lraspp": (segmentation, "lraspp_mobilenet_v3_large", 224),
+    "unet": (lambda: (UNet(), (torch.randn(1, 3, 128, 128),), IMAGE),),
+    "small_cnn": (small_cnn, 1),
+    "small_cnn_b16": (small_cnn, 16),
+    "mlp": (perceptron, 1),
+    "mlp_b64": (perceptron, 64),
+    "lstm": (lstm, 64, 1),
+    "lstm_b16": (lstm, 32, 16),
+    "bert_mini": (encoder, "bert"),
+    "distilbert": (encoder, "distilbert"),
+    "gpt2_decode64": (decoding, "gpt2", 64),
+    "gpt2_decode1000": (decoding, "gpt2", 1000),
+    "llama_decode64": (decoding, "llama", 64),
+    "llama_decode1024": (decoding, "llama", 1024),
+    "llama_decode64_b16": (decoding, "llama", 64, 16),
+}
+
+
+def export(folder, name, symbolic):
+    torch.manual_seed(0)
+    make, *arguments = NETWORKS[name]
+    model, inputs, axes = make(*arguments)
+    if symbolic and axes is None:
+        return
+    model.eval()
+    names = [f"x{k}" for k in range(len(inputs))]
+    path = folder / f"{name}{'_sym' if symbolic else ''}.onnx"
+    dynamic = {n: axes for n in names} if symbolic else None
+    try:
+        with torch.no_grad():
+            torch.onnx.export(model, inputs, str(path), input_names=names, dynamic_axes=dynamic, dynamo=False, opset_version=17)
+    except Exception as error:  # noqa: BLE001: whatever the exporter lacks
+        path.unlink(missing_ok=True)
+        print(f"left out {path.stem}: {str(error).splitlines()[-1][:160]}", flush=True)
+        return
+    np.savez(folder / f"{name}.npz", **{n: a.numpy() for n, a in zip(names, inputs)})
+    print(path, flush=True)
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in sys.argv[2:] or NETWORKS:
+        for symbolic in (False, True):
+            export(folder, name, symbolic)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The networks of export.py in tlc and ONNX Runtime, in turns, each in a process of its own.
+
+python3 benches/networks/run.py FOLDER [--threads 1,2] [--rounds 5] [--tlc PATH] [--before PATH] [NAME...]
+
+First tlc's outputs are compared with ONNX Runtime's; a network that differs by more than a thousandth of an output's largest value has no
+time. A time is the least of the medians of the rounds. `--before` is another tlc that takes turns as well. Prints a table, and the geometric
+means of the ratios.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+SECONDS = 0.5
+
+
+def runtime_session(model, threads):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+def be_runtime(model, inputs, threads):
+    """The median of calls, in milliseconds."""
+    session, feeds = runtime_session(model, int(threads)), dict(np.load(inputs))
+    for _ in range(3):
+        session.run(None, feeds)
+    times, end = [], time.time() + SECONDS
+    while time.time() < end or len(times) < 3:
+        begin = time.perf_counter()
+        session.run(None, feeds)
+        times.append(time.perf_counter() - begin)
+    print(sorted(times)[len(times) // 2] * 1e3)
+
+
+def sizes(model, arrays):
+    """`--set` for each symbol of a model, as the arrays have it."""
+    import onnx
+
+    found = {}
+    for given in onnx.load(str(model), load_external_data=False).graph.input:
+        dims = given.type.tensor_type.shape.dim
+        found |= {d.dim_param: arrays[given.name].shape[k] for k, d in enumerate(dims) if d.dim_param}
+    return [word for name, size in found.items() for word in ("--set", f"{name}={size}")]
+
+
+def tlc_ms(tlc, model, sets, threads):
+    command = [tlc, "bench", str(model), "--time", str(SECONDS), "--threads", str(threads), "--format", "json", *sets]
+    return json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["median_ns"] / 1e6
+
+
+def differs(tlc, model, inputs):
+    """What tlc computes differently, or `None`."""
+    arrays, session = dict(np.load(inputs)), runtime_session(model, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        given = [word for name in arrays for word in ("-i", f"{name}={inputs}:{name}")]
+        done = subprocess.run([tlc, "run", str(model), *given, "-o", folder], capture_output=True, text=True)
+        if done.returncode:
+            return done.stderr.strip().splitlines()[-1]
+        for output, expected in zip(session.get_outputs(), session.run(None, arrays)):
+            found = np.load(pathlib.Path(folder) / f"{output.name}.npy")
+            if found.shape != expected.shape:
+                return f"{output.name}: {found.shape} for {expected.shape}"
+            off = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-30)
+            if not off < 1e-3:
+                return f"{output.name}: off by {off:.1e}"
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tlc", default="target/release/tlc")
+    parser.add_argument("--before")
+    options = parser.parse_args()
+    programs = {"tlc": options.tlc, **({"before": options.before} if options.before else {})}
+    print("| network | threads | tlc | " + ("before | " if options.before else "") + "ONNX Runtime | tlc / ONNX Runtime |")
+    print("|---" * (len(programs) + 4) + "|")
+    for threads in map(int, options.threads.split(",")):
+        ratios = []
+        for model in sorted(options.folder.glob("*.onnx")):
+            name = model.stem.removesuffix("_sym")
+            if options.names and name not in options.names:
+                continue
+            inputs = options.folder / f"{name}.npz"
+            if wrong := differs(options.tlc, model, inputs):
+                print(f"| {model.stem} | {threads} | {wrong} |", flush=True)
+                continue
+            sets, times = sizes(model, dict(np.load(inputs))), {}
+            for _ in range(options.rounds):
+                for program, path in programs.items():
+                    times.setdefault(program, []).append(tlc_ms(path, model, sets, threads))
+                run = [sys.executable, __file__, "--be-runtime", str(model), str(inputs), str(threads)]
+                done = subprocess.run(run, capture_output=True, text=True, check=True)
+                times.setdefault("runtime", []).append(float(done.stdout))
+            least = {program: min(all_rounds) for program, all_rounds in times.items()}
+            ratios.append(least["tlc"] / least["runtime"])
+            cells = " | ".join(f"{ms:.3g} ms" for ms in least.values())
+            print(f"| {model.stem} | {threads} | {cells} | {ratios[-1]:.2f} |", flush=True)
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"\n{threads} thread(s): geometric mean {mean:.2f}, worst {max(ratios):.2f}, of {len(ratios)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--be-runtime"]:
+        be_runtime(*sys.argv[2:])
+    else:
+        main()
