@@ -84,7 +84,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tlc", default="target/release/tlc")
     parser.add_argument("--before")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     programs = {"tlc": options.tlc, **({"before": options.before} if options.before else {})}
     print("| network | threads | tlc | " + ("before | " if options.before else "") + "ONNX Runtime | tlc / ONNX Runtime |")
     print("|---" * (len(programs) + 4) + "|")
