@@ -10,6 +10,7 @@
 //! the same order.
 
 use tlc_ir::graph::{Labels, Semiring, View};
+use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{AccessKind, Emitter, LIBRARY_BLOCK_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
@@ -77,16 +78,21 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     })
 }
 
-/// Whether an operand is made of sliding windows of several elements.
+/// The sizes of the sliding windows that an operand is made of.
+fn window_sizes(graph: &Graph, operand: NodeId) -> impl Iterator<Item = &IndexExpr> {
+    let below = move |at: &NodeId| match &graph.node(*at).kind {
+        NodeKind::View(_) => graph.node(*at).operands.first().copied(),
+        _ => None,
+    };
+    std::iter::successors(Some(operand), below).filter_map(|at| match &graph.node(at).kind {
+        NodeKind::View(View::Window { size, .. }) => Some(size),
+        _ => None,
+    })
+}
+
+/// Whether an operand is made of sliding windows, of one element or more.
 fn has_windows(graph: &Graph, operand: NodeId) -> bool {
-    let mut at = operand;
-    while let NodeKind::View(view) = &graph.node(at).kind {
-        match view {
-            View::Window { .. } => return true,
-            _ => at = graph.node(at).operands[0],
-        }
-    }
-    false
+    window_sizes(graph, operand).next().is_some()
 }
 
 /// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest. Channels of a
@@ -116,18 +122,6 @@ pub struct WeightBlocks {
     pub summed: Labels,
 }
 
-/// Whether all windows of an operand have one element.
-fn image_window(graph: &Graph, operand: NodeId) -> bool {
-    let mut at = operand;
-    while let NodeKind::View(view) = &graph.node(at).kind {
-        if matches!(view, View::Window { size, .. } if !size.is(1)) {
-            return false;
-        }
-        at = graph.node(at).operands[0];
-    }
-    true
-}
-
 /// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
 ///
 /// The blocks that one kernel reads again and again fit in `resident_bytes`.
@@ -142,12 +136,11 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_byte
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
     let bytes = length.saturating_mul(block).saturating_mul(DType::F32.bytes() as i64);
-
     let [.., rows, columns] = &graph.ty(id).shape[..] else {
         return None;
     };
     // One element of the image for each product: the library multiplies large images as fast, to the same bits where it has one block.
-    let elements = image_window(graph, graph.node(id).operands[1 - w.weights]);
+    let elements = window_sizes(graph, graph.node(id).operands[1 - w.weights]).all(|size| size.is(1));
     let large = (rows.clone() * columns.clone())
         .as_const()
         .is_some_and(|n| n > MOST_PRODUCT_PIXELS);
