@@ -80,7 +80,11 @@ fn recorded(rng: &mut Rng) -> (Graph, Types, Vec<i64>) {
         inputs.push((dtype, shape.clone()));
         g.input(name, dtype, shape)
     };
-    let mut w = input("w", stored, of_w);
+    // At times a constant, which may be laid out anew.
+    let mut w = match rng.chance(1, 3) {
+        true => g.constant(&data(rng, stored, &of_w, false)),
+        false => input("w", stored, of_w),
+    };
     if turned {
         w = w.t();
     }
@@ -161,5 +165,47 @@ fn few_rows_by_columns_that_lie_together_pack_nothing() {
             let cfg = format!("{rows} rows of {k}, {threads} threads: {need:?}");
             assert_eq!((need.scratch, need.arena, need.kept), (0, 0, 0), "{cfg}");
         }
+    }
+}
+
+/// A row times a constant matrix that lies by columns: the matrix is turned once, and walked line by line in every call; so it is in a
+/// loop. One that is read elsewhere as well is not held twice.
+#[test]
+fn a_constant_matrix_is_turned_for_one_row() {
+    let (k, n) = (96usize, 640usize);
+    let mut rng = Rng::new(3);
+    let weights = data(&mut rng, DType::F32, &[n, k], false);
+    let recorded = |again: bool, in_loop: bool| {
+        let g = Graph::new("row");
+        let x = g.input("x", DType::F32, [1, k]);
+        let w = g.constant(&weights);
+        let product = |x: &Tensor, w: &Tensor| x.matmul(&w.t()).tanh();
+        let y = match in_loop {
+            true => g.repeat(3).carry(&x).record(|i| {
+                let y = product(&i.carried[0], &i.capture(&w));
+                vec![y.narrow(-1, 0, k as i64)]
+            })[0]
+                .clone(),
+            false => product(&x, &w),
+        };
+        g.output("y", &y);
+        if again {
+            g.output("w", &w.sum(0));
+        }
+        g
+    };
+    for (again, in_loop) in [(false, false), (true, false), (false, true)] {
+        let g = recorded(again, in_loop);
+        let columns = compiled(&g, 1).explain().to_string().contains("tiles of 320 columns");
+        assert_eq!(columns, !again, "{again} {in_loop}");
+        let inputs = vec![data(&mut rng, DType::F32, &[1, k], false)];
+        let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
+        let case = Case {
+            graph,
+            inputs,
+            symbols: Vec::new(),
+        };
+        let report = verify(&case, &options(2)).unwrap_or_else(|e| panic!("{e}"));
+        assert!(report.is_right(), "{again} {in_loop}: {:?}", report.findings);
     }
 }

@@ -290,9 +290,15 @@ pub fn operand_indices(graph: &Graph, node: NodeId, point: &[IndexExpr]) -> Vec<
 }
 
 /// Every element of a source, or of a value stored elsewhere, that a root reads at a point of its space. Nodes below the
-/// root are followed down to inputs and data; gathers and random bits are not followed, and neither is an index that
-/// [is long](is_long).
-pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut Variables<'_>) -> Vec<(NodeId, Index)> {
+/// root are followed down to inputs and data, and to what is `elsewhere`; gathers and random bits are not followed, and neither is an
+/// index that [is long](is_long).
+pub fn loads_below(
+    graph: &Graph,
+    root: NodeId,
+    point: &[IndexExpr],
+    vars: &mut Variables<'_>,
+    elsewhere: &dyn Fn(NodeId) -> bool,
+) -> Vec<(NodeId, Index)> {
     let mut out = Vec::new();
     let mut work = operand_indices(graph, root, point);
     let mut budget = 256;
@@ -302,6 +308,7 @@ pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut 
         match &n.kind {
             _ if budget <= 0 => break,
             _ if is_long(&index) => {}
+            _ if elsewhere(node) => out.push((node, index)),
             NodeKind::View(view) => {
                 let from = &graph.ty(n.operands[0]).shape;
                 work.push((n.operands[0], view_index(view, from, &n.ty.shape, &index, vars).index));

@@ -358,6 +358,45 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32) -> Option<PanelBlocks
     })
 }
 
+/// The fewest columns of a matrix that is turned: kernels then add up whole tiles of them side by side.
+const MIN_TURNED_COLUMNS: i64 = 512;
+
+/// The matrix of a product with a vector whose elements lie together along the sum, as operand and axis order in which a copy has its
+/// columns together. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
+/// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does.
+pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8; 4]>)> {
+    let (operands, inputs, output) = library_einsum(graph, id)?;
+    let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
+    let long = |side: usize| {
+        let axes = inputs[side].iter().enumerate();
+        axes.filter(move |&(axis, _)| !extent(side, axis).is(1))
+            .map(|(_, &l)| l)
+    };
+    let side = (0..2).find(|&side| long(1 - side).all(|l| !output.contains(&l) && inputs[side].contains(&l)))?;
+    let labels = &inputs[side];
+    if (0..labels.len()).any(|i| labels[..i].contains(&labels[i])) {
+        return None;
+    }
+    let (own, summed): (Vec<u16>, Vec<u16>) = long(side).partition(|l| output.contains(l));
+    let columns = graph.ty(id).elements().as_const()?;
+    if columns < MIN_TURNED_COLUMNS || summed.iter().any(|l| !inputs[1 - side].contains(l)) {
+        return None;
+    }
+    let s = strided(graph, operands[side], labels, label_count(inputs))?;
+    // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
+    if graph.use_counts()[s.base.index()] > 1 {
+        return None;
+    }
+    let unit = |l: &u16| s.strides[usize::from(*l)].as_ref().is_some_and(|s| s.is(1));
+    if own.iter().any(unit) || !summed.iter().any(unit) {
+        return None;
+    }
+    let (own, mut order): (SmallVec<[u8; 4]>, SmallVec<[u8; 4]>) =
+        (0..labels.len() as u8).partition(|&axis| own.contains(&labels[usize::from(axis)]));
+    order.extend(own);
+    Some((side, order))
+}
+
 /// A result's neighbours that one call of the library should at least compute.
 const MIN_NEIGHBOURS: i64 = 16;
 

@@ -587,7 +587,13 @@ impl Planner<'_> {
         let emitter = c.emitter.emitter;
         // What its nests leave for each other.
         let mut temporaries: Vec<SlotId> = Vec::new();
-        for mut nest in lower(self.graph, c, is_root, self.placement.precision()) {
+        for mut nest in lower(
+            self.graph,
+            c,
+            is_root,
+            self.placement.precision(),
+            Some(target.emitter(emitter)),
+        ) {
             // A view that lies where its operand does, which another device computes once, is copied from there.
             if nest.kernel.params.iter().all(|p| p.access == Access::Read) {
                 continue;

@@ -19,9 +19,13 @@ const WIDE_TILE: i64 = 64;
 const WIDE_TIMES: i64 = 2;
 /// The most columns of a tile of which rows are kept, and the columns of one that keeps only accumulators of few columns.
 const WIDEST_TILE: i64 = 256;
-/// Columns of tiles of accumulators, and how many columns there are at least for such: pieces of a row that are near a page long are
-/// read from memory at up to 1.6 times the rate of 1 KiB pieces, and there are still several tiles for each thread.
-const WIDE_ACCUMULATORS: [(i64, i64); 2] = [(1024, 16_384), (512, 4096)];
+/// Columns of a tile of accumulators of very many columns.
+const VERY_WIDE_TILE: i64 = 1024;
+/// How many columns those are.
+const VERY_MANY_COLUMNS: i64 = 16_384;
+/// Columns of a tile of accumulators, about: pieces of a row that are half a page long or more are read from memory at up to 1.3 times
+/// the rate of 1 KiB pieces (hand-written loops over 768x3072 elements in f32 on a Xeon of the fourth generation).
+const WIDE_TILE_OF_SUMS: i64 = 576;
 
 /// Bytes of a tile that stay close next to what streams through: as much again is for that.
 const fn tile_bytes(resident_bytes: i64) -> i64 {
@@ -33,16 +37,29 @@ pub fn tallest_column(resident_bytes: i64) -> i64 {
     tile_bytes(resident_bytes) / (NARROWEST_TILE * COLUMN_VALUE_BYTES)
 }
 
-/// Columns of a tile of accumulators: all of them where that is not much more.
+/// Columns of a tile of accumulators: all of them where that is not much more, else such that an even number of tiles is near even.
 pub fn accumulator_tile(columns: Option<i64>) -> i64 {
     match columns {
         // A tile of an empty axis is one column wide, so that nothing divides by zero.
         Some(n) if n <= 2 * WIDEST_TILE => n.max(1),
+        Some(n) if n >= VERY_MANY_COLUMNS => VERY_WIDE_TILE,
         Some(n) => {
-            let fits = WIDE_ACCUMULATORS.iter().find(|(_, least)| n >= *least);
-            fits.map_or(WIDEST_TILE, |(width, _)| *width)
+            let step = 4 * NARROWEST_TILE;
+            let pairs = ((n + WIDE_TILE_OF_SUMS) / (2 * WIDE_TILE_OF_SUMS)).max(1);
+            // Of as many steps as that takes, rounded up.
+            (n - 1) / (2 * pairs * step) * step + step
         }
         None => WIDEST_TILE,
+    }
+}
+
+/// Columns of a tile of accumulators that a block of a GPU's threads takes.
+pub fn block_accumulators(columns: Option<i64>) -> i64 {
+    match columns {
+        Some(n) if n <= 2 * WIDEST_TILE => n.max(1),
+        Some(n) if n >= VERY_MANY_COLUMNS => VERY_WIDE_TILE,
+        Some(n) if n >= 4096 => 2 * WIDEST_TILE,
+        _ => WIDEST_TILE,
     }
 }
 

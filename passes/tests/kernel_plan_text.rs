@@ -59,6 +59,7 @@ fn all_survive(graph: &Graph, compiled: &Compiled, what: &str) -> (usize, usize)
             cluster,
             &compiled.clusters.is_root,
             tlc_ir::Precision::Exact,
+            None,
         ) {
             kernel_round_trip(&nest.kernel, &format!("{what}, naive"));
         }

@@ -115,8 +115,8 @@ fn columns_that_are_only_summed_keep_their_accumulators() {
       return %1
     }";
     let (schedule, kept) = only(text, cpu());
-    assert_eq!(reasons(&schedule), [ScheduleReason::ColumnTile { columns: 256 }]);
-    assert_eq!(kept, [256]);
+    assert_eq!(reasons(&schedule), [ScheduleReason::ColumnTile { columns: 512 }]);
+    assert_eq!(kept, [512]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_is_dear_and_the_same_in_all_rows_is_computed_once_a_column() {
       return %7
     }";
     let (_, kept) = only(text, cpu());
-    assert_eq!(kept, [256, 256, 256], "two sums and the mean");
+    assert_eq!(kept, [512, 512, 512], "two sums and the mean");
 }
 
 #[test]
@@ -201,6 +201,7 @@ fn what_does_not_apply_says_why() {
         &compiled.clusters.clusters[0],
         &compiled.clusters.is_root,
         tlc_ir::Precision::Exact,
+        None,
     );
     let [nest] = &nests[..] else { panic!("one nest") };
     assert_eq!(nest.form, Form::Rows);

@@ -73,7 +73,7 @@ fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<Option<NodeId>>
     let nests = once
         .into_iter()
         .chain(each)
-        .flat_map(|c| lower(graph, c, &clusters.is_root, Precision::Exact));
+        .flat_map(|c| lower(graph, c, &clusters.is_root, Precision::Exact, None));
     nests
         .map(|mut n| {
             legalize(&mut n.kernel, &emitter);

@@ -122,7 +122,7 @@ fn garbage(like: &HostTensor) -> Option<HostTensor> {
 
 /// The kernels of a cluster as lowering makes them.
 fn naive(graph: &Graph, cluster: &Cluster, clusters: &Clusters, meaning: &Meaning) -> Vec<Bound> {
-    lower(graph, cluster, &clusters.is_root, tlc_ir::Precision::Exact)
+    lower(graph, cluster, &clusters.is_root, tlc_ir::Precision::Exact, None)
         .into_iter()
         .map(|nest| Bound::of(nest, meaning))
         .collect()

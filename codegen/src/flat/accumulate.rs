@@ -25,13 +25,19 @@ impl Builder<'_, '_> {
         values: &[ValueId],
     ) -> Result<()> {
         let expected = if monoid.is_arg() { 2 } else { 1 };
-        if state.len() != expected || values.len() != expected {
+        let product = !monoid.is_arg() && values.len() == 2;
+        if state.len() != expected || values.len() != expected && !product {
             return invalid(format!("{} takes {expected} states and values", monoid.name()));
         }
         let (memory, index) = &state[0];
         let dtype = self.kernel.memory_dtype(*memory);
         let new = self.value(values[0])?;
         let old = self.load(*memory, index, None)?;
+        if product {
+            let factor = self.value(values[1])?;
+            let v = self.map(ScalarOp::Fma, dtype, &[new, factor, old])?;
+            return self.store(*memory, index, &v, None);
+        }
         if !monoid.is_arg() {
             let v = self.map(monoid.combine(), dtype, &[old, new])?;
             return self.store(*memory, index, &v, None);

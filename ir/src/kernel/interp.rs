@@ -498,7 +498,10 @@ impl Machine<'_> {
             old.push(self.load(*memory, i)?);
         }
         let new: SmallVec<[Scalar; 2]> = values.iter().map(|&v| self.value(v, lane)).collect();
-        let result = combine(monoid, &old, &new);
+        let result = match (&old[..], &new[..]) {
+            ([sum], [left, right]) => smallvec::smallvec![ScalarOp::Fma.eval(&[*left, *right, *sum])],
+            _ => combine(monoid, &old, &new),
+        };
         for (((memory, _), i), value) in state.iter().zip(at).zip(result) {
             self.store(*memory, i, value)?;
         }

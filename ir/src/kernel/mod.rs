@@ -272,7 +272,8 @@ pub enum Stmt {
         value: ValueId,
     },
     /// `state[at] = state[at] ⊕ value`. argmax and argmin have two states and two values: the element and its index (an
-    /// integer); ties keep the lower index, a NaN beats any number.
+    /// integer); ties keep the lower index, a NaN beats any number. An f32 or f64 sum may have two values for its one state: their product
+    /// is added without being rounded first, as [`ScalarOp::Fma`](crate::ScalarOp::Fma) does.
     Accumulate {
         /// What is combined.
         monoid: Monoid,

@@ -15,7 +15,13 @@ fn sums(graph: &Graph, root: NodeId) -> bool {
 }
 
 /// Loads of a reduction that walk memory along the last inner axis, and those that walk it along the last parallel one.
-fn directions(graph: &Graph, root: NodeId, roles: &[Role], last: usize, both: bool) -> (u32, u32) {
+fn directions(
+    graph: &Graph,
+    root: NodeId,
+    roles: &[Role],
+    (last, both): (usize, bool),
+    elsewhere: &dyn Fn(NodeId) -> bool,
+) -> (u32, u32) {
     let s = space(graph, root);
     let mut vars = Variables::new(graph);
     let point: Index = s.extents.iter().map(|d| vars.push(d.clone()).into()).collect();
@@ -25,7 +31,7 @@ fn directions(graph: &Graph, root: NodeId, roles: &[Role], last: usize, both: bo
     };
     let column = VarId(column as u32);
     let (mut by_row, mut by_column) = (0, 0);
-    for (source, index) in loads_below(graph, root, &point, &mut vars) {
+    for (source, index) in loads_below(graph, root, &point, &mut vars, elsewhere) {
         let flat = flat_index(&index, &graph.ty(source).shape);
         if both && !(flat.uses(column) && flat.uses(last_inner)) {
             continue;
@@ -38,14 +44,15 @@ fn directions(graph: &Graph, root: NodeId, roles: &[Role], last: usize, both: bo
 }
 
 /// Whether the reductions of column-local roots load along the columns, and all that have inner axes store along them.
-pub(super) fn walks_columns(graph: &Graph, roots: &[NodeId], space: &LoopSpace) -> bool {
+pub(super) fn walks_columns(graph: &Graph, roots: &[NodeId], space: &LoopSpace, is_root: &[bool]) -> bool {
+    let elsewhere = |id: NodeId| is_root[id.index()] && !roots.contains(&id);
     let Some(last) = space.parallel.len().checked_sub(1) else {
         return false;
     };
     let (mut rows, mut columns) = (0, 0);
     for (&root, roles) in roots.iter().zip(&space.roles) {
         if sums(graph, root) {
-            let (r, c) = directions(graph, root, roles, last, true);
+            let (r, c) = directions(graph, root, roles, (last, true), &elsewhere);
             rows += r;
             columns += c;
         } else if roles.iter().any(|r| matches!(r, Role::Inner(_))) {
@@ -59,7 +66,8 @@ pub(super) fn walks_columns(graph: &Graph, roots: &[NodeId], space: &LoopSpace) 
 }
 
 /// Whether the last parallel axis, rather than the inner ones, walks memory contiguously.
-pub fn column_form(graph: &Graph, cluster: &Cluster, space: &LoopSpace) -> bool {
+pub fn column_form(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> bool {
+    let elsewhere = |id: NodeId| is_root[id.index()] && !cluster.roots.contains(&id);
     let Some(last) = space.parallel.len().checked_sub(1) else {
         return false;
     };
@@ -73,7 +81,7 @@ pub fn column_form(graph: &Graph, cluster: &Cluster, space: &LoopSpace) -> bool 
     }
     let count = |both: bool| {
         let summed = cluster.roots.iter().zip(&space.roles).filter(|(r, _)| sums(graph, **r));
-        let counts = summed.map(|(&root, roles)| directions(graph, root, roles, last, both));
+        let counts = summed.map(|(&root, roles)| directions(graph, root, roles, (last, both), &elsewhere));
         counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
     };
     // What is as large as rows times columns decides; a vector along one of the two costs nothing.

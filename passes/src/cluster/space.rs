@@ -171,7 +171,7 @@ impl Clusterer<'_> {
         }
         let space = LoopSpace { parallel, roles };
         // A root that stores rows stores them whole: its inner axes are its last. Or it stores columns, side by side.
-        if space.is_column_local() && !columns::walks_columns(self.graph, roots, &space) {
+        if space.is_column_local() && !columns::walks_columns(self.graph, roots, &space, &self.is_root) {
             return Err(FusionReason::StridedRows);
         }
         Ok(space)

@@ -287,6 +287,10 @@ impl Legalizer<'_> {
         };
         let old = load(self, &state[0]);
         let new = values[0];
+        if let (false, [left, right]) = (monoid.is_arg(), values) {
+            let value = self.map(ScalarOp::Fma, &[*left, *right, old]);
+            return store(self, &state[0], value);
+        }
         if !monoid.is_arg() {
             let value = self.map(monoid.combine(), &[old, new]);
             return store(self, &state[0], value);

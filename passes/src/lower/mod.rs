@@ -23,10 +23,12 @@ mod in_place;
 mod indexed;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tlc_ir::graph::{Monoid, Shape};
+use smallvec::SmallVec;
+use tlc_ir::graph::{Monoid, Semiring, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision};
+use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 
 use crate::access::{Index, flat_index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
@@ -84,11 +86,18 @@ pub struct Nest {
     pub precision: Precision,
 }
 
-/// Lowers a cluster to the nests that compute its stored roots, in order, its contractions so exactly.
-pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool], precision: Precision) -> Vec<Nest> {
+/// Lowers a cluster to the nests that compute its stored roots, in order, its contractions so exactly. Where the code generator of a CPU,
+/// if it is given, has multiply-adds that round once, contractions add up their products by them.
+pub fn lower(
+    graph: &Graph,
+    cluster: &Cluster,
+    is_root: &[bool],
+    precision: Precision,
+    emitter: Option<&Emitter>,
+) -> Vec<Nest> {
     match &cluster.kind {
         ClusterKind::Loops(space) => {
-            let mut nest = lower_loops(graph, cluster, space, is_root);
+            let mut nest = lower_loops(graph, cluster, space, is_root, emitter);
             if sums_are_contractions(graph, cluster) {
                 nest.precision = precision;
             }
@@ -129,6 +138,8 @@ struct Lowerer<'a> {
     levels: Vec<Level>,
     var_level: Vec<usize>,
     value_level: Vec<usize>,
+    /// Types whose products contractions add up by multiply-adds.
+    multiply_adds: SmallVec<[DType; 2]>,
     /// Results of own reductions: states in scratch, and where.
     reduced: FxHashMap<NodeId, ReducedValue>,
     /// Whether what level 1 holds may run not even once: the loops around it may be empty.
@@ -172,6 +183,7 @@ impl<'a> Lowerer<'a> {
             levels: vec![Level::default(), Level::default()],
             var_level: Vec::new(),
             value_level: Vec::new(),
+            multiply_adds: SmallVec::new(),
             reduced: FxHashMap::default(),
             may_not_run: false,
             inner_offset: IndexExpr::ZERO,
@@ -366,8 +378,19 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     }
 }
 
-fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root: &[bool]) -> Nest {
+fn lower_loops(
+    graph: &Graph,
+    cluster: &Cluster,
+    loop_space: &LoopSpace,
+    is_root: &[bool],
+    emitter: Option<&Emitter>,
+) -> Nest {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
+    if let Some(emitter) = emitter.filter(|e| !e.has_blocks) {
+        let native = |dtype, width| emitter.map(ScalarOp::Fma, dtype, width) == Support::Native;
+        let both = |d: &DType| native(*d, Width::Lanes) && native(*d, Width::Scalar);
+        lo.multiply_adds = [DType::F32, DType::F64].into_iter().filter(both).collect();
+    }
     let parallel: Vec<VarId> = loop_space.parallel.iter().map(|d| lo.new_var(d.clone(), 0)).collect();
     let parallel_index: Index = parallel.iter().map(|&v| v.into()).collect();
     // Phases.
@@ -464,7 +487,7 @@ fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root
         }
         lo.row_root(cluster.roots[k], &point_of(k, &[]));
     }
-    let form = match (column_form(graph, cluster, loop_space), loops.is_empty()) {
+    let form = match (column_form(graph, cluster, loop_space, is_root), loops.is_empty()) {
         (true, _) => Form::Columns,
         (false, true) => Form::Elementwise,
         (false, false) => Form::Rows,
@@ -582,8 +605,10 @@ impl Lowerer<'_> {
                 self.store_root(root, &point, value, 1);
                 continue;
             };
-            let mut values = smallvec::SmallVec::new();
-            values.push(self.summand(root, &point, *value_dtype, None));
+            let mut values = match self.factors(root, &point, *value_dtype) {
+                Some(factors) => factors.into(),
+                None => smallvec::smallvec![self.summand(root, &point, *value_dtype, None)],
+            };
             if let Some(d) = index_dtype {
                 let at = self.inner_offset.clone();
                 let level = self.level_of(&at);
@@ -614,6 +639,34 @@ impl Lowerer<'_> {
         }
     }
 
+    /// What is multiplied at a point of a contraction of two operands, if the products are added up by multiply-adds.
+    fn factors(&mut self, root: NodeId, point: &Index, dtype: DType) -> Option<[ValueId; 2]> {
+        let node = self.graph.node(root);
+        let NodeKind::Einsum {
+            semiring: Semiring::AddMul,
+            ..
+        } = node.kind
+        else {
+            return None;
+        };
+        if node.operands.len() != 2 || !self.multiply_adds.contains(&dtype) {
+            return None;
+        }
+        let operands: [_; 2] = operand_indices(self.graph, root, point).try_into().ok()?;
+        Some(operands.map(|(operand, index)| self.summed(root, operand, &index, dtype, None)))
+    }
+
+    /// An operand's element as a reduction or contraction takes it, in the accumulator's dtype.
+    fn summed(&mut self, root: NodeId, operand: NodeId, index: &Index, dtype: DType, mask: Option<ValueId>) -> ValueId {
+        let value = self.value_of(operand, index, mask);
+        // First to the declared accumulator, which may round or overflow, then to what carries it.
+        let value = match &self.graph.node(root).kind {
+            NodeKind::Einsum { accumulator, .. } => self.convert(value, *accumulator),
+            _ => value,
+        };
+        self.convert(value, dtype)
+    }
+
     /// The value that a reduction or contraction sums at a point of its space, in the accumulator's dtype.
     fn summand(&mut self, root: NodeId, point: &Index, dtype: DType, mask: Option<ValueId>) -> ValueId {
         let product = match &self.graph.node(root).kind {
@@ -622,13 +675,7 @@ impl Lowerer<'_> {
         };
         let mut result: Option<ValueId> = None;
         for (operand, index) in operand_indices(self.graph, root, point) {
-            let value = self.value_of(operand, &index, mask);
-            // First to the declared accumulator, which may round or overflow, then to what carries it.
-            let value = match &self.graph.node(root).kind {
-                NodeKind::Einsum { accumulator, .. } => self.convert(value, *accumulator),
-                _ => value,
-            };
-            let value = self.convert(value, dtype);
+            let value = self.summed(root, operand, &index, dtype, mask);
             result = Some(match (result, product) {
                 (Some(left), Some(op)) => {
                     let level = self.value_level[left.0 as usize].max(self.value_level[value.0 as usize]);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, TensorType};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
-use super::panels::{Budget, Fixed, in_blocks};
+use super::panels::{self, Budget, Fixed};
 use super::{Context, Failure, Pass, Rebuilder, rebuild};
 
 /// A value may be so many times larger than the captures and constants that it is made of.
@@ -64,20 +64,13 @@ fn fixed(l: &Loop, stays: &[bool], body: &Graph) -> Fixed {
     Fixed::new(body, &|id| captures.contains(&id))
 }
 
-/// The body with its fixed matrices in blocks.
+/// The body with its fixed matrices laid out as they are multiplied.
 fn laid_out(l: &Loop, stays: &[bool], width: u32, budget: &mut Budget) -> Result<Graph, GraphError> {
     let body = &*l.body.0;
     let fixed = fixed(l, stays, body);
-    rebuild(body, &mut |re, id, node, operands| match in_blocks(
-        re,
-        body,
-        (id, node),
-        operands,
-        width,
-        (&fixed, budget),
-    )? {
-        Some(new) => Ok(new),
-        None => re.add(node.kind.clone(), operands),
+    rebuild(body, &mut |re, id, node, operands| {
+        let new = panels::laid_out(re, body, (id, node), operands, width, (&fixed, budget))?;
+        new.map_or_else(|| re.add(node.kind.clone(), operands), Ok)
     })
 }
 

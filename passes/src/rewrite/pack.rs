@@ -12,7 +12,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
-use super::panels::{Budget, Fixed, in_blocks};
+use super::panels::{Budget, Fixed, laid_out};
 use super::sink_layout::add_canonical;
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
@@ -45,7 +45,7 @@ pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.add(node.kind.clone(), operands);
         };
-        if let Some(new) = in_blocks(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
+        if let Some(new) = laid_out(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
         }
         if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes))

@@ -2,16 +2,20 @@
 //!
 //! An operand that never changes (see [`Fixed`]) and that the library would otherwise copy a panel at a time is copied into
 //! blocks: as many neighbours along the result's last axis as [`Target::panel_elements`](tlc_ir::Target) says, for each step
-//! along the sum. The einsum says so with one label more, the number of the block, and its result is reshaped. What is made of constants alone is computed once
-//! per executable; what a loop's body captures, before the loop (see [`hoist`](super::hoist)).
+//! along the sum. The einsum says so with one label more, the number of the block, and its result is reshaped. A matrix that a vector
+//! is multiplied with, for which there is a kernel, is turned so that its columns lie together.
+//!
+//! What is made of constants alone is computed once per executable; what a loop's body captures, before the loop
+//! (see [`hoist`](super::hoist)).
 
+use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
-use crate::contraction::{PanelBlocks, panel_blocks};
+use crate::contraction::{PanelBlocks, matrix_to_turn, panel_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
 /// pages of a file.
@@ -63,11 +67,11 @@ impl Budget {
     }
 }
 
-/// The einsum `id` of `graph` with its fixed operand in blocks of `width`, if that is to be so.
+/// The einsum `id` of `graph` with its fixed operand laid out for it, if that pays: in blocks of `width`, or turned.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn in_blocks(
+pub fn laid_out(
     re: &mut Rebuilder,
     graph: &Graph,
     (id, node): (NodeId, &Node),
@@ -75,14 +79,33 @@ pub fn in_blocks(
     width: u32,
     (fixed, budget): (&Fixed, &mut Budget),
 ) -> Result<Option<NodeId>, GraphError> {
-    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
-        return Ok(None);
-    };
-    if !node.operands.iter().any(|&o| fixed.contains(o)) || fixed.contains(id) {
+    if width == 0 || !node.operands.iter().any(|&o| fixed.contains(o)) || fixed.contains(id) {
         return Ok(None);
     }
-    let Some(blocks) = panel_blocks(graph, id, width) else {
-        return Ok(None);
+    let mut takes = |k: usize| fixed.contains(node.operands[k]) && budget.take(graph, node.operands[k]);
+    if let Some(blocks) = panel_blocks(graph, id, width) {
+        return match takes(blocks.operand) {
+            true => in_blocks(re, graph, (id, node), operands, width, blocks).map(Some),
+            false => Ok(None),
+        };
+    }
+    match matrix_to_turn(graph, id) {
+        Some((k, order)) if takes(k) => turned(re, node, operands, k, order).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// The einsum `id` of `graph` with an operand in blocks of `width`.
+fn in_blocks(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    (id, node): (NodeId, &Node),
+    operands: &[NodeId],
+    width: u32,
+    blocks: PanelBlocks,
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return re.add(node.kind.clone(), operands);
     };
     let PanelBlocks {
         operand,
@@ -90,9 +113,6 @@ pub fn in_blocks(
         outer,
         summed,
     } = blocks;
-    if !fixed.contains(node.operands[operand]) || !budget.take(graph, node.operands[operand]) {
-        return Ok(None);
-    }
     let width = IndexExpr::Const(width.into());
     let place = label;
     let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
@@ -115,5 +135,23 @@ pub fn in_blocks(
     (all[operand], values[operand]) = (order, copy);
     let (out, _) = split(output, &graph.ty(id).shape);
     let product = add_canonical(re, &node.kind, all, out, &values)?;
-    re.reshape(product, &graph.ty(id).shape).map(Some)
+    re.reshape(product, &graph.ty(id).shape)
+}
+
+/// The product of a vector with a matrix, the axes of a copy of the matrix in another order.
+fn turned(
+    re: &mut Rebuilder,
+    node: &Node,
+    operands: &[NodeId],
+    matrix: usize,
+    order: SmallVec<[u8; 4]>,
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return re.add(node.kind.clone(), operands);
+    };
+    let (mut labels, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
+    labels[matrix] = order.iter().map(|&axis| inputs[matrix][usize::from(axis)]).collect();
+    let view = re.add(NodeKind::View(View::Permute(order)), &[values[matrix]])?;
+    values[matrix] = re.add(NodeKind::Copy, &[view])?;
+    add_canonical(re, &node.kind, labels, output.clone(), &values)
 }

@@ -33,17 +33,25 @@ fn products(body: &[Stmt]) -> Option<Products<'_>> {
     else {
         return None;
     };
-    let ([(dst, dst_index)], [value]) = (&state[..], &values[..]) else {
+    let [(dst, dst_index)] = &state[..] else {
         return None;
     };
     let pure = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Clamp { .. });
-    let Some(Op::Map(ScalarOp::Mul, factors)) = definition(body, *value).filter(|_| computed.iter().all(pure)) else {
+    if !computed.iter().all(pure) {
         return None;
+    }
+    let factors = match values[..] {
+        [value] => match definition(body, value)? {
+            Op::Map(ScalarOp::Mul, factors) => [factors[0], factors[1]],
+            _ => return None,
+        },
+        [left, right] => [left, right],
+        _ => return None,
     };
     Some(Products {
         dst: *dst,
         dst_index,
-        factors: [factors[0], factors[1]],
+        factors,
     })
 }
 

@@ -9,7 +9,7 @@ fn iterations(kernel: &Kernel, var: VarId) -> IndexExpr {
     kernel.extents[var.0 as usize].replace_vars(&mut |_| Some(IndexExpr::ZERO))
 }
 
-/// Floating-point operations of a nest, a transcendental counting 20 and each value that is combined 1.
+/// Floating-point operations of a nest, a transcendental counting 20 and each value that is combined 1, and a product 2.
 pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
     fn of(kernel: &Kernel, body: &[Stmt], trips: &IndexExpr) -> IndexExpr {
         let mut total = IndexExpr::ZERO;
@@ -19,7 +19,7 @@ pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
                     value,
                     op: Op::Map(op, _),
                 } if kernel.dtype(*value).is_float() => op.flops() as i64,
-                Stmt::Accumulate { .. } => 1,
+                Stmt::Accumulate { values, state, .. } => 1 + (values.len() - state.len()) as i64,
                 _ => 0,
             };
             total = total + trips.clone() * IndexExpr::Const(own);

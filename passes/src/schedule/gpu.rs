@@ -30,7 +30,7 @@ use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
-use crate::tile::{accumulator_tile, resident_tile};
+use crate::tile::{block_accumulators, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
@@ -229,7 +229,7 @@ fn tile(nest: &Nest, kernel: &Kernel, kept_bytes: i64, gpu: &Target) -> i64 {
     let mut extents = columns.iter().map(|v| kernel.extents[v.0 as usize].as_const());
     let all = extents.try_fold(1i64, |n, d| n.checked_mul(d?));
     match kept_bytes {
-        0 => accumulator_tile(all),
+        0 => block_accumulators(all),
         bytes => resident_tile(all, bytes, gpu.shared_bytes),
     }
 }

@@ -109,7 +109,7 @@ pub fn naive_plan(compiled: &Compiled) -> Plan {
     let graph = &compiled.graph;
     let clusters = compiled.clusters.clusters.iter();
     let mut nests: Vec<_> = clusters
-        .map(|c| lower(graph, c, &compiled.clusters.is_root, tlc_ir::Precision::Exact).into_iter())
+        .map(|c| lower(graph, c, &compiled.clusters.is_root, tlc_ir::Precision::Exact, None).into_iter())
         .collect();
     let launches = compiled.planned.launches.iter();
     let naive: Vec<Kernel> = launches

@@ -385,7 +385,12 @@ impl Checker<'_> {
             }
             Stmt::Accumulate { monoid, state, values } => {
                 let expected = if monoid.is_arg() { 2 } else { 1 };
-                for found in [state.len(), values.len()].into_iter().filter(|&n| n != expected) {
+                let sums = state.first().map(|(memory, _)| self.kernel.memory_dtype(*memory));
+                let product = *monoid == crate::graph::Monoid::Add
+                    && matches!(sums, Some(DType::F32 | DType::F64))
+                    && values.len() == 2;
+                let values_found = if product { expected } else { values.len() };
+                for found in [state.len(), values_found].into_iter().filter(|&n| n != expected) {
                     self.error(Rule::States {
                         monoid: monoid.name(),
                         expected,
@@ -397,6 +402,9 @@ impl Checker<'_> {
                         continue;
                     };
                     self.expect(*value, dtype);
+                    if product {
+                        self.expect(values[1], dtype);
+                    }
                     if i == 1 && !dtype.is_int() {
                         self.error(Rule::Dtype {
                             value: *value,
