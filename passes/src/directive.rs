@@ -208,6 +208,14 @@ directives! {
         /// The loop.
         var: VarId,
     },
+    /// As `Inward`, of a loop that fills so many lanes or fewer: the loops have an iteration for each, of which those that the loop did not
+    /// have access no memory. Returns these loops.
+    InwardMasked "inward-masked" {
+        /// The loop.
+        var: VarId,
+        /// Iterations of the new loops.
+        lanes: i64,
+    },
     /// A loop that finds the position of an extremum takes the extremum of whole blocks, then searches the block that has
     /// it; then what is left as before. Returns the loop over blocks, and the one over the rest if there may be one.
     Narrow "narrow" {

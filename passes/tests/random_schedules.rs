@@ -97,7 +97,11 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             factor: rng.pick(&[2i64, 3, 4]),
             again: rng.pick(&[false, true]),
         },
-        13 | 14 => Directive::Inward { var },
+        13 => Directive::Inward { var },
+        14 => Directive::InwardMasked {
+            var,
+            lanes: rng.pick(&[2i64, 4, 8]),
+        },
         15 | 16 => Directive::TileColumns {
             var,
             width: rng.pick(&[1i64, 3, 4, 8, 64]),

@@ -318,7 +318,7 @@ fn in_lanes(
 }
 
 /// Keeps lanes from `left` on away from memory that is no lane's own. Returns the statements before, which say what lanes there are.
-fn mask_memory(
+pub(super) fn mask_memory(
     kernel: &mut Kernel,
     body: &mut Vec<Stmt>,
     (lane, left): (VarId, &IndexExpr),

@@ -52,7 +52,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),
         Directive::Across { var, lanes, masked } => super::across::across(kernel, *var, *lanes, *masked),
         Directive::Pieces { var, factor, again } => inward::pieces(kernel, *var, *factor, *again),
-        Directive::Inward { var } => inward::inward(kernel, *var),
+        Directive::Inward { var } => inward::inward(kernel, *var, None),
+        Directive::InwardMasked { var, lanes } => inward::inward(kernel, *var, Some(*lanes)),
         Directive::Narrow {
             var,
             lanes,

@@ -15,7 +15,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::across::{loads_any, scratch_of, scratch_outside, widen};
+use super::across::{loads_any, mask_memory, scratch_of, scratch_outside, widen};
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::peel::with_own_scratch;
 use super::phases::row;
@@ -235,14 +235,18 @@ pub(super) fn pieces(
 }
 
 /// Moves a loop inside the loops of its body. Returns the loops that it becomes, which are unrolled, as registers want it.
-pub(super) fn inward(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
+///
+/// With `lanes`, which are as many as its iterations or more, they have one for each: of those that are too many, a mask keeps memory away.
+pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Result<Vec<VarId>, DirectiveRefusal> {
     let own = own_scratch(kernel, var)?;
-    let Some(n) = kernel.extents[var.0 as usize]
-        .as_const()
-        .filter(|n| (1..=MAX_UNROLL).contains(n))
-    else {
+    let extent = kernel.extents[var.0 as usize].clone();
+    let Some(iterations) = extent.as_const().filter(|n| (1..=MAX_UNROLL).contains(n)) else {
         return Err(DirectiveRefusal::NotConstant(var));
     };
+    let n = lanes.unwrap_or(iterations);
+    if !(iterations..=MAX_UNROLL).contains(&n) {
+        return Err(DirectiveRefusal::Factor(n));
+    }
     for &i in &own {
         let len = kernel.scratch[i as usize].len.as_const();
         if len.is_none_or(|len| len * n > 4 * MAX_UNROLL) {
@@ -260,7 +264,13 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, Dire
         .collect();
     let mut made = Vec::new();
     let mut refusal = None;
-    rewrite(&mut work, var, &mut |kernel, _, body| {
+    rewrite(&mut work, var, &mut |kernel, _, mut body| {
+        if n > iterations {
+            kernel.extents[var.0 as usize] = IndexExpr::Const(n);
+            let registers: Vec<Memory> = own.iter().map(|&i| Memory::Scratch(i)).collect();
+            let has = mask_memory(kernel, &mut body, (var, &extent), &registers);
+            body.splice(0..0, has);
+        }
         let mut pass = Inward {
             kernel,
             var,

@@ -89,7 +89,9 @@ impl Scheduler<'_> {
         if fits(self).is_none() {
             return false;
         }
-        if self.windows_together(outer, *before, *last, within) {
+        // A mask makes one vector of a short row, where else it is pieces that overlap.
+        let short = known.filter(|n| masked && *n <= lanes && lanes > within).map(|_| lanes);
+        if self.windows_together(outer, *before, *last, (within, short)) {
             return true;
         }
         let saved = (self.kernel.clone(), self.schedule.clone());
@@ -146,8 +148,8 @@ impl Scheduler<'_> {
     }
 
     /// Sums of windows without conditions: several rows and a vector of results in each at once, whose accumulators stay in
-    /// registers while the loops over the window run. Returns whether it was done.
-    fn windows_together(&mut self, outer: &[VarId], before: VarId, last: VarId, lanes: i64) -> bool {
+    /// registers while the loops over the window run. A row is vectors of so many lanes, or one with a mask. Returns whether it was done.
+    fn windows_together(&mut self, outer: &[VarId], before: VarId, last: VarId, lanes: (i64, Option<i64>)) -> bool {
         let Some(body) = tree::loop_body(&self.kernel.body, last) else {
             return false;
         };
@@ -180,7 +182,14 @@ impl Scheduler<'_> {
         even.or((many && rows.interval(&self.kernel).hi > most).then_some(most))
     }
 
-    fn rows_of_windows(&mut self, outer: &[VarId], before: VarId, last: VarId, rows: i64, lanes: i64) -> Option<()> {
+    fn rows_of_windows(
+        &mut self,
+        outer: &[VarId],
+        before: VarId,
+        last: VarId,
+        rows: i64,
+        (lanes, masked): (i64, Option<i64>),
+    ) -> Option<()> {
         self.because(ScheduleReason::WindowsTogether { rows });
         let mut shared = outer.to_vec();
         let mut parts = vec![last];
@@ -201,8 +210,17 @@ impl Scheduler<'_> {
             }
         }
         self.apply(Directive::Inward { var: together })?;
-        self.because(ScheduleReason::ResultsInLanes { lanes });
+        self.because(ScheduleReason::ResultsInLanes {
+            lanes: masked.unwrap_or(lanes),
+        });
         for var in parts {
+            if let Some(lanes) = masked {
+                for var in self.apply(Directive::InwardMasked { var, lanes })? {
+                    let bind = Bind::Lanes;
+                    self.apply(Directive::Bind { var, bind })?;
+                }
+                continue;
+            }
             let factor = lanes;
             let whole = self.kernel.extents[var.0 as usize].interval(&self.kernel).lo >= lanes;
             let again = whole
@@ -230,7 +248,7 @@ impl Scheduler<'_> {
                 }
             }
         }
-        self.schedule.inner.push(Ok(lanes as u32));
+        self.schedule.inner.push(Ok(masked.unwrap_or(lanes) as u32));
         self.parallel(&shared);
         Some(())
     }

@@ -8,7 +8,7 @@ use iced_x86::Code;
 use smallvec::SmallVec;
 
 use super::index::Counter;
-use super::{Arg, Block, End, Form, Inst, Reg, Selector, Size};
+use super::{Arg, Block, End, Form, Inst, OwnConstants, Reg, Selector, Size, opcodes};
 use crate::error::{Result, unsupported};
 use crate::flat::{If, IfKind, Loop, LoopKind, Op, Region, Value};
 
@@ -22,8 +22,25 @@ impl Selector<'_, '_> {
 
     /// A new block, rare where the code around is.
     fn block(&mut self) -> Block {
-        let rare = !self.rare.is_empty();
+        let rare = self.is_rare();
         self.code.block(rare)
+    }
+
+    /// Whether the code around hardly ever runs.
+    fn is_rare(&self) -> bool {
+        self.pieces.iter().any(|p| p.rare)
+    }
+
+    /// What follows in this region, from a block on that was just begun, has its own constants.
+    fn own_constants(&mut self, block: Block, rare: bool) {
+        let known = Default::default();
+        self.pieces.push(OwnConstants { block, known, rare });
+    }
+
+    /// Whether a loop carries so many vectors that few registers are left for others.
+    fn fills_registers(&self, l: &Loop) -> bool {
+        let vectors = l.carried.iter().filter(|c| self.flat.info(c.inside).lanes > 1);
+        vectors.count() >= self.level.vector_registers() as usize / 2
     }
 
     /// A parameter of a block, which a value is from there on.
@@ -149,6 +166,19 @@ impl Selector<'_, '_> {
         for c in &l.carried {
             self.parameter(exit, c.outcome);
         }
+        if self.fills_registers(l) {
+            self.own_constants(exit, false);
+            // Copies, so that the allocator spills what is used behind the loop there, and not where the loop computes it.
+            let w = self.widest();
+            for c in &l.carried {
+                if self.form_of(c.outcome) != Form::Vector {
+                    continue;
+                }
+                let from = self.vector(c.outcome)?;
+                let copy = self.vector_op(opcodes::LOAD_D, w, &[Arg::Use(from, Size::VECTORS[w])]);
+                self.forms[c.outcome.0 as usize].vector = Some(copy);
+            }
+        }
         Ok(())
     }
 
@@ -157,7 +187,7 @@ impl Selector<'_, '_> {
         let code = self.test(i.cond)?;
         let exit = self.block();
         let rare = i.kind == IfKind::Rare;
-        let then = self.code.block(rare || !self.rare.is_empty());
+        let then = self.code.block(rare || self.is_rare());
         let other = self.block();
         self.end(End::Branch(code, then, other));
         self.begin(other);
@@ -165,14 +195,13 @@ impl Selector<'_, '_> {
             true => self.end(End::Jump(exit, otherwise)),
             false => self.branch(&i.otherwise, i.merges.iter().map(|m| m.otherwise), exit)?,
         }
-        if rare {
-            self.rare.push((then, Default::default()));
-        }
         self.begin(then);
-        self.branch(&i.then, i.merges.iter().map(|m| m.then), exit)?;
+        let pieces = self.pieces.len();
         if rare {
-            self.rare.pop();
+            self.own_constants(then, true);
         }
+        self.branch(&i.then, i.merges.iter().map(|m| m.then), exit)?;
+        self.pieces.truncate(pieces);
         self.begin(exit);
         for m in &i.merges {
             self.parameter(exit, m.outcome);

@@ -6,7 +6,8 @@
 //!   value has its home, the block that defines it, so that it is seen from everywhere that the value is.
 //! - Files but `masks.rs` and `avx2.rs` choose instructions that all levels have, or ask these two.
 //! - Sums and addresses are made when they are asked for, in the innermost home of their terms.
-//! - Constants in vectors are made at the entry, but for those of code that hardly ever runs, which are made there.
+//! - Constants in vectors are made at the entry, but for those of code that hardly ever runs, and of what stands behind a loop that needs
+//!   most registers for itself: they are made there.
 
 mod arithmetic;
 mod avx2;
@@ -93,6 +94,15 @@ type PointerKey = (Memory, SmallVec<[(Value, i64); 4]>);
 /// Constants in vectors: by the bits of an element and how many those are.
 type Constants = FxHashMap<(u64, u32), Reg>;
 
+/// A piece of code that has its own constants in vectors.
+struct OwnConstants {
+    /// Where they are made: the rest of the piece sees this block.
+    block: Block,
+    known: Constants,
+    /// Whether the piece hardly ever runs. Otherwise it is behind a loop that has most registers, through which nothing else shall live.
+    rare: bool,
+}
+
 struct Selector<'f, 'k> {
     level: Level,
     flat: &'f Flat<'k>,
@@ -115,8 +125,8 @@ struct Selector<'f, 'k> {
     pointers: FxHashMap<PointerKey, (Reg, Block)>,
     /// Constants in vectors, by the bits of an element and how many those are.
     constants: Constants,
-    /// The same, of each piece of code around that hardly ever runs.
-    rare: Vec<(Block, Constants)>,
+    /// The pieces around that have their own, outermost first.
+    pieces: Vec<OwnConstants>,
     /// Other constants in registers.
     masks: FxHashMap<u64, Reg>,
     tables: FxHashMap<Vec<u8>, Reg>,
@@ -165,7 +175,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
         counters: FxHashMap::default(),
         pointers: FxHashMap::default(),
         constants: FxHashMap::default(),
-        rare: Vec::new(),
+        pieces: Vec::new(),
         masks: FxHashMap::default(),
         tables: FxHashMap::default(),
         args,
@@ -477,11 +487,18 @@ impl Selector<'_, '_> {
         if key.1 == 64 && key.0 >> 32 == key.0 & 0xffff_ffff {
             key = (key.0 >> 32, 32);
         }
-        let known = self.rare.iter().rev().find_map(|r| r.1.get(&key));
-        if let Some(reg) = self.constants.get(&key).or(known) {
+        // What is made further outside, in a block before the piece, has no part in it.
+        let begun = |b: Block| self.begun.get(b.0 as usize).copied().unwrap_or(0);
+        let here = begun(self.here);
+        let inside = self.pieces.iter().take_while(|p| begun(p.block) <= here).count();
+        let (mut at, mut known) = (self.entry, self.constants.get(&key));
+        for piece in &self.pieces[..inside] {
+            let outer = known.filter(|_| piece.rare);
+            (at, known) = (piece.block, piece.known.get(&key).or(outer));
+        }
+        if let Some(reg) = known {
             return *reg;
         }
-        let at = self.rare.last().map_or(self.entry, |r| r.0);
         let w = self.widest();
         let made = self.at(at, |s| match key {
             (0, _) => {
@@ -499,9 +516,9 @@ impl Selector<'_, '_> {
                 s.vector_op(codes, w, &[Arg::Memory(place)])
             }
         });
-        match self.rare.last_mut() {
-            Some(rare) => rare.1.insert(key, made),
-            None => self.constants.insert(key, made),
+        match inside {
+            0 => self.constants.insert(key, made),
+            n => self.pieces[n - 1].known.insert(key, made),
         };
         made
     }
@@ -627,6 +644,7 @@ impl Selector<'_, '_> {
 
     /// Emits what runs one after another.
     fn region(&mut self, body: &[Item]) -> Result<()> {
+        let pieces = self.pieces.len();
         for item in body {
             match item {
                 Item::Let(v) => self.let_(*v)?,
@@ -645,6 +663,7 @@ impl Selector<'_, '_> {
                 Item::CopyAsync(_) | Item::Wait(_) => return unsupported("copies beside the threads"),
             }
         }
+        self.pieces.truncate(pieces);
         Ok(())
     }
 
