@@ -124,7 +124,8 @@ pub struct WeightBlocks {
 
 /// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
 ///
-/// The blocks that one kernel reads again and again fit in `resident_bytes`.
+/// The block that one kernel reads again and again fits in one and a half times `resident_bytes`, three quarters of the cache: beside
+/// it there is only the image, of which a tile reads little.
 pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_bytes: i64) -> Option<WeightBlocks> {
     let w = windows(graph, id)?;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
@@ -147,7 +148,7 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_byte
     if elements && large && length <= LIBRARY_BLOCK {
         return None;
     }
-    (length >= SHORTEST_SUM && bytes <= resident_bytes).then(|| WeightBlocks {
+    (length >= SHORTEST_SUM && bytes <= resident_bytes + resident_bytes / 2).then(|| WeightBlocks {
         operand: w.weights,
         channels,
         block,

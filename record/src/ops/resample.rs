@@ -262,9 +262,15 @@ impl Tensor {
             last = last.max(0);
         }
         let last = graph.dim_value(&last, DType::I64)?;
-        let within = |at: &Tensor| at.maximum(0).minimum(&last);
+        // Indices of 32 bits, where the axis has no more elements: as many in a vector as there are floats.
+        let most = self.extents()[axis].clone() - IndexExpr::ONE;
+        let short = graph.with_ir(|ir| most.interval(ir).hi) <= i64::from(i32::MAX);
+        let within = |at: &Tensor| -> Step {
+            let at = at.maximum(0).minimum(&last);
+            if short { at.to(DType::I32) } else { Ok(at) }
+        };
         if let Interpolation::Nearest(rounding) = options.interpolation {
-            let at = within(&rounding.of(places).to(DType::I64)?);
+            let at = within(&rounding.of(places).to(DType::I64)?)?;
             return Ok(self.take_from_start(&at, axis as i64));
         }
         let stretch = match (options.antialias, options.scale) {
@@ -307,7 +313,7 @@ impl Tensor {
             let total = weights.sum(crate::keep(1));
             weights = total.eq(0.0).select(&weights, &weights / &total);
         }
-        let (index, weights) = (within(&index), weights.to(wide)?);
+        let (index, weights) = (within(&index)?, weights.to(wide)?);
         let rounded = |y: Tensor| if dtype.is_float() { y } else { y.round() };
         if count > UNROLLED {
             let all = self.take_from_start(&index, axis as i64).to(wide)?;
