@@ -46,11 +46,11 @@ impl Case {
             Interpolation::Linear,
             Interpolation::Cubic(-0.75),
         ]);
-        let coordinates = rng.pick(&[
-            Coordinates::HalfPixel,
-            Coordinates::AlignCorners,
-            Coordinates::Asymmetric,
-        ]);
+        let coordinates = match rng.bits() % 3 {
+            0 => Coordinates::HalfPixel,
+            1 => Coordinates::AlignCorners,
+            _ => Coordinates::Asymmetric,
+        };
         let resample = Resample::new(interpolation).coordinates(coordinates);
         let resample = if rng.chance(20, 100) {
             resample.exclude_outside()

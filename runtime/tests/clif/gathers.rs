@@ -9,7 +9,7 @@ use crate::build::*;
 const N: i64 = 96;
 
 /// Numbers that are mostly indices, some far outside.
-fn indices(dtype: DType, rng: &mut Rng, near: u64) -> Vec<i64> {
+fn indices(dtype: DType, rng: &mut Rng, near: usize) -> Vec<i64> {
     let far = match dtype {
         DType::I32 => [i64::from(i32::MIN), i64::from(i32::MAX), -1, 1 << 30],
         _ => [i64::MIN, i64::MAX, -1, 1 << 40],
@@ -75,7 +75,7 @@ fn lanes_load_where_clamped_data_says() {
                     for n in [1i64, 3, 50] {
                         let mut rng = Rng(n as u64);
                         let values = table(dtype, &mut rng, len.eval_symbols(&[n]).unwrap());
-                        let data = [indices(from, &mut rng, 2 * n as u64 + 2), indices(from, &mut rng, 10)];
+                        let data = [indices(from, &mut rng, 2 * n as usize + 2), indices(from, &mut rng, 10)];
                         let of =
                             |all: &[i64]| bytes(&all.iter().map(|v| Scalar::from_i64(from, *v)).collect::<Vec<_>>());
                         let nothing = bytes(&vec![dtype.zero(); N as usize]);
@@ -90,7 +90,7 @@ fn lanes_load_where_clamped_data_says() {
                                 }
                             })
                             .collect();
-                        let found: Vec<u64> = scalars(dtype, &buffers[3]).iter().map(Scalar::bits).collect();
+                        let found: Vec<u64> = scalars(dtype, &buffers[3]).iter().map(|v| v.bits()).collect();
                         assert_eq!(
                             found, expected,
                             "{dtype} by {from}, {lanes} lanes, masked {masked}, {n} rows"
