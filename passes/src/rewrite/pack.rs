@@ -15,7 +15,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, in_blocks};
 use super::sink_layout::add_canonical;
-use super::taps::shortened;
+use super::taps::{Shortened, shortened};
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
@@ -50,12 +50,14 @@ pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<
         if let Some(new) = in_blocks(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
         }
-        if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes))
+        let short = tiles.and_then(|_| shortened(graph, node));
+        let left = short.as_ref().map_or([1, 1], Shortened::left);
+        if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes, left))
             && fixed.contains(node.operands[blocks.operand])
             && !fixed.contains(id)
             && budget.take(graph, node.operands[blocks.operand])
         {
-            let operands = match shortened(graph, node) {
+            let operands = match short {
                 Some(short) => short.operands(re, operands)?,
                 None => operands.to_vec(),
             };

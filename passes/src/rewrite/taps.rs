@@ -8,8 +8,8 @@
 //! - Only padding with zero is left out, and only where the weights that it meets are numbers: zero times an infinity is none. So they are
 //!   constants, which are looked at here.
 //! - At least one element of a window stays, so that the sum is of the same kind.
-//! - It is done where products are added up one after another (`crate::direct`): leaving out zeros leaves the bits of such a sum as they are,
-//!   and so those of a graph whose image has any size.
+//! - It is done where a kernel adds up products one after another (`crate::direct`): leaving out zeros leaves the bits of such a sum as they
+//!   are, and so those of a graph whose image has any size, unless all of the sum would be too long for a kernel.
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Semiring, Shape, View};
@@ -175,6 +175,13 @@ fn part(re: &mut Rebuilder, x: NodeId, start: Shape, size: Shape) -> Result<Node
 }
 
 impl Shortened {
+    /// How many elements of a window are left, of how many.
+    pub(super) fn left(&self) -> [i64; 2] {
+        self.windows.iter().fold([1, 1], |[left, all], w| {
+            [left * (w.inside[1] - w.inside[0]), all * w.size]
+        })
+    }
+
     /// The operands of what is left, of those in the new graph.
     pub(super) fn operands(&self, re: &mut Rebuilder, operands: &[NodeId]) -> Result<Vec<NodeId>, GraphError> {
         let [windows, weights] = self.operands;
