@@ -9,6 +9,8 @@ use tlc::{
     Resample, Rounding, Scalar, Specialize, Tensor, compile_ir,
 };
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::kernel::Kernel;
+use tlc_ir::kernel::visit::walk;
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
 use tlc_runtime::cpu::level;
@@ -273,6 +275,8 @@ fn an_enlarged_image_is_two_kernels_in_vectors() {
         let ends = ["add", "select"];
         let images = launches.filter(|l| ends.contains(&l.label.as_str())).count();
         assert_eq!(images, 2, "symbolic {symbolic}\n{explained}");
+        let masked = |k: &Kernel| walk(&k.body).flat_map(|s| s.accesses()).any(|a| a.mask.is_some());
+        assert!(symbolic || !e.plan().kernels.iter().any(masked), "{explained}");
         if level::wide().is_some() {
             assert!(
                 !explained.contains("an index comes from data"),

@@ -68,17 +68,9 @@ pub(super) fn shortened(graph: &Graph, node: &Node) -> Option<Shortened> {
 fn windows(graph: &Graph, node: &Node, operands: [usize; 2], inputs: &[Labels], output: &Labels) -> Option<Shortened> {
     let (of_image, of_weights) = (&inputs[operands[0]], &inputs[operands[1]]);
     let mut at = node.operands[operands[0]];
-    let mut slid: SmallVec<[(usize, usize, i64, i64, i64); 3]> = SmallVec::new();
-    while let NodeKind::View(View::Window {
-        axis,
-        size,
-        stride,
-        dilation,
-    }) = &graph.node(at).kind
-    {
-        // The last axis runs through the window.
-        let own = graph.ty(at).rank() - 1;
-        slid.push((usize::from(*axis), own, size.as_const()?, *stride, *dilation));
+    let mut slid: SmallVec<[NodeId; 3]> = SmallVec::new();
+    while let NodeKind::View(View::Window { .. }) = graph.node(at).kind {
+        slid.push(at);
         at = graph.node(at).operands[0];
     }
     let NodeKind::View(View::Pad {
@@ -96,8 +88,19 @@ fn windows(graph: &Graph, node: &Node, operands: [usize; 2], inputs: &[Labels], 
     let before = lo.iter().map(IndexExpr::as_const).collect::<Option<Vec<i64>>>()?;
     let shape = &graph.ty(node.operands[operands[0]]).shape;
     let mut found: SmallVec<[Window; 3]> = SmallVec::new();
-    for &(axis, own, size, stride, dilation) in &slid {
-        let label = of_image[own];
+    for id in slid {
+        let NodeKind::View(View::Window {
+            axis,
+            size,
+            stride,
+            dilation,
+        }) = &graph.node(id).kind
+        else {
+            return None;
+        };
+        let (axis, size, stride, dilation) = (usize::from(*axis), size.as_const()?, *stride, *dilation);
+        // The last axis runs through the window.
+        let label = of_image[graph.ty(id).rank() - 1];
         let once = |of: &Labels| of.iter().filter(|l| **l == label).count() == 1;
         if axis >= rank || found.iter().any(|w| w.axis == axis) || output.contains(&label) {
             return None;
