@@ -25,7 +25,7 @@ enum Read {
     /// Elements along an axis.
     Along(i64),
     /// Rows and columns between the elements, the last axis first or not.
-    Resampled(Resample, [i64; 2], bool),
+    Resampled(Box<Resample>, [i64; 2], bool),
     /// An image between its elements, anywhere.
     Grid(GridSample),
 }
@@ -66,7 +66,11 @@ impl Case {
             1 => Read::Places,
             2 => Read::Along(rng.pick(&[1, 2])),
             3 => Read::Grid(grid),
-            _ => Read::Resampled(resample, [(); 2].map(|()| rng.pick(&[1, 2, 3, 8])), rng.chance(70, 100)),
+            _ => Read::Resampled(
+                Box::new(resample),
+                [(); 2].map(|()| rng.pick(&[1, 2, 3, 8])),
+                rng.chance(70, 100),
+            ),
         };
         let floats = matches!(read, Read::Resampled(..) | Read::Grid(_));
         Case {
@@ -262,7 +266,7 @@ fn random_reads_are_right_at_every_other_level() {
 fn an_enlarged_image_is_two_kernels_in_vectors() {
     for symbolic in [false, true] {
         let case = Case {
-            read: Read::Resampled(Resample::new(Interpolation::Linear), [8, 8], true),
+            read: Read::Resampled(Box::new(Resample::new(Interpolation::Linear)), [8, 8], true),
             dtype: DType::F32,
             index: DType::I64,
             sides: [3, 28, 28],
