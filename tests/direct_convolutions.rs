@@ -47,6 +47,18 @@ impl Case {
         }
     }
 
+    /// One of which some elements of a window, or all but one, are padding for all results.
+    fn of_padding(rng: &mut Rng) -> Case {
+        let dilation = rng.pick(&[1, 3, 6, 12]);
+        Case {
+            sides: [rng.pick(&[1, 2, 4, 7]), rng.pick(&[1, 3, 6, 14])],
+            kernel: rng.pick(&[[3, 3], [3, 3], [1, 3], [3, 2]]),
+            dilation,
+            padding: [(); 2].map(|()| dilation * rng.pick(&[1, 1, 2])),
+            ..Case::random(rng)
+        }
+    }
+
     /// One whose windows are single elements: a product, which the library computes where the image is large.
     fn of_elements(rng: &mut Rng) -> Case {
         Case {
@@ -153,6 +165,48 @@ fn random_direct_convolutions_are_right_at_every_size() {
 #[test]
 fn windows_of_one_element_have_the_same_bits_as_products_of_large_images() {
     right_at_every_size(100..106, Case::of_elements);
+}
+
+#[test]
+fn windows_that_are_padding_for_all_results_have_the_same_bits_without_it() {
+    right_at_every_size(200..210, Case::of_padding);
+}
+
+/// A window as wide as the image has one element inside of it: nothing is padded, and one product is left of nine.
+#[test]
+fn elements_that_are_padding_for_all_results_are_left_out() {
+    let mut rng = Rng::new(3);
+    for (dilation, infinite, multiplied) in [(6, false, 9), (14, false, 1), (14, true, 9)] {
+        let case = Case {
+            images: 1,
+            channels: 16,
+            outputs: 32,
+            sides: [14, 14],
+            kernel: [3, 3],
+            stride: 1,
+            dilation,
+            padding: [dilation; 2],
+            bias: false,
+            residual: false,
+            activation: false,
+            special: false,
+        };
+        let mut weights = data(&[32, 16, 3, 3], &mut rng, false);
+        if infinite {
+            // The product of padding with it is NaN.
+            weights.set(0, Scalar::from_f64(DType::F32, f64::INFINITY));
+        }
+        let graph = case.record(false, &weights, &data(&[32, 1, 1], &mut rng, false));
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let launches = e.plan().steps.iter().flat_map(|s| s.launches());
+        // A padded image is written by a kernel of its own.
+        let flops = launches.map(|l| l.flops.as_const().unwrap()).max();
+        // Elsewhere it is the library's.
+        if has_tiles() {
+            let expected = Some(2 * 14 * 14 * 32 * 16 * multiplied);
+            assert_eq!(flops, expected, "dilation {dilation}, infinite {infinite}");
+        }
+    }
 }
 
 fn right_at_every_size(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case) {

@@ -6,8 +6,9 @@
 //! (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
-//! known of these sizes. The exception are windows of one element over large images, which are the library's as long as it sums in
-//! the same order.
+//! known of these sizes. The exceptions are windows of one element over large images, which are the library's as long as it sums in
+//! the same order, and sums so long that they are the library's but for the elements of a window that are padding for all results of an
+//! image of known size: what is left of them is shorter, and added up in the order of a shorter sum.
 
 use tlc_ir::graph::{Labels, Semiring, View};
 use tlc_ir::index::IndexExpr;
@@ -124,8 +125,15 @@ pub struct WeightBlocks {
 
 /// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
 ///
-/// The blocks that one kernel reads again and again fit in `resident_bytes`.
-pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_bytes: i64) -> Option<WeightBlocks> {
+/// The block that one kernel reads again and again fits in `resident_bytes`. Of all elements of a window so many are `left` as are not
+/// padding for all results (`[left, all]`).
+pub fn weight_blocks(
+    graph: &Graph,
+    id: NodeId,
+    emitter: &Emitter,
+    resident_bytes: i64,
+    [left, all]: [i64; 2],
+) -> Option<WeightBlocks> {
     let w = windows(graph, id)?;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
     let [_, block] = tile(emitter, graph.ty(id).shape[1].as_const()?)?;
@@ -135,7 +143,9 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_byte
     let length = summed
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
-    let bytes = length.saturating_mul(block).saturating_mul(DType::F32.bytes() as i64);
+    let bytes = (length / all * left)
+        .saturating_mul(block)
+        .saturating_mul(DType::F32.bytes() as i64);
     let [.., rows, columns] = &graph.ty(id).shape[..] else {
         return None;
     };

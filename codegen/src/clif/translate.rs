@@ -348,6 +348,7 @@ impl Translator<'_, '_, '_> {
                     _ => element,
                 }
             }
+            Op::Gather { .. } => return unsupported("gathered vectors"),
             Op::Part(..) => return unsupported("parts of vectors"),
             Op::Interleave(..) => return unsupported("interleaved vectors"),
             Op::Insert(a, x, lane) => {

@@ -39,6 +39,12 @@ impl Builder<'_, '_> {
             };
         }
         let r = self.resolve(index)?;
+        if r.lane == LaneUse::General
+            && self.lane_count() > 1
+            && let Some((address, at)) = self.gathered(memory, index)?
+        {
+            return self.gather(dtype, address, at, mask);
+        }
         match mask {
             Some(m) if m.varies() => self.load_masked(memory, index, &r, m),
             other => {
@@ -96,6 +102,19 @@ impl Builder<'_, '_> {
                 Ok(Val::Vector(v))
             }
         }
+    }
+
+    /// A load of elements that lanes number, those whose mask is true.
+    fn gather(&mut self, dtype: DType, address: Address, at: Value, mask: Option<&Val>) -> Result<Val> {
+        let lanes = self.lane_count();
+        let (cond, mask) = match mask {
+            Some(m) if m.varies() => (None, Some(self.vector(m))),
+            other => (other.map(|m| self.scalar(m, 0)), None),
+        };
+        let v = self.guarded(cond, dtype, |b| {
+            Ok(b.make(Op::Gather { address, at, mask }, dtype, lanes))
+        })?;
+        Ok(Val::Vector(v))
     }
 
     /// A load of the lanes whose mask is true.

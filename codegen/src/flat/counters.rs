@@ -78,7 +78,7 @@ impl Found<'_, '_> {
                 Item::Let(v) => match self.flat.op(*v) {
                     // Needed only as what its users need.
                     Op::Sum { .. } => {}
-                    Op::Load { address, .. } => self.access(address),
+                    Op::Load { address, .. } | Op::Gather { address, .. } => self.access(address),
                     op => op.operands(|o| self.plain(o)),
                 },
                 Item::Store { address, value, .. } => {

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 use tlc_ir::index::IndexNode;
 use tlc_ir::kernel::{Memory, Scope, ValueId};
-use tlc_ir::{DType, IndexExpr, Scalar, VarId};
+use tlc_ir::{DType, IndexExpr, Scalar, ScalarOp, VarId};
 
 use super::build::{Builder, Val};
 use super::{Address, Op, Value, Varies, range};
@@ -26,6 +26,19 @@ pub(super) enum VarState {
     Value(Value),
     /// Clamped values, one per lane.
     Each(SmallVec<[Value; 4]>),
+    /// Clamped values, in the lanes of an i32 vector that is made where something is gathered by them.
+    Lanes(Clamped),
+}
+
+/// Data of each lane that an access clamps.
+#[derive(Clone)]
+pub(super) struct Clamped {
+    /// The data.
+    pub data: Val,
+    /// The largest index, where lanes begin.
+    pub last: Value,
+    /// The clamped numbers.
+    pub lanes: Value,
 }
 
 /// How an expression depends on the lane.
@@ -112,7 +125,11 @@ impl Builder<'_, '_> {
                     }
                 }
                 (VarState::Each(values), Some(lane)) => add(out, values[lane as usize], k),
-                (VarState::Each(_), None) => out.lane = LaneUse::General,
+                (VarState::Each(_) | VarState::Lanes(_), None) => out.lane = LaneUse::General,
+                (VarState::Lanes(_), Some(lane)) => {
+                    let one = self.clamped_lane(*v, lane)?;
+                    add(out, one, k);
+                }
                 (VarState::Value(v), _) => add(out, *v, k),
                 (VarState::Unbound, _) => return invalid(format!("loop variable {} is used outside its loop", v.0)),
             },
@@ -127,7 +144,7 @@ impl Builder<'_, '_> {
                         match &self.vars[v.0 as usize] {
                             VarState::Const(_) => known = true,
                             VarState::Lane if lane.is_some() => known = true,
-                            VarState::Lane | VarState::Each(_) => per_lane = true,
+                            VarState::Lane | VarState::Each(_) | VarState::Lanes(_) => per_lane = true,
                             VarState::Unbound => unbound = Some(v.0),
                             VarState::Value(_) => {}
                         }
@@ -260,9 +277,15 @@ impl Builder<'_, '_> {
     pub(super) fn clamp(&mut self, var: VarId, id: ValueId) -> Result<()> {
         let value = self.value(id)?;
         let last = self.kernel.extents[var.0 as usize].clone() - IndexExpr::ONE;
-        if self.kernel.dtype(id) != DType::I64 {
-            return invalid("clamp of a value that is not i64");
+        let from = self.kernel.dtype(id);
+        if !matches!(from, DType::I64 | DType::I32) {
+            return invalid("clamp of a value that is neither i64 nor i32");
         }
+        if let Some(lanes) = self.clamped_lanes(var, from, &value)? {
+            self.vars[var.0 as usize] = VarState::Lanes(lanes);
+            return Ok(());
+        }
+        let value = self.convert(from, DType::I64, &value)?;
         let clamped = |b: &mut Self, data: Value| -> Result<Value> {
             let last = b.eval(&last)?;
             let v = b.shared(Op::Clamp { data, last }, DType::I64, 1);
@@ -284,6 +307,125 @@ impl Builder<'_, '_> {
             }
         };
         Ok(())
+    }
+
+    /// Data of all lanes as indices of 32 bits, if the emitter gathers by such and the variable has no more values.
+    fn clamped_lanes(&mut self, var: VarId, from: DType, value: &Val) -> Result<Option<Clamped>> {
+        let extent = &self.kernel.extents[var.0 as usize];
+        let most = extent.interval(self.kernel).hi;
+        let gathers = self.has.gathers_lanes(DType::I32) && self.fits(from) && self.fits(DType::I32);
+        if !value.varies() || !gathers || most > i64::from(i32::MAX) {
+            return Ok(None);
+        }
+        let last = extent.clone() - IndexExpr::ONE;
+        if self.lane_use(&last)? != LaneUse::None {
+            return Ok(None);
+        }
+        let last = self.eval(&last)?;
+        let limit = self.known_value(last);
+        let limit = self.convert(DType::I64, from, &limit)?;
+        let below = self.map(ScalarOp::Min, from, &[value.clone(), limit])?;
+        let within = self.map(ScalarOp::Max, from, &[below, Val::Const(from.zero())])?;
+        let within = self.convert(from, DType::I32, &within)?;
+        let lanes = self.vector(&within);
+        let data = value.clone();
+        Ok(Some(Clamped { data, last, lanes }))
+    }
+
+    /// The clamped index of one lane.
+    fn clamped_lane(&mut self, var: VarId, lane: u32) -> Result<Value> {
+        let VarState::Lanes(Clamped { data, last, .. }) = self.vars[var.0 as usize].clone() else {
+            return invalid(format!("variable {} is not in lanes", var.0));
+        };
+        let data = self.scalar(&data, lane);
+        let data = match self.dtype(data) {
+            DType::I64 => data,
+            _ => self.shared(Op::Convert(data), DType::I64, 1),
+        };
+        let v = self.shared(Op::Clamp { data, last }, DType::I64, 1);
+        self.narrow(v, IndexExpr::from(var).interval(self.kernel));
+        Ok(v)
+    }
+
+    /// The elements that an index names whose lanes go by clamped data: what they count from, and how far each is behind it, if 32
+    /// bits hold that. The rest of the index is linear in the lane.
+    pub(super) fn gathered(&mut self, memory: Memory, index: &IndexExpr) -> Result<Option<(Address, Value)>> {
+        let dtype = self.kernel.memory_dtype(memory);
+        let plain = matches!(memory, Memory::Param(_)) && self.has.gathers_lanes(dtype);
+        if !plain || !self.fits(dtype) || !self.fits(DType::I32) {
+            return Ok(None);
+        }
+        let mut by_data: SmallVec<[(VarId, i64); 4]> = SmallVec::new();
+        let vars = &self.vars;
+        let mut take = |e: &IndexExpr, k: i64| match e.as_var() {
+            Some(v) if matches!(vars[v.0 as usize], VarState::Lanes(_)) => {
+                by_data.push((v, k));
+                true
+            }
+            _ => false,
+        };
+        let rest = match index {
+            IndexExpr::Node(n) => match &**n {
+                IndexNode::Sum { terms, constant, .. } => {
+                    let mut rest = IndexExpr::Const(*constant);
+                    for (t, k) in terms {
+                        if !take(t, *k) {
+                            rest = rest + t.clone() * IndexExpr::Const(*k);
+                        }
+                    }
+                    rest
+                }
+                _ if take(index, 1) => IndexExpr::ZERO,
+                _ => return Ok(None),
+            },
+            IndexExpr::Const(_) => return Ok(None),
+        };
+        let r = self.resolve(&rest)?;
+        let step = match r.lane {
+            LaneUse::None => 0,
+            LaneUse::Affine(step) => step,
+            LaneUse::General => return Ok(None),
+        };
+        // All numbers on the way must fit, whatever the data.
+        let count = i64::from(self.lane_count());
+        let mut most = step.unsigned_abs().saturating_mul(count as u64);
+        for (v, k) in &by_data {
+            let hi = IndexExpr::from(*v).interval(self.kernel).hi.max(0) as u64;
+            most = most.saturating_add(hi.saturating_mul(k.unsigned_abs()));
+        }
+        if by_data.is_empty() || most > i32::MAX as u64 {
+            return Ok(None);
+        }
+        let mut at: Option<Val> = None;
+        for (v, k) in by_data {
+            let VarState::Lanes(Clamped { lanes, .. }) = &self.vars[v.0 as usize] else {
+                continue;
+            };
+            let mut term = Val::Vector(*lanes);
+            let amount = |n: i64| Val::Const(Scalar::from_i64(DType::I32, n));
+            if k != 1 {
+                term = match k > 0 && k & (k - 1) == 0 {
+                    true => self.map(
+                        ScalarOp::Shl,
+                        DType::I32,
+                        &[term, amount(i64::from(k.trailing_zeros()))],
+                    )?,
+                    false => self.map(ScalarOp::Mul, DType::I32, &[term, amount(k)])?,
+                };
+            }
+            at = Some(match at {
+                None => term,
+                Some(sum) => self.map(ScalarOp::Add, DType::I32, &[sum, term])?,
+            });
+        }
+        let Some(mut at) = at else { return Ok(None) };
+        if step != 0 {
+            let first = self.constant(DType::I32.zero());
+            let series = self.of_lanes(Op::Series { first, step }, DType::I32, count as u32);
+            at = self.map(ScalarOp::Add, DType::I32, &[at, Val::Vector(series)])?;
+        }
+        let at = self.vector(&at);
+        Ok(Some((self.address(memory, &r), at)))
     }
 
     /// The value of [`tlc_ir::kernel::Op::Index`].

@@ -154,6 +154,15 @@ pub enum Op {
         /// A bool.
         mask: Option<Value>,
     },
+    /// In each lane the element that lies so many behind the address; zero without a read where the mask is false.
+    Gather {
+        /// What lanes count from.
+        address: Address,
+        /// How far behind it the element of each lane lies, an i32.
+        at: Value,
+        /// A bool.
+        mask: Option<Value>,
+    },
     /// A scalar operation, on scalars or in each lane. Shifts take their amount, and `select` may take its condition, as a scalar
     /// for all lanes.
     Map(ScalarOp, SmallVec<[Value; 3]>),
@@ -245,6 +254,7 @@ impl Op {
             | Op::Const(_)
             | Op::Series { .. }
             | Op::Load { .. }
+            | Op::Gather { .. }
             | Op::Map(..)
             | Op::Unordered(..)
             | Op::Convert(_)
@@ -279,6 +289,7 @@ impl Op {
             | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => [*a, *b].into_iter().for_each(f),
             Op::Load { address, mask, .. } => address.parts().chain(*mask).for_each(f),
+            Op::Gather { address, at, mask } => address.parts().chain([*at]).chain(*mask).for_each(f),
             Op::Series { first: a, .. }
             | Op::Convert(a)
             | Op::Bitcast(a)
@@ -313,6 +324,11 @@ impl Op {
             }
             Op::Load { address, mask, .. } => {
                 address.parts_mut().for_each(&mut *f);
+                mask.iter_mut().for_each(f);
+            }
+            Op::Gather { address, at, mask } => {
+                address.parts_mut().for_each(&mut *f);
+                f(at);
                 mask.iter_mut().for_each(f);
             }
             Op::Series { first: a, .. }
@@ -652,6 +668,11 @@ pub trait Capability {
 
     /// Whether one access stores lanes to such elements of that type.
     fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool;
+
+    /// Whether one access loads elements of that type into lanes whose numbers are in lanes of 32 bits.
+    fn gathers_lanes(&self, _: DType) -> bool {
+        false
+    }
 
     /// Whether such an access begins at a multiple of as many elements. Memories begin at one.
     fn aligns_lanes(&self) -> bool {

@@ -127,6 +127,10 @@ impl<'k> Flat<'k> {
                 let (place, lanes) = (self.place(address), Self::lanes(offsets));
                 format!("load {place}{lanes}{}", self.mask(*mask))
             }
+            Op::Gather { address, at, mask } => {
+                let (place, mask) = (self.place(address), self.mask(*mask));
+                format!("gather {place} each {}{mask}", self.operand(*at))
+            }
             Op::Map(op, args) => self.list(op.name(), args),
             Op::Unordered(a, b) => self.list("unordered", &[*a, *b]),
             Op::Convert(a) => self.list("convert", &[*a]),

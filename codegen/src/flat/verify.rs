@@ -142,6 +142,10 @@ impl Verifier<'_, '_> {
             | Op::Clamp { data: a, last: b } => self.is_index(*a).and_then(|()| self.is_index(*b)),
             Op::Series { first, .. } => form(scalar(*first) && self.flat.dtype(*first) == dtype && lanes > 1),
             Op::Load { address, offsets, mask } => self.access(address, offsets, v, *mask),
+            Op::Gather { address, at, mask } => {
+                form(lanes > 1 && self.lanes(*at) == lanes && self.flat.dtype(*at) == DType::I32)?;
+                self.access(address, &vec![0; lanes as usize], v, *mask)
+            }
             Op::Map(op, args) => {
                 let dtypes: Vec<DType> = args.iter().map(|a| self.flat.dtype(*a)).collect();
                 form(op.result_dtype(&dtypes) == Ok(dtype))?;

@@ -29,7 +29,7 @@ pub fn emitter(level: Level) -> Emitter {
 /// Accesses of all lanes. AVX2 gathers, but does not scatter, and masks only elements of 32 and 64 bits.
 fn access(level: Level, kind: AccessKind) -> Support {
     match (level, kind) {
-        (Level::Avx512, _) | (Level::Avx2, AccessKind::SideBySide) => Support::Native,
+        (Level::Avx512, _) | (Level::Avx2, AccessKind::SideBySide | AccessKind::Indexed) => Support::Native,
         (Level::Avx2, AccessKind::Apart | AccessKind::Masked) => Support::PerLane,
     }
 }
@@ -153,6 +153,10 @@ impl Capability for Machine {
     fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
         let scattered = self.level == Level::Avx512 && is_gathered(dtype);
         is_consecutive(offsets) || scattered || is_near(dtype, offsets) && is_reversed(offsets)
+    }
+
+    fn gathers_lanes(&self, dtype: DType) -> bool {
+        is_gathered(dtype)
     }
 
     fn takes_parts(&self) -> bool {

@@ -264,7 +264,7 @@ pub enum Stmt {
         body: Vec<Stmt>,
     },
     /// Makes a data-dependent index usable in index expressions: for the rest of the enclosing block,
-    /// `var = max(0, min(value, extents[var] - 1))`. `value` is an i64.
+    /// `var = max(0, min(value, extents[var] - 1))`. `value` is an i64 or an i32.
     Clamp {
         /// The defined variable.
         var: VarId,

@@ -60,15 +60,22 @@ impl Width {
 pub enum AccessKind {
     /// Side by side.
     SideBySide,
-    /// At equal distances, or as data says.
+    /// At equal distances; stored ones also as data says.
     Apart,
+    /// Loaded as data says.
+    Indexed,
     /// Not all of them are accessed.
     Masked,
 }
 
 impl AccessKind {
     /// Every kind.
-    pub const ALL: [AccessKind; 3] = [AccessKind::SideBySide, AccessKind::Apart, AccessKind::Masked];
+    pub const ALL: [AccessKind; 4] = [
+        AccessKind::SideBySide,
+        AccessKind::Apart,
+        AccessKind::Indexed,
+        AccessKind::Masked,
+    ];
 }
 
 impl fmt::Display for AccessKind {
@@ -76,6 +83,7 @@ impl fmt::Display for AccessKind {
         f.write_str(match self {
             AccessKind::SideBySide => "accesses of neighbours",
             AccessKind::Apart => "accesses of elements that lie apart",
+            AccessKind::Indexed => "loads of elements that data says",
             AccessKind::Masked => "masked accesses",
         })
     }
@@ -161,7 +169,7 @@ impl Emitter {
             has_fma,
             maps,
             conversions,
-            accesses: [Support::Native, Support::PerLane, Support::PerLane],
+            accesses: [Support::Native, Support::PerLane, Support::PerLane, Support::PerLane],
             matrices: Vec::new(),
             tiles: Vec::new(),
             has_blocks: false,

@@ -182,7 +182,8 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
     }
     let common = aspect(c, &x, &resolved, sizes.as_deref())?;
     let mut y = x.clone();
-    for (i, &axis) in resolved.iter().enumerate() {
+    for i in order(&x, &resolved, scales.as_deref()) {
+        let axis = resolved[i];
         let extent = x.dim(axis as i64);
         let mut options = Resample::new(how.interpolation);
         let ends = roi.as_ref().map(|r| (r.select_index(0, i), r.select_index(0, n + i)));
@@ -227,6 +228,22 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
         y = y.resample(axis as i64, length, &options);
     }
     one(y)
+}
+
+/// In which order the axes are resampled, as places in their list: those that shrink first, for what they leave out is computed for no
+/// other axis. Then from the last axis to the first: the neighbours of a place on the last axis are gathered, element by element, and
+/// those on another one are whole rows, so that the last axis comes while the others are still short. Scales alone decide, never
+/// extents: results are the same bits where extents are symbols.
+fn order(x: &Tensor, axes: &[usize], scales: Option<&[f64]>) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..axes.len()).collect();
+    // Integers are rounded behind each axis, in the order given.
+    if x.dtype().is_float() {
+        order.sort_by_key(|&i| match scales.is_some_and(|s| s[i] < 1.0) {
+            true => (0, axes[i]),
+            false => (1, usize::MAX - axes[i]),
+        });
+    }
+    order
 }
 
 /// The extent that a scale gives, of the part that a crop takes.

@@ -8,7 +8,7 @@
 //! Costs are counted in operations of one element, an addition being 1.
 
 use tlc_ir::graph::{Semiring, View};
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::target::Target;
 use tlc_ir::{NodeId, NodeKind};
 
@@ -166,6 +166,14 @@ impl Clusterer<'_> {
     fn reads_again(&self, root: NodeId, value: NodeId) -> bool {
         let extents = space(self.graph, root).extents;
         self.demands[&root].iter().filter(|d| d.source == value).any(|d| {
+            // What data chooses it chooses any number of times.
+            let mut by_data = false;
+            for i in &d.index {
+                i.visit_atoms(&mut |a| by_data |= matches!(a, IndexNode::Var(v) if v.0 as usize >= extents.len()));
+            }
+            if by_data {
+                return true;
+            }
             let varies = |k: usize| d.index.iter().any(|i| i.uses(VarId(k as u32)));
             let varies: Vec<bool> = (0..extents.len()).map(varies).collect();
             let last = varies.iter().rposition(|v| *v).unwrap_or(0);

@@ -37,7 +37,9 @@ fn directions(
             continue;
         }
         let unit = |v: VarId| flat.affine_in(v).is_some_and(|(c, _)| c.is(1));
-        by_row += unit(last_inner) as u32;
+        // A window along the columns goes through the very elements that they do, whatever their distance in it.
+        let window = index.iter().any(|i| i.uses(column) && i.uses(last_inner));
+        by_row += (unit(last_inner) || (window && unit(column))) as u32;
         by_column += unit(column) as u32;
     }
     (by_row, by_column)

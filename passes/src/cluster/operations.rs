@@ -46,7 +46,7 @@ impl Clusterer<'_> {
                     out.push(Operation::Access(AccessKind::Apart));
                     out.extend(op.combine().map(|op| Operation::Map(op, node.ty.dtype)));
                 }
-                NodeKind::Gather { .. } => out.push(Operation::Access(AccessKind::Apart)),
+                NodeKind::Gather { .. } => out.push(Operation::Access(AccessKind::Indexed)),
                 NodeKind::View(View::Pad { .. }) => {
                     out.push(Operation::Access(AccessKind::Masked));
                     out.push(Operation::Map(ScalarOp::Select, node.ty.dtype));

@@ -358,7 +358,7 @@ impl Clusterer<'_> {
             let kept = c.small || self.users[i].len() <= 1;
             self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
         }
-        for (id, node) in self.graph.nodes() {
+        for (id, _) in self.graph.nodes() {
             let (i, c) = (id.index(), known[id.index()]);
             // Weights are laid out in blocks already, which a direct convolution reads through views.
             let read = |u: &NodeId| self.products.contains_key(u) || direct_image(self.graph, *u).is_some();
@@ -369,7 +369,23 @@ impl Clusterer<'_> {
                 _ => c.cost > 0 || c.moved,
             };
             let root = self.once[i] && c.small && worth && self.users[i].iter().any(per_call);
-            self.is_root[i] |= root && !is_source(&node.kind);
+            // What shows the elements of a smaller value several times is read as that value, which is kept in its place.
+            let mut kept = id;
+            while let NodeKind::View(View::Expand(_) | View::Reshape(_)) = self.kind(kept)
+                && self.expands(kept)
+            {
+                kept = self.graph.node(kept).operands[0];
+            }
+            self.is_root[kept.index()] |= root && !is_source(self.kind(kept));
+        }
+    }
+
+    /// Whether a value is the elements of another, some of them several times, without any other change.
+    fn expands(&self, id: NodeId) -> bool {
+        match self.kind(id) {
+            NodeKind::View(View::Expand(_)) => true,
+            NodeKind::View(View::Reshape(_)) => !self.regroups(id) && self.expands(self.graph.node(id).operands[0]),
+            _ => false,
         }
     }
 

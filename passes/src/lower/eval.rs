@@ -6,6 +6,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
+use super::inside::known_inside;
 use super::{Lowerer, reduces};
 use crate::access::{Index, flat_index, is_source, view_index};
 
@@ -225,11 +226,18 @@ impl Lowerer<'_> {
                 }
                 let mut guard = None;
                 for (&axis, &operand) in axes.iter().zip(&n.operands[1..]) {
-                    let (var, ok) = self.data_index(operand, &at, &x_shape[axis as usize], mask);
+                    let extent = &x_shape[axis as usize];
+                    if known_inside(self.graph, operand, extent) {
+                        full[axis as usize] = self.known_index(operand, &at, extent, mask);
+                        continue;
+                    }
+                    let (var, ok) = self.data_index(operand, &at, extent, mask);
                     full[axis as usize] = var;
                     guard = Some(self.and(guard, ok));
                 }
-                let inside = guard.expect("gather has an axis");
+                let Some(inside) = guard else {
+                    return self.value_of(x, &full, mask);
+                };
                 let masked = self.and(mask, inside);
                 let value = self.value_of(x, &full, Some(masked));
                 let is_load = is_source(&self.graph.node(x).kind)
@@ -252,25 +260,47 @@ impl Lowerer<'_> {
         extent: &IndexExpr,
         mask: Option<ValueId>,
     ) -> (IndexExpr, ValueId) {
-        let (value, ok) = self.data_value(operand, at, extent, mask);
+        let dtype = self.index_dtype(operand, extent);
+        let (value, ok) = self.data_value(operand, at, extent, mask, dtype);
+        (self.clamped(value, extent), ok)
+    }
+
+    /// As [`Self::data_index`], of data that is known to be inside.
+    fn known_index(&mut self, operand: NodeId, at: &Index, extent: &IndexExpr, mask: Option<ValueId>) -> IndexExpr {
+        let raw = self.value_of(operand, at, mask);
+        let value = self.convert(raw, self.index_dtype(operand, extent));
+        self.clamped(value, extent)
+    }
+
+    fn clamped(&mut self, value: ValueId, extent: &IndexExpr) -> IndexExpr {
         let level = self.value_level[value.0 as usize];
         let var = self.new_var(extent.clone(), level);
         self.push(level, Stmt::Clamp { var, value });
-        (var.into(), ok)
+        var.into()
     }
 
-    /// A number taken from data, and whether it is inside of `0..extent`.
+    /// In what an index is compared with an extent: in i32 where it is that and the extent fits, for twice as many lanes hold it.
+    fn index_dtype(&self, operand: NodeId, extent: &IndexExpr) -> DType {
+        let fits = extent.interval(self).hi <= i64::from(i32::MAX);
+        match self.graph.ty(operand).dtype {
+            DType::I32 if fits => DType::I32,
+            _ => DType::I64,
+        }
+    }
+
+    /// A number taken from data, in a signed dtype that holds it, and whether it is inside of `0..extent`.
     pub(super) fn data_value(
         &mut self,
         operand: NodeId,
         at: &Index,
         extent: &IndexExpr,
         mask: Option<ValueId>,
+        dtype: DType,
     ) -> (ValueId, ValueId) {
         let raw = self.value_of(operand, at, mask);
-        let value = self.convert(raw, DType::I64);
-        let zero = self.constant(DType::I64.zero());
-        let limit = self.index_value(extent, DType::I64);
+        let value = self.convert(raw, dtype);
+        let zero = self.constant(dtype.zero());
+        let limit = self.index_value(extent, dtype);
         let low = self.map(ScalarOp::Le, &[zero, value]);
         let high = self.map(ScalarOp::Lt, &[value, limit]);
         (value, self.map(ScalarOp::And, &[low, high]))

@@ -253,7 +253,7 @@ impl Lowerer<'_> {
         owner: VarId,
         owners: i64,
     ) -> (IndexExpr, ValueId) {
-        let (value, inside) = self.data_value(operand, at, extent, None);
+        let (value, inside) = self.data_value(operand, at, extent, None, DType::I64);
         let count = self.constant(Scalar::from_i64(DType::I64, owners));
         let turn = self.map(ScalarOp::Div, &[value, count]);
         let first = self.map(ScalarOp::Mul, &[turn, count]);

@@ -21,6 +21,7 @@ mod blocks;
 mod eval;
 mod in_place;
 mod indexed;
+mod inside;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;

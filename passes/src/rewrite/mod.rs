@@ -16,6 +16,7 @@ pub mod pack;
 pub mod panels;
 pub mod sink_layout;
 pub mod split_reduce;
+mod taps;
 
 use std::fmt;
 use std::panic::RefUnwindSafe;

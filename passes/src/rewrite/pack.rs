@@ -4,7 +4,8 @@
 //! [`Strides`](tlc_ir::plan::Strides)), is copied once in the order of the product. A result whose rows and columns are interleaved
 //! is computed with each together, and permuted behind the product, where its users read it through the view.
 //!
-//! Weights of convolutions that kernels compute from their windows are copied in blocks of channels (`crate::direct`).
+//! Weights of convolutions that kernels compute from their windows are copied in blocks of channels (`crate::direct`), without those that
+//! meet nothing but padding (`taps.rs`).
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
@@ -14,6 +15,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, laid_out};
 use super::sink_layout::add_canonical;
+use super::taps::{Shortened, shortened};
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
@@ -48,12 +50,18 @@ pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<
         if let Some(new) = laid_out(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
         }
-        if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes))
+        let short = tiles.and_then(|_| shortened(graph, node));
+        let left = short.as_ref().map_or([1, 1], Shortened::left);
+        if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes, left))
             && fixed.contains(node.operands[blocks.operand])
             && !fixed.contains(id)
             && budget.take(graph, node.operands[blocks.operand])
         {
-            return direct(re, graph, node, operands, &blocks);
+            let operands = match short {
+                Some(short) => short.operands(re, operands)?,
+                None => operands.to_vec(),
+            };
+            return direct(re, node, &operands, &blocks);
         }
         let ordered = result_order(graph, id);
         let pack = operands_to_pack(graph, id, ordered.as_ref());
@@ -77,23 +85,17 @@ pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<
 }
 
 /// A convolution with its weights in blocks.
-fn direct(
-    re: &mut Rebuilder,
-    graph: &Graph,
-    node: &Node,
-    operands: &[NodeId],
-    blocks: &WeightBlocks,
-) -> Result<NodeId, GraphError> {
+fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightBlocks) -> Result<NodeId, GraphError> {
     let NodeKind::Einsum { inputs, .. } = &node.kind else {
         return re.add(node.kind.clone(), operands);
     };
     let size = IndexExpr::Const(blocks.block);
     let k = blocks.operand;
-    let (labels, shape) = (&inputs[k], &graph.ty(node.operands[k]).shape);
+    let (labels, shape) = (&inputs[k], re.graph.ty(operands[k]).shape.clone());
     // The axes of the operand with that of the channels as two, the number of the block and the place in it.
     let mut cut = Shape::new();
     let (mut number, mut places) = (0, Vec::new());
-    for (&l, d) in labels.iter().zip(shape) {
+    for (&l, d) in labels.iter().zip(&shape) {
         if l == blocks.channels {
             number = cut.len() as u8;
             cut.push(IndexExpr::floor_div(d, &size));
@@ -121,6 +123,6 @@ fn direct(
     // They are read through views, so that the sum stays the one that its users know.
     let value = re.add(NodeKind::View(View::Permute(back)), &[value])?;
     let mut values = operands.to_vec();
-    values[k] = re.reshape(value, shape)?;
+    values[k] = re.reshape(value, &shape)?;
     re.add(node.kind.clone(), &values)
 }

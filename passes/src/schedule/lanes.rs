@@ -4,7 +4,7 @@ use std::fmt;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Memory, Op, Stmt};
-use tlc_ir::target::{Emitter, Width};
+use tlc_ir::target::{AccessKind, Emitter, Width};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Scheduler;
@@ -90,11 +90,18 @@ impl Scheduler<'_> {
         let unit = |e: &IndexExpr| e.affine_in(var).is_some_and(|(c, _)| c.is(1));
         // A value that does not change inside the loop stays a scalar; only what varies must fit the lanes.
         let mut varying = Vec::new();
+        // Indices that data decides, of each lane.
+        let mut chosen: Vec<VarId> = Vec::new();
+        let by_data = |e: &IndexExpr, chosen: &[VarId]| chosen.iter().any(|v| e.uses(*v));
         for s in body {
             match s {
                 Stmt::Let { value, op } => {
                     let dtype = self.kernel.dtype(*value);
-                    if let Some(a) = op.access() {
+                    let gathered = op.index().is_some_and(|e| by_data(e, &chosen));
+                    if gathered && !self.gathers(op, var, &chosen) {
+                        return Err(ScalarReason::DataIndex);
+                    }
+                    if let Some(a) = op.access().filter(|_| !gathered) {
                         // Lanes side by side are one access wherever all of them are inside.
                         if a.mask.is_some_and(|m| varying.contains(&m)) && !unit(a.index) {
                             return Err(ScalarReason::MaskedAccess);
@@ -106,8 +113,9 @@ impl Scheduler<'_> {
                             return Err(ScalarReason::DataIndex);
                         }
                     }
-                    let varies =
-                        op.index().is_some_and(|e| e.uses(var)) || op.operands().iter().any(|a| varying.contains(a));
+                    let varies = gathered
+                        || op.index().is_some_and(|e| e.uses(var))
+                        || op.operands().iter().any(|a| varying.contains(a));
                     if !varies {
                         continue;
                     }
@@ -141,6 +149,9 @@ impl Scheduler<'_> {
                 Stmt::Store {
                     memory, index, mask, ..
                 } => {
+                    if by_data(index, &chosen) {
+                        return Err(ScalarReason::DataIndex);
+                    }
                     if !unit(index) {
                         return Err(match mask {
                             Some(_) => ScalarReason::MaskedAccess,
@@ -152,6 +163,9 @@ impl Scheduler<'_> {
                 Stmt::Accumulate { state, monoid, .. } => {
                     for (m, i) in state {
                         let dtype = self.kernel.memory_dtype(*m);
+                        if by_data(i, &chosen) {
+                            return Err(ScalarReason::DataIndex);
+                        }
                         if i.uses(var) && !unit(i) {
                             return Err(ScalarReason::StridedStore);
                         }
@@ -164,7 +178,18 @@ impl Scheduler<'_> {
                         meet(dtype);
                     }
                 }
-                Stmt::Clamp { .. } => return Err(ScalarReason::DataIndex),
+                Stmt::Clamp { var: at, value } if varying.contains(value) => {
+                    let extent = &self.kernel.extents[at.0 as usize];
+                    let small = extent.interval(&self.kernel).hi <= i64::from(i32::MAX);
+                    let indexed = self.emitter.access(AccessKind::Indexed).is_vector();
+                    if !indexed || !small || extent.uses(var) || by_data(extent, &chosen) {
+                        return Err(ScalarReason::DataIndex);
+                    }
+                    chosen.push(*at);
+                    meet(DType::I32);
+                }
+                // One index for all lanes.
+                Stmt::Clamp { .. } => {}
                 Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) => {
                     return Err(ScalarReason::Recurrence);
                 }
@@ -174,6 +199,24 @@ impl Scheduler<'_> {
             }
         }
         Ok(())
+    }
+}
+
+impl Scheduler<'_> {
+    /// Whether the lanes of the loop over `var` load what data says all at once: from a parameter, by an index that is a sum of their own
+    /// number and of what data chose for them.
+    fn gathers(&self, op: &Op, var: VarId, chosen: &[VarId]) -> bool {
+        let Op::Load {
+            memory: memory @ Memory::Param(_),
+            index,
+            ..
+        } = op
+        else {
+            return false;
+        };
+        let linear = |v: VarId| index.affine_in(v).is_some_and(|(k, _)| k.as_const().is_some());
+        let wide = matches!(self.kernel.memory_dtype(*memory).bytes(), 4 | 8);
+        wide && linear(var) && chosen.iter().filter(|v| index.uses(**v)).all(|v| linear(*v))
     }
 }
 

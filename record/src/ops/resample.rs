@@ -256,15 +256,30 @@ impl Tensor {
 
     fn resampled(&self, axis: usize, length: &Dim, options: &Resample, places: &Tensor) -> Step {
         let graph = self.graph();
+        // All places of one element have its value, to the bit: neighbours with weights add up to nearly that.
+        let (one, extent) = (!options.exclude_outside, &self.extents()[axis]);
+        if one && extent.is(1) {
+            let mut shape: Vec<Dim> = self.extents().iter().cloned().map(Dim::from).collect();
+            shape[axis] = length.clone();
+            return Ok(self.expand(shape));
+        }
+        let perhaps_one =
+            one && !matches!(options.interpolation, Interpolation::Nearest(_)) && graph.least(extent) <= 1;
         let mut last = self.dim(axis as i64) - 1;
         if options.scale.is_some() {
             // A scale makes nothing of nothing; a length asks for an element.
             last = last.max(0);
         }
         let last = graph.dim_value(&last, DType::I64)?;
-        let within = |at: &Tensor| at.maximum(0).minimum(&last);
+        // Indices of 32 bits, where the axis has no more elements: as many in a vector as there are floats.
+        let most = self.extents()[axis].clone() - IndexExpr::ONE;
+        let short = graph.with_ir(|ir| most.interval(ir).hi) <= i64::from(i32::MAX);
+        let within = |at: &Tensor| -> Step {
+            let at = at.maximum(0).minimum(&last);
+            if short { at.to(DType::I32) } else { Ok(at) }
+        };
         if let Interpolation::Nearest(rounding) = options.interpolation {
-            let at = within(&rounding.of(places).to(DType::I64)?);
+            let at = within(&rounding.of(places).to(DType::I64)?)?;
             return Ok(self.take_from_start(&at, axis as i64));
         }
         let stretch = match (options.antialias, options.scale) {
@@ -307,24 +322,40 @@ impl Tensor {
             let total = weights.sum(crate::keep(1));
             weights = total.eq(0.0).select(&weights, &weights / &total);
         }
-        let (index, weights) = (within(&index), weights.to(wide)?);
+        let (index, weights) = (within(&index)?, weights.to(wide)?);
         let rounded = |y: Tensor| if dtype.is_float() { y } else { y.round() };
         if count > UNROLLED {
             let all = self.take_from_start(&index, axis as i64).to(wide)?;
             let mut shape = vec![IndexExpr::ONE; self.rank() + 1];
             shape[axis] = length.expr().clone();
             shape[axis + 1] = count.into();
-            return rounded((all * weights.reshaped(&shape)?).sum(axis as i64 + 1)).to(dtype);
+            let y = rounded((all * weights.reshaped(&shape)?).sum(axis as i64 + 1)).to(dtype)?;
+            return match perhaps_one {
+                true => self.unless_one(axis, y, &self.take_from_start(&index.select_index(1, 0), axis as i64)),
+                false => Ok(y),
+            };
         }
-        let mut sum: Option<Tensor> = None;
+        let (mut sum, mut first): (Option<Tensor>, Option<Tensor>) = (None, None);
         for k in 0..count {
             let weight = self.column(&weights.select_index(1, k), axis)?;
-            let part = self.take_from_start(&index.select_index(1, k), axis as i64).to(wide)? * weight;
+            let element = self.take_from_start(&index.select_index(1, k), axis as i64);
+            let part = element.to(wide)? * weight;
+            first = first.or(Some(element));
             sum = Some(match sum {
                 Some(s) => s + part,
                 None => part,
             });
         }
-        rounded(sum.unwrap_or_else(|| self.clone())).to(dtype)
+        let y = rounded(sum.unwrap_or_else(|| self.clone())).to(dtype)?;
+        match first.filter(|_| perhaps_one) {
+            Some(first) => self.unless_one(axis, y, &first),
+            None => Ok(y),
+        }
+    }
+
+    /// The neighbours themselves where the axis turns out to have but one element, else what they add up to.
+    fn unless_one(&self, axis: usize, sum: Tensor, first: &Tensor) -> Step {
+        let extent = self.graph().dim_value(&self.dim(axis as i64), DType::I64)?;
+        Ok(extent.eq(1).select(first, sum))
     }
 }

@@ -3,6 +3,7 @@
 mod build;
 mod contract;
 mod functions;
+mod gathers;
 mod gpu;
 mod module;
 mod nests;

@@ -163,8 +163,44 @@ impl Selector<'_, '_> {
         let lanes = offsets.len() as u32;
         let w = width(lanes, 8 * bytes as u32);
         let (each, index) = self.each_lane(bytes, place, offsets);
+        let mask = self.first_lanes(lanes, lanes, 8 * bytes as u32);
+        self.gather_masked(bytes, w, each, index, mask)
+    }
+
+    /// The elements whose numbers behind an address are in lanes, those that a mask says, or all.
+    pub(super) fn gather_indexed(
+        &mut self,
+        dtype: DType,
+        lanes: u32,
+        a: &Address,
+        at: Value,
+        mask: Option<Value>,
+    ) -> Result<Reg> {
+        let bytes = dtype.bytes();
+        if !matches!(bytes, 4 | 8) {
+            return unsupported(format!("a gather of elements of {bytes} bytes"));
+        }
+        let bits = 8 * bytes as u32;
+        let w = width(lanes, bits);
+        let place = self.place(a, 0)?;
+        let at = self.vector(at)?;
+        let each = self.each_of(bytes, place, at);
+        // Numbers of 32 bits, in as many lanes as the elements' vector has; what is in those beyond is masked away.
+        let count = (16u32 << w) / bytes as u32;
+        let given = mask.map(|m| self.mask(m, bits)).transpose()?;
+        let all = self.first_lanes(lanes, lanes, bits);
+        let mask = match given {
+            None => all,
+            Some(given) if lanes == count => given,
+            Some(given) => self.logic(Logic::And, given, all, lanes),
+        };
+        Ok(self.gather_masked(bytes, w, each, Size::VECTORS[width(count, 32)], mask))
+    }
+
+    /// Elements that lie anywhere, each loaded by its lane where the mask is true, else zero.
+    fn gather_masked(&mut self, bytes: usize, w: usize, each: Place, index: Size, mask: Mask) -> Reg {
         if !self.has_mask_registers() {
-            return self.gather_lanes(bytes, lanes, each, index);
+            return self.gather_lanes(bytes, w, each, index, mask);
         }
         let codes = if bytes == 4 {
             opcodes::GATHER_D
@@ -175,10 +211,23 @@ impl Selector<'_, '_> {
         let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
         let update = Arg::Update { from: zero, to, size };
         let mut inst = Inst::new(codes[w], &[update, Arg::Lanes(each, index)]);
-        inst.mask = Some((self.first_lanes(lanes, lanes, 8 * bytes as u32).reg, false));
+        inst.mask = Some((mask.reg, false));
         inst.used_up = Some(self.mask_reg());
         self.push(inst);
         to
+    }
+
+    /// The memory of each lane, by numbers of elements in a vector.
+    fn each_of(&mut self, bytes: usize, place: Place, numbers: Reg) -> Place {
+        // The address itself has no room for another index.
+        let base = match place.index {
+            None => place,
+            Some(_) => Place::at(self.int_op(Code::Lea_r64_m, Size::Q, &[Arg::Memory(place)]), 0),
+        };
+        Place {
+            index: Some((numbers, bytes as u8)),
+            ..base
+        }
     }
 
     /// The memory of each lane, and the name of the vector that says which.
@@ -191,16 +240,7 @@ impl Selector<'_, '_> {
             .collect();
         let w = width(count, 32);
         let index = self.table(table);
-        // The address itself has no room for another index.
-        let base = match place.index {
-            None => place,
-            Some(_) => Place::at(self.int_op(Code::Lea_r64_m, Size::Q, &[Arg::Memory(place)]), 0),
-        };
-        let each = Place {
-            index: Some((index, bytes as u8)),
-            ..base
-        };
-        (each, Size::VECTORS[w])
+        (self.each_of(bytes, place, index), Size::VECTORS[w])
     }
 
     /// Elements that lie within the length of two vectors: picked from one load or two.

@@ -687,6 +687,10 @@ impl Selector<'_, '_> {
             | Op::Larger(..)
             | Op::Clamp { .. } => (Form::Int, self.index_op(&info.op)?),
             Op::Load { address, offsets, mask } => self.load(dtype, lanes, address, offsets, *mask)?,
+            Op::Gather { address, at, mask } => {
+                let gathered = self.gather_indexed(dtype, lanes, address, *at, *mask)?;
+                (Form::Vector, gathered)
+            }
             Op::Map(op, args) => self.map(*op, v, args)?,
             Op::Unordered(a, b) => self.unordered(*a, *b)?,
             Op::Convert(a) => self.convert(*a, v)?,

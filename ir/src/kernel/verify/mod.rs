@@ -378,7 +378,9 @@ impl Checker<'_> {
                 self.depth -= 1;
             }
             Stmt::Clamp { var, value } => {
-                self.expect(*value, DType::I64);
+                if self.used(*value) != Some(DType::I32) {
+                    self.expect(*value, DType::I64);
+                }
                 if self.open_var(*var) {
                     vars.push(*var);
                 }

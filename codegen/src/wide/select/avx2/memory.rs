@@ -6,7 +6,7 @@
 use iced_x86::Code;
 
 use super::super::masks::Mask;
-use super::{Arg, Reg, Selector, Size, width};
+use super::{Arg, Reg, Selector, Size};
 use crate::error::{Result, unsupported};
 use crate::wide::machine::Place;
 use crate::wide::opcodes;
@@ -51,13 +51,17 @@ impl Selector<'_, '_> {
         Ok(())
     }
 
-    /// Elements that lie anywhere near; the mask is used up.
-    pub(in super::super) fn gather_lanes(&mut self, bytes: usize, lanes: u32, each: Place, index: Size) -> Reg {
-        let bits = 8 * bytes as u32;
-        let w = width(lanes, bits);
+    /// Elements that lie anywhere, where a mask is true, else zeros; the mask is used up.
+    pub(in super::super) fn gather_lanes(
+        &mut self,
+        bytes: usize,
+        w: usize,
+        each: Place,
+        index: Size,
+        mask: Mask,
+    ) -> Reg {
         let codes = if bytes == 4 { vex::GATHERED_D } else { vex::GATHERED_Q };
         let zero = self.constant(0, 32);
-        let mask = self.first_lanes(lanes, lanes, bits);
         let size = Size::VECTORS[w];
         let (to, used_up) = (self.vector_reg(), self.vector_reg());
         let from = Arg::Update { from: zero, to, size };
