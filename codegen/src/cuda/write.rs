@@ -223,7 +223,8 @@ impl<'f, 'k> Writer<'f, 'k> {
                     return Err(CudaError::EveryThread("a copy to shared memory"));
                 }
                 Item::CopyAsync(c) => self.copy_async(c),
-                Item::Wait(_) => self.wait(),
+                Item::Commit => self.commit(),
+                Item::Wait(pending) => self.wait(*pending),
                 Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
             }
         }
