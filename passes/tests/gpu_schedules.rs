@@ -381,3 +381,36 @@ fn warps_multiply_what_is_computed_and_rows_that_calls_decide() {
         assert_eq!(multiplies.count(), 1);
     }
 }
+
+#[test]
+fn why_a_product_has_no_more_stages_is_said() {
+    let of = |dtype: &str, sizes: [i64; 3]| {
+        let [m, k, n] = sizes;
+        product_of(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]).1
+    };
+    // Three blocks of steps: the next one is copied, and there is nothing to copy further ahead for long.
+    let why = of("f16", [32, 192, 16]);
+    assert!(
+        why.contains("the next block of a sum is copied while this one is multiplied"),
+        "{why}"
+    );
+    for (least, stages) in [(8, 4), (6, 3)] {
+        let few = format!("is not known to have the {least} iterations that are worth {stages} stages");
+        assert!(why.contains(&few), "{why}");
+    }
+    // Nine blocks of a small tile, all of whose stages fit, and of one of which two blocks of threads must have room.
+    let why = of("f16", [16, 576, 16]);
+    assert!(
+        why.contains("the next 3 blocks of a sum are copied while one is multiplied"),
+        "{why}"
+    );
+    let why = of("f16", [64, 576, 64]);
+    assert!(
+        why.contains("of shared memory a multiprocessor has 1 of its blocks, expected at least 2"),
+        "{why}"
+    );
+    assert!(
+        why.contains("the next block of a sum is copied while this one is multiplied"),
+        "{why}"
+    );
+}

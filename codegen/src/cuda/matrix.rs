@@ -127,8 +127,11 @@ impl Writer<'_, '_> {
         self.line(&format!("{copy}(&{to}, &{from}, {read});"));
     }
 
-    /// What was copied since the last one is a group.
+    /// What was copied since the last one is a group. Where all waits are for all copies, they close the group themselves.
     pub(super) fn commit(&mut self) {
+        if !self.groups {
+            return;
+        }
         self.line("asm volatile(\"cp.async.commit_group;\" ::: \"memory\");");
     }
 

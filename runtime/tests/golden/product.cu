@@ -118,7 +118,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             copy_async_16(&shared2[x10 + k12 * 1152], &p1[x11 + k12 * 2048], 16);
         }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
     {
@@ -139,7 +138,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             copy_async_16(&shared4[x20 + k22 * 1152], &p1[x21 + k22 * 2048 + 8192], 16);
         }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
     {
         const int w23 = threadIdx.x / 32;
         {
@@ -181,7 +179,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             copy_async_16(&shared2[x31 + k33 * 1152], &p1[x32 + k33 * 2048 + 16384], 16);
         }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
     {
         const int w34 = threadIdx.x / 32;
         {
