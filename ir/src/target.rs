@@ -7,8 +7,10 @@
 use std::sync::Arc;
 
 mod emitter;
+mod multiprocessor;
 
 pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
+pub use multiprocessor::{Limiter, Multiprocessor, Occupancy};
 
 use crate::dtype::DType;
 
@@ -113,6 +115,8 @@ pub struct Gpu {
     pub opt_in_shared_bytes: i64,
     /// Multiprocessors: as many blocks run at the same time, at least.
     pub multiprocessors: i64,
+    /// What each of them has for its blocks.
+    pub multiprocessor: Multiprocessor,
     /// Bytes a second of its memory.
     pub bytes_per_second: f64,
     /// f32 operations a second (a fused multiply-add counts 2).
@@ -196,6 +200,7 @@ impl Gpu {
             shared_bytes: STATIC_SHARED_BYTES,
             opt_in_shared_bytes: LEAST_OPT_IN_SHARED_BYTES,
             multiprocessors: 108,
+            multiprocessor: Multiprocessor::of((0, 0)),
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
             launch_seconds: 3e-6,

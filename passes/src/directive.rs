@@ -10,6 +10,9 @@ use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Scope, ValueId};
 use tlc_ir::{DType, Precision};
 
+/// The most blocks of a sum that shared memory holds at once: one that is used, and those that are copied.
+pub const MOST_STAGES: i64 = 4;
+
 /// Declares the directives, each with its name in text, and derives both directions of the text from the types of fields.
 macro_rules! directives {
     ($($(#[$doc:meta])* $variant:ident $name:literal {
@@ -378,12 +381,14 @@ directives! {
         /// Columns of a warp's part, which divide those of the tile.
         across: i64,
     },
-    /// A loop whose iterations fill shared memory, wait, use it and wait fills that of the next iteration while it uses that of this
-    /// one: there are two copies of the memory, and what is only copied is copied beside the threads. Returns the loop over
-    /// pairs of iterations.
+    /// A loop whose iterations fill shared memory, wait, use it and wait fills that of later iterations while it uses that of this
+    /// one: there are several copies of the memory, and what is only copied is copied beside the threads. Returns the loop over
+    /// that many iterations.
     Pipeline "pipeline" {
         /// The loop.
         var: VarId,
+        /// How many copies of the memory there are: 2 to [`MOST_STAGES`].
+        stages: i64,
     },
     /// Puts barriers between statements of a block loop of which one writes shared memory that the other uses.
     Synchronize "synchronize" {
@@ -673,6 +678,27 @@ pub enum DirectiveRefusal {
     /// Nothing of what a loop fills shared memory with can be copied beside the threads.
     #[error("loop i{} does not copy to shared memory, wait, use it and wait", .0.0)]
     NothingToCopy(VarId),
+    /// A loop that has too few iterations to fill shared memory that far ahead.
+    #[error("loop i{} is not known to have the {least} iterations that are worth {stages} stages", .var.0)]
+    FewIterations {
+        /// The loop.
+        var: VarId,
+        /// How many copies of the memory there would be.
+        stages: i64,
+        /// Iterations that it must have.
+        least: i64,
+    },
+    /// A number of stages that there is no pipeline of.
+    #[error("{0} stages, expected 2 to {MOST_STAGES}")]
+    Stages(i64),
+    /// So much shared memory leaves a multiprocessor a single block, whose threads all wait at its barriers.
+    #[error("with {bytes} bytes of shared memory a multiprocessor has {blocks} of its blocks, expected at least 2")]
+    FewBlocks {
+        /// Bytes that a block would share.
+        bytes: i64,
+        /// Blocks that a multiprocessor would have.
+        blocks: i64,
+    },
     /// A thread loop lies in another, or outside the block loop.
     #[error("thread loop i{} is not directly inside a block", .0.0)]
     NotInBlock(VarId),
@@ -718,7 +744,7 @@ spread i1 rows=64 columns=32 down=4 across=2
 lengthen i1 i2 i3 length=16
 apart scratch=2 row=64 gap=8
 spread-warps i1 rows=64 columns=64 down=32 across=32
-pipeline i1
+pipeline i1 stages=3
 synchronize i1
 ";
 

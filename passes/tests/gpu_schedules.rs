@@ -280,8 +280,8 @@ fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
     check(&case(text, &[], Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// The kernel of a product, with the operands' dtype, and the directives that were refused.
-fn product_of(dtype: &str, [m, k, n]: [i64; 3], labels: &str, shapes: [[i64; 2]; 2]) -> (Kernel, String) {
+/// A product, with the operands' dtype, and the options of a GPU whose kernels multiply what a library would.
+fn product_case(dtype: &str, [m, _, n]: [i64; 3], labels: &str, shapes: [[i64; 2]; 2]) -> (Case, Options) {
     let [[a, b], [c, d]] = shapes;
     let text = format!(
         "graph @product(%x: {dtype}[{a}, {b}], %y: {dtype}[{c}, {d}]) {{
@@ -289,17 +289,21 @@ fn product_of(dtype: &str, [m, k, n]: [i64; 3], labels: &str, shapes: [[i64; 2];
            return %0
          }}"
     );
-    // Kernels multiply what a library would.
     let without_library = Gpu {
         library_products: false,
         ..Gpu::any(tlc_codegen::cuda::emitter().into())
     };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let options = Options::new(Devices::new(host, [without_library]));
-    let compiled = check(&case(&text, &[], Some(1e-3)), &Pipeline::default(), options)
-        .unwrap_or_else(|e| panic!("{k} steps: {e}"));
+    (case(&text, &[], Some(1e-3)), options)
+}
+
+/// The kernel of a product, and the directives that were refused.
+fn product_of(dtype: &str, sizes: [i64; 3], labels: &str, shapes: [[i64; 2]; 2]) -> (Kernel, String) {
+    let (case, options) = product_case(dtype, sizes, labels, shapes);
+    let compiled = check(&case, &Pipeline::default(), options).unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
     let [launch] = &compiled.planned.launches[..] else {
-        panic!("several kernels of {text}")
+        panic!("several kernels of {sizes:?}")
     };
     ((*launch.scheduled).clone(), launch.schedule.to_string())
 }
@@ -380,4 +384,39 @@ fn warps_multiply_what_is_computed_and_rows_that_calls_decide() {
         let multiplies = compiled.planned.launches.iter().filter(|l| forms(&l.scheduled).0);
         assert_eq!(multiplies.count(), 1);
     }
+}
+
+#[test]
+fn why_a_product_has_no_more_stages_is_said() {
+    let of = |dtype: &str, sizes: [i64; 3]| {
+        let [m, k, n] = sizes;
+        let (case, options) = product_case(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]);
+        let compiled = tlc_passes::compile(&case.graph, &options).expect("a plan");
+        compiled.planned.launches[0].schedule.to_string()
+    };
+    // Three blocks of steps: the next one is copied, and there is nothing to copy further ahead for long.
+    let why = of("f16", [32, 192, 16]);
+    assert!(
+        why.contains("the next block of a sum is copied while this one is multiplied"),
+        "{why}"
+    );
+    for (least, stages) in [(8, 4), (6, 3)] {
+        let few = format!("is not known to have the {least} iterations that are worth {stages} stages");
+        assert!(why.contains(&few), "{why}");
+    }
+    // Nine blocks of a small tile, all of whose stages fit, and of one of which two blocks of threads must have room.
+    let why = of("f16", [16, 576, 16]);
+    assert!(
+        why.contains("the next 3 blocks of a sum are copied while one is multiplied"),
+        "{why}"
+    );
+    let why = of("f16", [64, 576, 64]);
+    assert!(
+        why.contains("of shared memory a multiprocessor has 1 of its blocks, expected at least 2"),
+        "{why}"
+    );
+    assert!(
+        why.contains("the next block of a sum is copied while this one is multiplied"),
+        "{why}"
+    );
 }

@@ -21,7 +21,7 @@ use std::time::Instant;
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
-use tlc_ir::plan::{Plan, PlanState};
+use tlc_ir::plan::{KernelId, Plan, PlanState};
 use tlc_ir::target::Cpu;
 use tlc_ir::{Graph as IrGraph, IndexExpr, Precision, TensorType};
 use tlc_passes::devices::{Devices, StateBinding};
@@ -536,6 +536,11 @@ impl Executable {
     /// Everything that compilation decided.
     pub fn decisions(&self) -> &Compiled {
         &self.general.compiled
+    }
+
+    /// The registers that a thread of a kernel of the plan takes, if the kernel runs on a GPU whose driver says.
+    pub fn kernel_registers(&self, kernel: KernelId) -> Option<u32> {
+        self.general.inner.kernel_registers(kernel)
     }
 
     /// What the compiler knew of the machine.

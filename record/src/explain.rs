@@ -7,7 +7,7 @@ use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
 use tlc_ir::plan::{Arena, DeviceId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
-use tlc_ir::target::{Cpu, STATIC_SHARED_BYTES};
+use tlc_ir::target::{Cpu, Occupancy, STATIC_SHARED_BYTES};
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
@@ -37,6 +37,8 @@ pub struct StepCost {
     pub bound: &'static str,
     /// The device that does it, by its number in the plan; for a copy, where the bytes go.
     pub device: DeviceId,
+    /// Of a kernel on a GPU: how many of its blocks a multiprocessor holds at once, whatever registers it takes.
+    pub occupancy: Option<Occupancy>,
 }
 
 /// What a step is that takes time on a host.
@@ -98,6 +100,7 @@ impl<'a> Costs<'a> {
             device: match place {
                 Place::On(device, _) | Place::Between(_, device) => device,
             },
+            occupancy: None,
         }
     }
 
@@ -122,7 +125,11 @@ impl<'a> Costs<'a> {
     fn launch(&self, l: &Launch) -> StepCost {
         let step = format!("kernel {}", l.kernel.0);
         let place = Place::On(self.device(l.args.first()), Cpu::kernel_floor_ns);
-        self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (place, "bytes"))
+        let occupancy = occupancy(self.plan, self.devices, l, None);
+        StepCost {
+            occupancy,
+            ..self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (place, "bytes"))
+        }
     }
 
     fn of(&self, steps: &[Step]) -> Vec<(usize, StepCost)> {
@@ -393,6 +400,21 @@ fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::
     Ok(())
 }
 
+/// How many blocks of a kernel a multiprocessor of its GPU holds at once, whose threads have so many registers, where that is known;
+/// `None` for what a host runs.
+pub fn occupancy(plan: &Plan, devices: &Devices, l: &Launch, registers: Option<u32>) -> Option<Occupancy> {
+    let (Work::Grid(grid), Some(slot)) = (&l.work, l.args.first()) else {
+        return None;
+    };
+    match devices.target(plan.slots.get(slot.0 as usize)?.device) {
+        Target::Gpu(gpu) => {
+            let registers = registers.map(i64::from);
+            Some(gpu.multiprocessor.occupancy(grid.threads, grid.shared_bytes, registers))
+        }
+        Target::Cpu(_) => None,
+    }
+}
+
 /// How a kernel's iterations go to the blocks and threads of a GPU, and what a thread moves.
 fn grid_text(plan: &Plan, l: &Launch, grid: &Grid) -> String {
     let name = |s: SymId| {
@@ -537,7 +559,7 @@ fn write_plan(
             writeln!(out, "    {}: {kept}", node_text(graph, r))?;
         }
         for l in planned.launches.iter().filter(|l| l.cluster == number) {
-            write_schedule(out, plan, l)?;
+            write_schedule(out, plan, devices, l)?;
         }
     }
     writeln!(out, "\nfusion decisions")?;
@@ -626,7 +648,7 @@ fn write_rematerialized(out: &mut String, plan: &Plan, device: DeviceId, made: &
 }
 
 /// How a kernel runs: the directives, those of one reason on a line, and what became of its innermost loops.
-fn write_schedule(out: &mut String, plan: &Plan, l: &LaunchReport) -> std::fmt::Result {
+fn write_schedule(out: &mut String, plan: &Plan, devices: &Devices, l: &LaunchReport) -> std::fmt::Result {
     let form = format!("{:?}", l.form).to_lowercase();
     writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
     writeln!(out, "      emitter {}: {}", l.emitter.name, l.emitter.reason)?;
@@ -634,6 +656,12 @@ fn write_schedule(out: &mut String, plan: &Plan, l: &LaunchReport) -> std::fmt::
     let launched = steps.flat_map(Step::launches).find(|s| s.kernel == l.kernel);
     if let Some((launch, Work::Grid(grid))) = launched.map(|s| (s, &s.work)) {
         writeln!(out, "      {}", grid_text(plan, launch, grid))?;
+        if let Some(occupancy) = occupancy(plan, devices, launch, None) {
+            writeln!(
+                out,
+                "      at most {occupancy}, as far as is known before machine code takes registers"
+            )?;
+        }
     }
     let schedule = &l.schedule;
     for run in schedule.applied.chunk_by(|a, b| a.reason == b.reason) {

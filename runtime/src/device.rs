@@ -264,6 +264,12 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// If that failed.
     fn settle(&self, queue: u32) -> Result<(), RunError>;
 
+    /// The registers that a thread of a kernel takes, if that is known.
+    fn registers(&self, kernel: KernelHandle) -> Option<u32> {
+        let _ = kernel;
+        None
+    }
+
     /// Begins to take the time of what a queue is given from here on, or ends it; a device may take none.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tlc_ir::target::{Cpu, CpuEmitter, Gpu};
+use tlc_ir::target::{Cpu, CpuEmitter, Gpu, Multiprocessor};
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cuda::Properties;
@@ -46,11 +46,21 @@ pub fn gpu(properties: &Properties) -> Gpu {
         0 => Gpu::opt_in_of(properties.capability),
         said => said.into(),
     };
+    let usual_of = Multiprocessor::of(properties.capability);
+    let held = |said: u32, otherwise: i64| if said > 0 { said.into() } else { otherwise };
+    let multiprocessor = Multiprocessor {
+        shared_bytes: held(properties.multiprocessor.shared_bytes, usual_of.shared_bytes),
+        reserved_bytes: usual_of.reserved_bytes,
+        registers: held(properties.multiprocessor.registers, usual_of.registers),
+        threads: held(properties.multiprocessor.threads, usual_of.threads),
+        blocks: held(properties.multiprocessor.blocks, usual_of.blocks),
+    };
     Gpu {
         opt_in_shared_bytes: asked.max(usual.into()),
         bytes_per_second: known(bytes_per_second, any.bytes_per_second),
         f32_flops_per_second: known(flops, any.f32_flops_per_second),
         multiprocessors: properties.multiprocessors.into(),
+        multiprocessor,
         // Products are kernels of our own.
         library_products: false,
         ..any

@@ -11,12 +11,12 @@ use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier}
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
 use tlc_ir::plan::{Step, Work};
-use tlc_ir::target::{Cpu, Gpu};
+use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
-use tlc_passes::lower::{Arg, lower};
+use tlc_passes::lower::{Arg, Form, lower};
 use tlc_passes::planner::Planned;
 use tlc_passes::tree::substitute_in;
 use tlc_passes::{Options, compile};
@@ -30,6 +30,7 @@ const RANDOM_COMPILED: u64 = 30;
 struct GpuKernel {
     label: String,
     kernel: Kernel,
+    form: Form,
     /// The node whose value each parameter holds; none of what kernels leave for each other.
     args: Vec<Option<NodeId>>,
     /// Values of its symbols, over the graph's.
@@ -48,7 +49,12 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
         ..Options::new(Devices::new(host, [gpu]))
     };
     let compiled = compile(&case.graph, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-    let Planned { plan, values, .. } = &compiled.planned;
+    let Planned {
+        plan,
+        values,
+        launches: launches_of,
+        ..
+    } = &compiled.planned;
     let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
         Step::Launch(l) => Some(l),
         _ => None,
@@ -58,12 +64,26 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
         GpuKernel {
             label: l.label.clone(),
             kernel: plan.kernels[l.kernel.0 as usize].clone(),
+            form: launches_of
+                .iter()
+                .find(|r| r.kernel == l.kernel)
+                .expect("a report")
+                .form,
             args: l.args.iter().map(|s| values[s.0 as usize]).collect(),
             symbols: l.symbols.clone(),
         }
     });
     let kernels = kernels.collect();
     (compiled, kernels)
+}
+
+/// The multiprocessors of an architecture.
+fn multiprocessor(arch: &str) -> Multiprocessor {
+    Multiprocessor::of(match arch {
+        "sm_80" => (8, 0),
+        "sm_100" => (10, 0),
+        _ => (9, 0),
+    })
 }
 
 /// The naive nests, once per executable first, legalized but not scheduled, in the order of launches.
@@ -221,32 +241,65 @@ fn every_kernel_compiles_to_machine_code() {
         }
     };
     let mut most = (0, String::new());
-    let mut count = 0;
+    let (mut count, mut fewest, mut crowded) = (0, 100, Vec::new());
+    // `TLC_ARCHS=sm_80,sm_90a,sm_100` compiles for all of these, which takes longer.
+    let archs = std::env::var("TLC_ARCHS").unwrap_or(CudaOptions::default().arch);
+    let archs: Vec<&str> = archs.split(',').collect();
     for case in cases().into_iter().chain(random_cases(RANDOM_COMPILED)) {
         let (_, kernels) = gpu(&case);
         for (number, k) in kernels.iter().enumerate() {
             let name = identifier(&format!("{}_{number}_{}", case.name, k.label));
-            let options = CudaOptions::default();
-            let cuda = emit(&k.kernel, &name, &options).unwrap_or_else(|e| panic!("{} {}: {e}", case.name, k.label));
-            let Some(nvrtc) = &nvrtc else { continue };
-            let cubin = nvrtc
-                .compile(&cuda.source, &name, &options.arch, &COMPILE_FLAGS)
-                .unwrap_or_else(|e| panic!("{}: {e}\n{}", case.name, cuda.source));
-            assert!(cubin.bytes.starts_with(b"\x7fELF"), "{}", case.name);
-            let registers = cubin.registers.expect("ptxas reports registers");
-            assert!(registers <= 255, "{name}: {registers} registers");
-            assert_eq!(cubin.spill_bytes, 0, "{name} spills\n{}", cubin.log);
-            println!(
-                "{name}: {registers} registers, {} bytes of stack, {} bytes shared, {} threads",
-                cubin.stack_bytes, cuda.shared_bytes, cuda.block
-            );
-            count += 1;
-            if registers > most.0 {
-                most = (registers, name);
+            for arch in &archs {
+                let options = CudaOptions {
+                    arch: (*arch).into(),
+                    ..CudaOptions::default()
+                };
+                let cuda =
+                    emit(&k.kernel, &name, &options).unwrap_or_else(|e| panic!("{} {}: {e}", case.name, k.label));
+                let Some(nvrtc) = &nvrtc else { continue };
+                let cubin = nvrtc
+                    .compile(&cuda.source, &name, &options.arch, &COMPILE_FLAGS)
+                    .unwrap_or_else(|e| panic!("{}: {e}\n{}", case.name, cuda.source));
+                assert!(cubin.bytes.starts_with(b"\x7fELF"), "{}", case.name);
+                let registers = cubin.registers.expect("ptxas reports registers");
+                assert!(registers <= 255, "{name}: {registers} registers");
+                // With registers for half of the threads of a multiprocessor ptxas 13.0 spills in two kernels, for this architecture alone.
+                let known = [("reductions_f64_1_", 112), ("attention_of_one_row_0_", 28)];
+                let known = known
+                    .iter()
+                    .find(|(kernel, _)| *arch == "sm_100" && name.starts_with(kernel));
+                if cubin.spill_bytes > known.map_or(0, |k| k.1) {
+                    crowded.push(format!(
+                        "{name} {arch} ({:?}): spills {} bytes",
+                        k.form, cubin.spill_bytes
+                    ));
+                }
+                let (block, shared) = (cuda.block.into(), cuda.shared_bytes.into());
+                let occupancy = multiprocessor(arch).occupancy(block, shared, Some(registers.into()));
+                println!(
+                    "{name} {arch}: {registers} registers, {} bytes of stack, {} bytes shared, {} threads, {occupancy}",
+                    cubin.stack_bytes, cuda.shared_bytes, cuda.block
+                );
+                count += 1;
+                if registers > most.0 {
+                    most = (registers, name.clone());
+                }
+                let products = k.kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
+                if matches!(k.form, Form::Elementwise | Form::Rows) && !products {
+                    fewest = occupancy.percent().min(fewest);
+                    if occupancy.percent() < 50 {
+                        crowded.push(format!(
+                            "{name} {arch} ({:?}): {registers} registers, {occupancy}",
+                            k.form
+                        ));
+                    }
+                }
             }
         }
     }
     println!("{count} kernels compiled; at most {} registers ({})", most.0, most.1);
+    println!("elementwise and rows: at least {fewest}% of the threads of a multiprocessor");
+    assert!(crowded.is_empty(), "{}", crowded.join("\n"));
 }
 
 #[test]

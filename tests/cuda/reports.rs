@@ -28,6 +28,8 @@ fn explain_says_how_blocks_and_threads_share_a_kernel() {
             "gpu 1: 4916.7 GB/s, 66.9 f32 TFLOP/s, 3.00 us a launch; a kernel's block shares at most 48.0 KiB, 227.0 KiB if the driver is asked",
             "block of ",
             "bytes a thread",
+            "blocks at once on a multiprocessor, ",
+            "% of its threads, limited by the number of ",
             "transfer x",
             "(bound by link)",
             "the clocks that the driver names",
@@ -39,6 +41,18 @@ fn explain_says_how_blocks_and_threads_share_a_kernel() {
     let steps = said["steps"].as_array().expect("steps");
     let kernel = steps.iter().find(|s| s["what"] == "kernel 0").expect("a kernel");
     assert_eq!(kernel["device"], 1);
+    let occupancy = &kernel["occupancy"];
+    let number = |name: &str| occupancy[name].as_u64().expect("a number");
+    assert!(
+        number("blocks") > 0 && number("threads") * 100 / 2048 == number("percent"),
+        "{occupancy}"
+    );
+    assert!(
+        steps
+            .iter()
+            .all(|s| s["what"] != "transfer" || s["occupancy"].is_null()),
+        "{said}"
+    );
     // 32 KiB at the bandwidth of the device.
     let floor = kernel["floor_ns"].as_f64().expect("a number");
     assert!((floor - 32768.0 / 4916.7).abs() < 0.1, "{floor}");
@@ -65,6 +79,8 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
         &[
             "kernel 0",
             "32.0 KiB",
+            "; at most ",
+            "% of its threads, limited by",
             "cuda:0 is simulated: its times say nothing of a real device",
         ],
     );
@@ -82,6 +98,9 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
     for (step, (what, bytes)) in steps.iter().zip(expected) {
         assert_eq!(step["what"], what, "{said}");
         assert_eq!(step["bytes"], bytes, "{said}");
+        assert_eq!(step["occupancy"].is_null(), what == "transfer", "{said}");
+        // A simulated device has no registers.
+        assert!(step["registers"].is_null(), "{said}");
         assert_eq!(step["on_host"], (step["step"] == "4"), "{said}");
         assert!(step["ns"].as_f64().is_some_and(|ns| ns > 0.0), "{said}");
     }

@@ -39,6 +39,8 @@ fn products(dtypes: &[&str]) -> Vec<Product> {
             [32, 256, 48],
             [64, 72, 96],
             [70, 40, 33],
+            // So long that several blocks of it are copied ahead.
+            [24, 584, 40],
             [17, 129, 65],
             [100, 8, 64],
         ] {

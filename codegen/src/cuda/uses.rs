@@ -94,7 +94,7 @@ impl Uses {
                         self.note(v, region);
                     }
                 }
-                Item::Copy(_) | Item::Barrier | Item::Wait(_) => {}
+                Item::Copy(_) | Item::Barrier | Item::Commit | Item::Wait(_) => {}
                 Item::Loop(l) => {
                     self.note(l.extent, region);
                     if l.kind == LoopKind::Serial {

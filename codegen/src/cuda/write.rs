@@ -4,7 +4,7 @@
 //! of what it was before where nobody else needs it.
 
 use tlc_ir::DType;
-use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::WARP_THREADS;
 
 use super::index::Width;
@@ -53,6 +53,8 @@ pub(super) struct Writer<'f, 'k> {
     next_value: u32,
     in_thread: bool,
     in_warp: bool,
+    /// Whether a wait leaves a group of copies under way, so that groups must be told apart.
+    pub groups: bool,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
@@ -71,6 +73,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             next_value: 0,
             in_thread: false,
             in_warp: false,
+            groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
             let width = writer.width_by_operands(Value(i));
@@ -223,7 +226,8 @@ impl<'f, 'k> Writer<'f, 'k> {
                     return Err(CudaError::EveryThread("a copy to shared memory"));
                 }
                 Item::CopyAsync(c) => self.copy_async(c),
-                Item::Wait(_) => self.wait(),
+                Item::Commit => self.commit(),
+                Item::Wait(pending) => self.wait(*pending),
                 Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
             }
         }

@@ -114,7 +114,7 @@ impl Found<'_, '_> {
                     self.access(&c.to);
                     self.access(&c.from);
                 }
-                Item::Barrier | Item::Wait(_) => {}
+                Item::Barrier | Item::Commit | Item::Wait(_) => {}
             }
         }
     }

@@ -412,7 +412,9 @@ pub enum Item {
     Multiply(Box<Multiply>),
     /// Copies elements to shared memory beside the threads.
     CopyAsync(Box<AsyncCopy>),
-    /// Waits for the copies of a group that the thread has begun.
+    /// The copies that each thread has begun since the last one are its next group.
+    Commit,
+    /// Waits until at most so many groups of each thread, the latest ones, are under way.
     Wait(u32),
 }
 
@@ -445,8 +447,6 @@ pub struct Multiply {
 /// As [`tlc_ir::kernel::AsyncCopy`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct AsyncCopy {
-    /// The number of its group.
-    pub group: u32,
     /// How many elements lie together.
     pub elements: i64,
     /// The first one written.

@@ -89,7 +89,6 @@ impl Builder<'_, '_> {
             None => None,
         };
         self.push(Item::CopyAsync(Box::new(AsyncCopy {
-            group: c.group,
             elements,
             to,
             from,

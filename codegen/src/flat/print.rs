@@ -207,7 +207,8 @@ impl<'k> Flat<'k> {
                     writeln!(f, "{indent}}}")?;
                 }
                 Item::Barrier => f.write_str("barrier\n")?,
-                Item::Wait(group) => writeln!(f, "wait {group}")?,
+                Item::Commit => f.write_str("commit\n")?,
+                Item::Wait(pending) => writeln!(f, "wait {pending}")?,
                 Item::Multiply(m) => {
                     let [rows, columns, steps] = m.extents;
                     write!(f, "multiply {} rows {rows} columns {columns} steps {steps}", m.dst)?;
@@ -223,11 +224,7 @@ impl<'k> Flat<'k> {
                 Item::CopyAsync(c) => {
                     let (to, from) = (self.place(&c.to), self.place(&c.from));
                     let mask = self.mask(c.mask);
-                    writeln!(
-                        f,
-                        "copy_async {} {to} from {from}, {} elements{mask}",
-                        c.group, c.elements
-                    )?;
+                    writeln!(f, "copy_async {to} from {from}, {} elements{mask}", c.elements)?;
                 }
                 Item::Collective { kind, address } => {
                     let place = self.place(address);

@@ -45,7 +45,7 @@ fn rename(body: &mut Region, to: &[Value]) {
     let place = |a: &mut Address| a.parts_mut().for_each(set);
     for item in body {
         match item {
-            Item::Let(_) | Item::Barrier | Item::Wait(_) => {}
+            Item::Let(_) | Item::Barrier | Item::Commit | Item::Wait(_) => {}
             Item::Store {
                 address, value, mask, ..
             } => {
@@ -106,7 +106,7 @@ impl Needs {
     fn roots(&mut self, body: &Region) {
         for item in body {
             match item {
-                Item::Let(_) | Item::Barrier | Item::Wait(_) => {}
+                Item::Let(_) | Item::Barrier | Item::Commit | Item::Wait(_) => {}
                 Item::Store {
                     address, value, mask, ..
                 } => address.parts().chain([*value]).chain(*mask).for_each(|v| self.need(v)),
@@ -156,7 +156,7 @@ fn sweep(body: &mut Region, live: &[bool]) {
     body.retain_mut(|item| match item {
         Item::Let(v) => lives(*v),
         Item::Store { .. } | Item::Copy(_) | Item::Barrier | Item::Collective { .. } => true,
-        Item::Multiply(_) | Item::CopyAsync(_) | Item::Wait(_) => true,
+        Item::Multiply(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => true,
         Item::Loop(l) => {
             l.carried.retain(|c| lives(c.inside) || lives(c.outcome));
             sweep(&mut l.body, live);

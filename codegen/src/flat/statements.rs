@@ -66,8 +66,9 @@ impl<'k> Builder<'k, '_> {
                 Stmt::Collective(_) => return unsupported("collectives but those of warps"),
                 Stmt::Each { .. } => return unsupported("fragments"),
                 Stmt::CopyAsync(c) if self.has.table().has_blocks => self.copy_async(c)?,
-                Stmt::Wait(group) if self.has.table().has_blocks => self.push(Item::Wait(*group)),
-                Stmt::CopyAsync(_) | Stmt::Wait(_) => return unsupported("copies beside the threads"),
+                Stmt::Commit if self.has.table().has_blocks => self.push(Item::Commit),
+                Stmt::Wait(pending) if self.has.table().has_blocks => self.push(Item::Wait(*pending)),
+                Stmt::CopyAsync(_) | Stmt::Commit | Stmt::Wait(_) => return unsupported("copies beside the threads"),
             }
         }
         Ok(())

@@ -272,7 +272,7 @@ impl Verifier<'_, '_> {
                         self.is_condition(mask)?;
                     }
                 }
-                Item::Wait(_) => {}
+                Item::Commit | Item::Wait(_) => {}
                 Item::Barrier => {
                     let apart = self.apart || self.steering.meets(Varies::WARP.and(Varies::THREAD));
                     holds(!apart, || "a barrier that some threads may not reach".into())?;

@@ -1,8 +1,9 @@
 //! Copies to shared memory that run beside the threads that begin them.
 //!
-//! A copy belongs to a numbered group. Of each element it reads its source when it begins, and where its mask does not hold it
-//! writes 0 and reads nothing. What it writes is there once the thread has waited for the group and all threads have passed a
-//! barrier behind that: until then nothing may access it. A wait is for all copies of the group that began before it.
+//! The copies that a thread begins between two `commit`s are a group. Of each element a copy reads its source when it begins, and
+//! where its mask does not hold it writes 0 and reads nothing. What it writes is there once the thread has waited for the group and
+//! all threads have passed a barrier behind that: until then nothing may access it. `wait n` is for all groups but the latest `n`,
+//! so that these go on while what came before is used; copies that no `commit` is behind are in no group, and nothing waits for them.
 //!
 //! It is as many elements as its variable has values, next to each other in both memories and 4, 8 or 16 bytes together: one
 //! instruction where the addresses are aligned.
@@ -10,14 +11,12 @@
 use super::{Memory, ValueId};
 use crate::index::{IndexExpr, VarId};
 
-/// Numbers of groups are below.
-pub const COPY_GROUPS: u32 = 8;
+/// The most groups that a wait may leave under way.
+pub const MOST_PENDING_GROUPS: u32 = 7;
 
 /// See the [module](self).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AsyncCopy {
-    /// The number of its group.
-    pub group: u32,
     /// Goes through the elements; belongs to the statement.
     pub var: VarId,
     /// Shared scratch.

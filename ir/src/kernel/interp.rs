@@ -231,6 +231,7 @@ pub fn interpret_on(kernel: &Kernel, buffers: &mut dyn Buffers, symbols: &[i64])
         warp: None,
         thread: 0,
         pending: FxHashMap::default(),
+        committed: 0,
     }
     .block(&kernel.body)
 }
@@ -261,7 +262,9 @@ struct Machine<'a> {
     /// The thread of the block that runs.
     thread: usize,
     /// Elements of scratch that copies are under way to, with the group.
-    pending: FxHashMap<(u32, usize), u32>,
+    pending: FxHashMap<(u32, usize), u64>,
+    /// How many groups were committed.
+    committed: u64,
 }
 
 fn of_lane<T: Copy>(all: &[T], lane: usize) -> Option<T> {
@@ -334,7 +337,8 @@ impl Machine<'_> {
             Stmt::Collective(c) => self.collective(c)?,
             Stmt::Each { vars, body, .. } => self.each(*vars, body)?,
             Stmt::CopyAsync(c) => self.copy_async(c)?,
-            Stmt::Wait(group) => self.pending.retain(|_, g| g != group),
+            Stmt::Commit => self.committed += 1,
+            Stmt::Wait(pending) => self.wait(*pending),
             Stmt::Barrier => {}
         }
         Ok(())

@@ -35,8 +35,8 @@
 //!   one warp are not ordered either but by a barrier.
 //! - Scratch of scope `Thread` has a constant length and is accessed in thread loops, and as a whole by a `Collective`, which is
 //!   outside of them: that of a warp in a warp loop, that of a block outside.
-//! - A `CopyAsync` is in a thread loop, a `Wait` where a barrier may be. No access to what is copied to lies between the copy and
-//!   a barrier behind a wait for its group.
+//! - A `CopyAsync` is in a thread loop, a `Commit` and a `Wait` where a barrier may be. No access to what is copied to lies between
+//!   the copy and a barrier behind a wait for its group.
 //! - A fragment (scope `WarpFragment` or `BlockFragment`) has a constant length and one shape, a matrix row by row. It is the
 //!   whole tile of a `Contract`, whose operands are then parameters or shared scratch, and is read and written by `Each`, whose
 //!   body is as that of a thread loop, but without scratch of scope `Thread`. Both are executed by all who hold it: in the warp
@@ -298,7 +298,9 @@ pub enum Stmt {
     },
     /// Copies elements to shared memory beside the threads; see [`asynchronous`].
     CopyAsync(Box<AsyncCopy>),
-    /// Waits for the copies of a group that the thread has begun.
+    /// The copies that each thread has begun since the last `Commit` are its next group; there may be none.
+    Commit,
+    /// Waits until at most so many groups of each thread, the latest ones, are under way.
     Wait(u32),
     /// Waits for all threads of a GPU block.
     Barrier,

@@ -235,13 +235,14 @@ impl Kernel {
                 }
                 Stmt::CopyAsync(c) => {
                     let extent = Positional(&self.extents[c.var.0 as usize]);
-                    write!(f, "copy_async {} i{} in 0..{extent} ", c.group, c.var.0)?;
+                    write!(f, "copy_async i{} in 0..{extent} ", c.var.0)?;
                     write!(f, "{}[{}] ", c.to, Positional(&c.to_index))?;
                     write!(f, "from {}[{}]", c.from, Positional(&c.from_index))?;
                     write_mask(f, c.mask)?;
                     f.write_str("\n")?;
                 }
-                Stmt::Wait(group) => writeln!(f, "wait {group}")?,
+                Stmt::Commit => f.write_str("commit\n")?,
+                Stmt::Wait(pending) => writeln!(f, "wait {pending}")?,
                 Stmt::Barrier => f.write_str("barrier\n")?,
             }
         }

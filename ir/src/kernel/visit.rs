@@ -143,6 +143,7 @@ impl Stmt {
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
@@ -161,6 +162,7 @@ impl Stmt {
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
@@ -179,6 +181,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &[],
         }
@@ -196,6 +199,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &mut [],
         }
@@ -215,6 +219,7 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &[],
         }
@@ -233,6 +238,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (&[], &[]),
         };
@@ -252,6 +258,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (&mut [], &mut []),
         };
@@ -311,6 +318,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (None, Vec::new()),
         };
@@ -359,6 +367,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (None, Vec::new()),
         };
@@ -382,6 +391,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (None, Vec::new()),
         };
@@ -407,6 +417,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (None, Vec::new()),
         };
@@ -424,6 +435,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::CopyAsync(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &[],
         }
@@ -440,6 +452,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::CopyAsync(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }

@@ -45,6 +45,7 @@ const WORDS: &[&str] = &[
     "broadcast",
     "each",
     "copy_async",
+    "commit",
     "wait",
     "barrier",
     "scratch",
@@ -440,7 +441,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..15];
+        let words = &WORDS[..16];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -508,7 +509,8 @@ impl KernelParser<'_, '_> {
                 Stmt::Each { vars, memory, body }
             }
             "copy_async" => Stmt::CopyAsync(Box::new(self.copy_async()?)),
-            "wait" => Stmt::Wait(self.copy_group()?),
+            "commit" => Stmt::Commit,
+            "wait" => Stmt::Wait(self.pending_groups()?),
             "barrier" => Stmt::Barrier,
             "scratch" => {
                 let (token, number) = self.number("r", "scratch")?;
@@ -539,21 +541,19 @@ impl KernelParser<'_, '_> {
         Ok(([m, n], self.memory()?))
     }
 
-    fn copy_group(&mut self) -> Parsed<u32> {
-        let group = self.c.integer("group", 0, i64::from(u32::MAX))?;
-        Ok(u32::try_from(group).unwrap_or(u32::MAX))
+    fn pending_groups(&mut self) -> Parsed<u32> {
+        let pending = self.c.integer("wait", 0, i64::from(u32::MAX))?;
+        Ok(u32::try_from(pending).unwrap_or(u32::MAX))
     }
 
     /// Behind `copy_async`.
     fn copy_async(&mut self) -> Parsed<AsyncCopy> {
-        let group = self.copy_group()?;
         let var = self.define_var()?;
         let (to, to_index) = self.element()?;
         self.word("from", "copy")?;
         let (from, from_index) = self.element()?;
         let mask = self.mask()?;
         Ok(AsyncCopy {
-            group,
             var,
             to,
             to_index,

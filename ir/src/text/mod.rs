@@ -187,7 +187,8 @@
 //!           | "contract" variable "," variable "over" variable "by" INTEGER ["tf32"] element "with" operand "," operand
 //!           | ( ( "reduce" | "scan" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
 //!           | "each" variable "," variable "of" memory block
-//!           | "copy_async" INTEGER variable element "from" element [ "if" VALUE ]
+//!           | "copy_async" variable element "from" element [ "if" VALUE ]
+//!           | "commit"
 //!           | "wait" INTEGER
 //!           | "barrier" ;
 //! operand   = element [ "if" condition { "and" condition } ] ;

@@ -98,6 +98,7 @@ fn check(
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => {
                 return Err(DirectiveRefusal::Recurrence(var));

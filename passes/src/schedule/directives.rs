@@ -119,7 +119,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             down,
             across,
         } => super::warps::spread(kernel, *block, [*rows, *columns], [*down, *across]),
-        Directive::Pipeline { var } => super::pipeline::pipeline(kernel, *var),
+        Directive::Pipeline { var, stages } => super::pipeline::pipeline(kernel, *var, *stages),
         Directive::Synchronize { block } => threads::synchronize(kernel, *block),
     }
 }

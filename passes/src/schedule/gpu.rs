@@ -112,7 +112,9 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Ok((g.kernel, g.schedule))
     };
     let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| within(limit, f);
-    let product = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| within(gpu.shared_bytes, f);
+    // Stages of copies may take more than a block has otherwise.
+    let most = gpu.opt_in_shared_bytes.max(gpu.shared_bytes);
+    let product = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| within(most, f);
     let parallel = &nest.parallel[..];
     let mut too_short = None;
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {

@@ -193,7 +193,7 @@ impl Scheduler<'_> {
                 Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) => {
                     return Err(ScalarReason::Recurrence);
                 }
-                Stmt::Each { .. } | Stmt::CopyAsync(_) | Stmt::Wait(_) | Stmt::Barrier => {
+                Stmt::Each { .. } | Stmt::CopyAsync(_) | Stmt::Commit | Stmt::Wait(_) | Stmt::Barrier => {
                     return Err(ScalarReason::Recurrence);
                 }
             }

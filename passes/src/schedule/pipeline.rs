@@ -1,15 +1,18 @@
-//! A loop that fills shared memory and uses it, run so that the next fill is under way while this one is used.
+//! A loop that fills shared memory and uses it, run so that the next fills are under way while this one is used.
 //!
 //! ```text
-//! for i { fill(i); barrier; use; barrier }    becomes    fill(0) into A
-//!                                                       for j { wait A; barrier; fill(2 j + 1) into B; use A
-//!                                                               wait B; barrier; fill(2 j + 2) into A; use B }
+//! for i { fill(i); barrier; use; barrier }    becomes, in three stages,
+//!     fill(0) into A; commit; fill(1) into B; commit
+//!     for j { wait 1; barrier; fill(3 j + 2) into C; commit; use A
+//!             wait 1; barrier; fill(3 j + 3) into A; commit; use B
+//!             wait 1; barrier; fill(3 j + 4) into B; commit; use C }
 //! ```
-//! and what is left of it: one or two uses where the number of iterations is known. Where it is not, the pairs go on to its end, of
-//! which the last use may be one too many: that is only done where uses are contractions of what is filled, and fills zeros.
+//! and what is left of it, where the number of iterations is known. Where it is not, the rounds go on to its end, of
+//! which the last uses may be too many: that is only done where uses are contractions of what is filled, and fills zeros.
 //!
-//! A fill that only copies becomes a copy beside the threads, of one group for each of the two memories. What a fill has to compute is
-//! stored as before, into memory that nobody uses meanwhile.
+//! A fill that only copies becomes a copy beside the threads, all those of an iteration one group: a wait leaves the groups of later
+//! iterations under way. What a fill has to compute is stored as before, into memory that nobody uses meanwhile. The barrier in front
+//! of a fill is behind the use of what it overwrites, so that an iteration has one barrier, however many stages there are.
 
 use rustc_hash::FxHashMap;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
@@ -20,7 +23,7 @@ use tlc_ir::{DType, ScalarOp};
 use super::across::scratch_outside;
 use super::directives::{exists, loop_bind, rewrite};
 use super::pack::masked;
-use crate::directive::DirectiveRefusal;
+use crate::directive::{DirectiveRefusal, MOST_STAGES};
 use crate::tree::{clone_fresh, substitute_in};
 
 /// The parts of an iteration.
@@ -105,120 +108,138 @@ fn parts(kernel: &Kernel, var: VarId) -> Option<Parts> {
     })
 }
 
-/// Runs a loop in pairs of iterations; returns the loop over pairs.
-pub(super) fn pipeline(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
+/// Runs a loop in rounds of so many iterations, as many as there are copies of what it fills; returns the loop over rounds.
+pub(super) fn pipeline(kernel: &mut Kernel, var: VarId, stages: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     let refused = DirectiveRefusal::NothingToCopy(var);
+    if !(2..=MOST_STAGES).contains(&stages) {
+        return Err(DirectiveRefusal::Stages(stages));
+    }
     if loop_bind(&kernel.body, var) != Some(Bind::Serial) {
         return Err(DirectiveRefusal::Recurrence(var));
     }
     let parts = parts(kernel, var).ok_or(refused.clone())?;
     let count = kernel.extents[var.0 as usize].clone();
+    let known = count.as_const();
     if count.interval(kernel).hi < 2 {
         return Err(refused);
     }
+    let ahead = stages - 1;
+    if known.is_some_and(|n| n < stages) {
+        let least = stages;
+        return Err(DirectiveRefusal::FewIterations { var, stages, least });
+    }
     let mut work = kernel.clone();
-    let mut second: FxHashMap<u32, u32> = FxHashMap::default();
+    let mut others: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
     for &i in &parts.filled {
         let held = work.scratch[i as usize].clone();
-        work.scratch.push(held);
-        second.insert(i, work.scratch.len() as u32 - 1);
+        let first = work.scratch.len() as u32;
+        work.scratch.extend((0..ahead).map(|_| held.clone()));
+        others.insert(i, (first..first + ahead as u32).collect());
     }
-    let mut pairs = Pairs {
+    let mut rounds = Rounds {
         kernel: &mut work,
         parts: &parts,
         var,
         count: count.clone(),
-        second,
+        stages,
+        others,
         copies: 0,
     };
-    let two = IndexExpr::Const(2);
-    let known = count.as_const();
-    // What is known to be left behind whole pairs is one or two iterations.
+    // Of a known number the last iterations are written out: those behind whole rounds, and those that fill nothing any more.
     let extent = match known {
-        Some(n) => IndexExpr::Const((n - 1) / 2),
-        None => count.ceil_div(2),
+        Some(n) => IndexExpr::Const((n - ahead) / stages),
+        None => count.ceil_div(stages),
     };
-    let pair = pairs.kernel.new_var(extent);
-    let at = |k: i64| IndexExpr::from(pair) * two.clone() + IndexExpr::Const(k);
-    let mut out = pairs.fill(&IndexExpr::ZERO, 0);
-    let mut body = pairs.turn(0, Some(&at(1)));
-    body.extend(pairs.turn(1, Some(&at(2))));
-    if known.is_none_or(|n| n > 2) {
+    let round = rounds.kernel.new_var(extent.clone());
+    let at = |k: i64| IndexExpr::from(round) * IndexExpr::Const(stages) + IndexExpr::Const(k);
+    let mut out = Vec::new();
+    for i in 0..ahead {
+        out.extend(rounds.fill(&IndexExpr::Const(i), i));
+    }
+    let mut body = Vec::new();
+    for i in 0..stages {
+        body.extend(rounds.turn(i, ahead - 1, Some(&at(i + ahead))));
+    }
+    if !extent.is(0) {
         let bind = Bind::Serial;
-        out.push(Stmt::Loop { var: pair, bind, body });
+        out.push(Stmt::Loop { var: round, bind, body });
     }
     match known {
-        Some(n) if n % 2 == 0 => {
-            out.extend(pairs.turn(0, Some(&IndexExpr::Const(n - 1))));
-            out.extend(pairs.turn(1, None));
+        Some(n) => {
+            for i in (n - ahead) / stages * stages..n {
+                let next = (i + ahead < n).then(|| IndexExpr::Const(i + ahead));
+                // As many groups are behind this iteration's.
+                let pending = (ahead - 1).min(n - 1 - i);
+                out.extend(rounds.turn(i % stages, pending, next.as_ref()));
+            }
         }
-        Some(_) => out.extend(pairs.turn(0, None)),
-        // The last fill is one of zeros, which nobody uses.
+        // The last fills are of zeros, which nobody uses.
         None => out.push(Stmt::Wait(0)),
     }
-    if pairs.copies == 0 {
+    if rounds.copies == 0 {
         return Err(refused);
     }
     rewrite(&mut work, var, &mut |_, _, _| std::mem::take(&mut out));
     *kernel = work;
-    Ok(vec![pair])
+    Ok(vec![round])
 }
 
-struct Pairs<'k> {
+struct Rounds<'k> {
     kernel: &'k mut Kernel,
     parts: &'k Parts,
     var: VarId,
     count: IndexExpr,
-    /// The second memory of each that is filled.
-    second: FxHashMap<u32, u32>,
+    stages: i64,
+    /// The memories of each that is filled beside itself: those of the second stage and of later ones.
+    others: FxHashMap<u32, Vec<u32>>,
     /// How many fills became copies beside the threads.
     copies: usize,
 }
 
-impl Pairs<'_> {
-    /// Statements that use the first memories or the second ones.
-    fn to(&self, body: &mut [Stmt], group: u32) {
-        if group == 0 {
-            return;
-        }
+impl Rounds<'_> {
+    /// Statements that use the memories of a stage.
+    fn to(&self, body: &mut [Stmt], stage: i64) {
+        let Ok(other) = usize::try_from(stage - 1) else { return };
         walk_mut(body, &mut |s| {
             for a in s.accesses_mut() {
                 if let Memory::Scratch(i) = a.memory
-                    && let Some(second) = self.second.get(i)
+                    && let Some(others) = self.others.get(i)
                 {
-                    *i = *second;
+                    *i = others[other];
                 }
             }
         });
     }
 
-    /// Waits for what was filled, fills the other memory for an iteration, and uses the first.
-    fn turn(&mut self, group: u32, next: Option<&IndexExpr>) -> Vec<Stmt> {
-        let mut out = vec![Stmt::Wait(group), Stmt::Barrier];
+    /// Waits for what was filled for a stage, fills the memory of the one before for a later iteration, and uses that of the stage.
+    fn turn(&mut self, stage: i64, pending: i64, next: Option<&IndexExpr>) -> Vec<Stmt> {
+        let mut out = vec![Stmt::Wait(pending as u32), Stmt::Barrier];
         if let Some(at) = next {
-            out.extend(self.fill(at, 1 - group));
+            out.extend(self.fill(at, (stage + self.stages - 1) % self.stages));
         }
         let mut uses = clone_fresh(self.kernel, &self.parts.uses);
-        self.to(&mut uses, group);
+        self.to(&mut uses, stage);
         out.extend(uses);
         out
     }
 
-    /// The fills of an iteration; zeros where there is no such iteration.
-    fn fill(&mut self, at: &IndexExpr, group: u32) -> Vec<Stmt> {
+    /// The fills of an iteration, a group of copies; zeros where there is no such iteration.
+    fn fill(&mut self, at: &IndexExpr, stage: i64) -> Vec<Stmt> {
         let mut fills = clone_fresh(self.kernel, &self.parts.fills);
         substitute_in(self.kernel, &mut fills, &mut |v| (v == self.var).then(|| at.clone()));
-        self.to(&mut fills, group);
+        self.to(&mut fills, stage);
         let limit = match at.proves_less(&self.count, self.kernel) {
             true => None,
             false => Some((at.clone(), self.count.clone())),
         };
-        self.begun(fills, limit.as_ref(), group)
+        let mut filled = self.begun(fills, limit.as_ref());
+        filled.push(Stmt::Commit);
+        filled
     }
 
     /// Statements of a fill, where an iteration may not exist and copies run beside the threads.
-    fn begun(&mut self, body: Vec<Stmt>, limit: Option<&(IndexExpr, IndexExpr)>, group: u32) -> Vec<Stmt> {
-        if let Some(copied) = self.copied(&body, limit, group) {
+    fn begun(&mut self, body: Vec<Stmt>, limit: Option<&(IndexExpr, IndexExpr)>) -> Vec<Stmt> {
+        if let Some(copied) = self.copied(&body, limit) {
             self.copies += 1;
             return copied;
         }
@@ -242,18 +263,18 @@ impl Pairs<'_> {
                     bind: Bind::Lanes,
                     body,
                 } => {
-                    if let Some(mut copied) = self.vector(var, &body, limit, group) {
+                    if let Some(mut copied) = self.vector(var, &body, limit) {
                         self.copies += 1;
                         out.append(&mut copied);
                         continue;
                     }
-                    let body = self.begun(body, limit, group);
+                    let body = self.begun(body, limit);
                     let bind = Bind::Lanes;
                     out.push(Stmt::Loop { var, bind, body });
                 }
                 mut s => {
                     if let Some(inner) = s.body_mut() {
-                        *inner = self.begun(std::mem::take(inner), limit, group);
+                        *inner = self.begun(std::mem::take(inner), limit);
                     }
                     out.push(s);
                 }
@@ -263,7 +284,7 @@ impl Pairs<'_> {
     }
 
     /// One element copied beside the threads, where it has the bytes.
-    fn copied(&mut self, body: &[Stmt], limit: Option<&(IndexExpr, IndexExpr)>, group: u32) -> Option<Vec<Stmt>> {
+    fn copied(&mut self, body: &[Stmt], limit: Option<&(IndexExpr, IndexExpr)>) -> Option<Vec<Stmt>> {
         let Some(Stmt::Store { memory, .. }) = body.last() else {
             return None;
         };
@@ -271,17 +292,11 @@ impl Pairs<'_> {
             return None;
         }
         let var = self.kernel.new_var(IndexExpr::ONE);
-        self.vector(var, body, limit, group)
+        self.vector(var, body, limit)
     }
 
     /// The elements of a loop copied together.
-    fn vector(
-        &mut self,
-        lane: VarId,
-        body: &[Stmt],
-        limit: Option<&(IndexExpr, IndexExpr)>,
-        group: u32,
-    ) -> Option<Vec<Stmt>> {
+    fn vector(&mut self, lane: VarId, body: &[Stmt], limit: Option<&(IndexExpr, IndexExpr)>) -> Option<Vec<Stmt>> {
         let copy = copy_of(self.kernel, lane, body)?;
         let mut out = copy.tests;
         let mut mask = copy.mask;
@@ -305,7 +320,6 @@ impl Pairs<'_> {
         let (to, to_index) = copy.to;
         let (from, from_index) = copy.from;
         out.push(Stmt::CopyAsync(Box::new(AsyncCopy {
-            group,
             var: lane,
             to,
             to_index,

@@ -119,8 +119,11 @@ pub enum ScheduleReason {
     },
     /// Rows of shared memory begin in different banks.
     Banks,
-    /// What the next iteration needs is copied beside the threads.
-    Beside,
+    /// What the next iterations need is copied beside the threads.
+    Beside {
+        /// Iterations whose operands shared memory holds: the one that uses its own, and those that are copied for.
+        stages: i64,
+    },
     /// What the threads of a GPU block share lies in shared memory.
     SharedMemory,
     /// Threads of a GPU block wait for each other where one uses what another wrote.
@@ -195,7 +198,14 @@ impl fmt::Display for ScheduleReason {
                 }
             }
             Self::Banks => f.write_str("rows of shared memory begin in different banks"),
-            Self::Beside => f.write_str("the next block of a sum is copied while this one is multiplied"),
+            Self::Beside { stages: 2 } => f.write_str("the next block of a sum is copied while this one is multiplied"),
+            Self::Beside { stages } => {
+                write!(
+                    f,
+                    "the next {} blocks of a sum are copied while one is multiplied",
+                    stages - 1
+                )
+            }
             Self::SharedMemory => f.write_str("threads of a block share it"),
             Self::Order => f.write_str("threads wait for what others write"),
         }

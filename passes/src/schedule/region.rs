@@ -131,7 +131,8 @@ pub(super) fn region(
                 ..
             }
         );
-        (alone || !matches!(s, Stmt::Loop { .. })) && !matches!(s, Stmt::Barrier | Stmt::Wait(_) | Stmt::CopyAsync(_))
+        (alone || !matches!(s, Stmt::Loop { .. }))
+            && !matches!(s, Stmt::Barrier | Stmt::Commit | Stmt::Wait(_) | Stmt::CopyAsync(_))
     };
     if !walk(body).all(together) {
         return Err(refused);

@@ -23,7 +23,7 @@ use super::pipeline::copy_of;
 use super::product_tiles::ProductLoops;
 use super::reason::Refused;
 use super::{Schedule, ScheduleReason};
-use crate::directive::{Directive, DirectiveRefusal};
+use crate::directive::{Directive, DirectiveRefusal, MOST_STAGES};
 use crate::tile::{LARGE_PRODUCT_SIDE, PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 use crate::tree;
 
@@ -38,6 +38,9 @@ const TURNED_GAP: i64 = 8;
 const MOST_PART_ROWS: i64 = PRODUCT_SIDE / 2;
 /// A large tile is not for sides that leave more than this part of their tiles empty.
 const MOST_EMPTY: i64 = 8;
+
+/// Where the length of a sum is not known, a block of zeros may be multiplied for so many blocks of it.
+const MOST_ZEROS: i64 = 8;
 
 /// What a warp takes of a side: half of it, where that is not too short.
 const fn part(side: i64) -> i64 {
@@ -281,20 +284,70 @@ impl Gpu {
         }
     }
 
-    /// Has the next block of steps copied while one is multiplied, where a block of threads has the memory for two.
+    /// Has the next blocks of steps copied while one is multiplied: as many of them as the sum is worth and a block of threads has the
+    /// memory for.
     pub(super) fn pipeline(&mut self, var: VarId, gpu: &Target) {
         let before = (self.kernel.clone(), self.schedule.clone());
-        self.why = ScheduleReason::Beside;
-        let directive = Directive::Pipeline { var };
-        let done = self.apply(directive.clone()).and_then(|_| room_for(&self.kernel, gpu));
-        if let Err(refusal) = done {
-            (self.kernel, self.schedule) = before;
-            self.schedule.refused.push(Refused {
-                directive,
-                reason: ScheduleReason::Beside,
-                refusal,
-            });
+        let mut refused = Vec::new();
+        for stages in (2..=MOST_STAGES).rev() {
+            let reason = ScheduleReason::Beside { stages };
+            self.why = reason;
+            let directive = Directive::Pipeline { var, stages };
+            let done = worth(&self.kernel, var, stages)
+                .and_then(|()| self.apply(directive.clone()))
+                .and_then(|_| room_for_stages(&self.kernel, stages, gpu));
+            let Err(refusal) = done else { break };
+            (self.kernel, self.schedule) = before.clone();
+            // That there is nothing to copy is so for any number of stages.
+            if matches!(refusal, DirectiveRefusal::NothingToCopy(_)) {
+                refused.clear();
+            }
+            let no_copies = refused.iter().any(|r: &Refused| r.refusal == refusal);
+            if !no_copies {
+                refused.push(Refused {
+                    directive,
+                    reason,
+                    refusal,
+                });
+            }
         }
+        self.schedule.refused.extend(refused);
+    }
+}
+
+/// Whether a loop is long enough for so many stages. Where its length is known, what is left behind whole rounds of the stages is written
+/// out; where it is not, blocks of zeros are multiplied there, which must be few beside the others.
+fn worth(kernel: &Kernel, var: VarId, stages: i64) -> Result<(), DirectiveRefusal> {
+    if stages == 2 {
+        return Ok(());
+    }
+    let count = &kernel.extents[var.0 as usize];
+    let least = match count.as_const() {
+        Some(_) => 2 * stages,
+        None => MOST_ZEROS * (stages - 1),
+    };
+    match count.interval(kernel).lo >= least {
+        true => Ok(()),
+        false => Err(DirectiveRefusal::FewIterations { var, stages, least }),
+    }
+}
+
+/// Whether blocks have the shared memory of so many stages. Two of what every device has are taken as they are; for more a multiprocessor
+/// must still have two blocks, so that the threads of one multiply while those of the other wait. As much memory in more stages always
+/// has more bytes under way: all stages of a block but one.
+fn room_for_stages(kernel: &Kernel, stages: i64, gpu: &Target) -> Result<(), DirectiveRefusal> {
+    if stages == 2 && room_for(kernel, gpu).is_ok() {
+        return Ok(());
+    }
+    let Some(grid) = kernel.grid() else { return Ok(()) };
+    let (bytes, most) = (grid.shared_bytes, gpu.opt_in_shared_bytes.max(gpu.shared_bytes));
+    if bytes > most {
+        return Err(DirectiveRefusal::SharedBytes { bytes, most });
+    }
+    let blocks = gpu.multiprocessor.occupancy(grid.threads, bytes, None).blocks;
+    match blocks >= 2 {
+        true => Ok(()),
+        false => Err(DirectiveRefusal::FewBlocks { bytes, blocks }),
     }
 }
 

@@ -21,9 +21,26 @@ mod attribute {
     pub(super) const MEMORY_CLOCK_KHZ: u32 = 36;
     pub(super) const MEMORY_BUS_BITS: u32 = 37;
     pub(super) const L2_BYTES: u32 = 38;
+    pub(super) const THREADS_PER_MULTIPROCESSOR: u32 = 39;
     pub(super) const MAJOR: u32 = 75;
     pub(super) const MINOR: u32 = 76;
+    pub(super) const SHARED_BYTES_PER_MULTIPROCESSOR: u32 = 81;
+    pub(super) const REGISTERS_PER_MULTIPROCESSOR: u32 = 82;
     pub(super) const MAX_SHARED_BYTES_OPT_IN: u32 = 97;
+    pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 106;
+}
+
+/// What a multiprocessor holds at once; 0 where the driver does not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Bytes of shared memory.
+    pub shared_bytes: u32,
+    /// Registers of 32 bits.
+    pub registers: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Blocks.
+    pub blocks: u32,
 }
 
 /// What a device is.
@@ -40,6 +57,8 @@ pub struct Properties {
     pub memory_bytes: u64,
     /// Multiprocessors.
     pub multiprocessors: u32,
+    /// What each of them holds at once.
+    pub multiprocessor: Held,
     /// Bytes of shared memory that a block may have, without asking and at most.
     pub shared_bytes: (u32, u32),
     /// Bytes of its second-level cache.
@@ -138,6 +157,12 @@ fn properties(driver: &Library, ordinal: u32) -> Result<(c_int, Properties), Una
         capability: (needed(attribute::MAJOR)?, needed(attribute::MINOR)?),
         memory_bytes: memory as u64,
         multiprocessors: wanted(attribute::MULTIPROCESSORS),
+        multiprocessor: Held {
+            shared_bytes: wanted(attribute::SHARED_BYTES_PER_MULTIPROCESSOR),
+            registers: wanted(attribute::REGISTERS_PER_MULTIPROCESSOR),
+            threads: wanted(attribute::THREADS_PER_MULTIPROCESSOR),
+            blocks: wanted(attribute::BLOCKS_PER_MULTIPROCESSOR),
+        },
         shared_bytes: (
             wanted(attribute::MAX_SHARED_BYTES_PER_BLOCK),
             wanted(attribute::MAX_SHARED_BYTES_OPT_IN),

@@ -30,6 +30,8 @@ use crate::error::{JitError, RunError};
 const STREAM_FLAGS: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: what other threads do meanwhile is theirs.
 const CAPTURE_MODE: u32 = 1;
+/// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
+const REGISTERS: u32 = 4;
 /// `CU_MEMHOSTALLOC_PORTABLE`: for every device.
 const PORTABLE: u32 = 1;
 /// Buffers that a device keeps for the next call.
@@ -590,6 +592,20 @@ impl Queued for Gpu {
             (d.cuEventElapsedTime_v2)(&mut milliseconds, begin, end)
         })?;
         Ok(Some((f64::from(milliseconds) * 1e6) as u64))
+    }
+
+    fn registers(&self, kernel: KernelHandle) -> Option<u32> {
+        // A simulated device runs PTX, which has as many registers as it likes.
+        if self.context.properties().simulated {
+            return None;
+        }
+        let function = self.state().kernels.get(kernel.0 as usize)?.handle;
+        let mut registers = 0;
+        // SAFETY: a valid place for the result, and a function of a module that is loaded.
+        let known = self.context.quietly("cuFuncGetAttribute", |d| unsafe {
+            (d.cuFuncGetAttribute)(&mut registers, REGISTERS, function)
+        });
+        u32::try_from(registers).ok().filter(|n| known.is_ok() && *n > 0)
     }
 
     fn finish(&self) {

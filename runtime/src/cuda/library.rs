@@ -152,6 +152,7 @@ entry_points! {
     cuModuleLoadDataEx(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
     cuModuleGetFunction(*mut Handle, Handle, *const c_char);
     cuModuleUnload(Handle);
+    cuFuncGetAttribute(*mut c_int, c_uint, Handle);
     cuFuncSetAttribute(Handle, c_uint, c_int);
     cuLaunchKernel(
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void

@@ -36,7 +36,7 @@ use tlc_ir::DType;
 use tlc_ir::binding::condition_waits;
 use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{DeviceId, Layout, Plan};
+use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan};
 
 use crate::binding::steps::Binding;
 use crate::binding::{Binder, Sizes, is_open, overflow};
@@ -298,6 +298,16 @@ impl Executable {
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The registers that a thread of a kernel of the plan takes, if the kernel runs on a GPU whose driver says.
+    pub fn kernel_registers(&self, kernel: KernelId) -> Option<u32> {
+        let kernel = kernel.0 as usize;
+        (1..).zip(&self.others).find_map(|(number, device)| {
+            let (apart, in_place) = self.code.of_other(number);
+            let handle = [apart, in_place].iter().find_map(|t| *t.get(kernel)?);
+            device.registers(handle?)
+        })
     }
 
     /// The thread pool.

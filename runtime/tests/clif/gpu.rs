@@ -238,9 +238,10 @@ kernel (p0: f32[256] read, p1: bool[2] read, p2: f32[256] write) {
   for i0 in 0..2 block {
     for i1 in 0..32 thread {
       %0: bool = load p1[i0]
-      copy_async 3 i2 in 0..4 r0[4*i1 + i2] from p0[128*i0 + 4*i1 + i2] if %0
+      copy_async i2 in 0..4 r0[4*i1 + i2] from p0[128*i0 + 4*i1 + i2] if %0
     }
-    wait 3
+    commit
+    wait 0
     barrier
     for i3 in 0..128 thread {
       %1: f32 = load r0[127 - i3]
@@ -259,8 +260,9 @@ kernel (p0: f32[256] read, p1: bool[2] read, p2: f32[256] write) {
         // What a mask leaves out is zero.
         assert_eq!(found[128 + t], 0.0);
     }
-    // The other group is waited for: the text is wrong, and the interpreter refuses it as well.
-    for broken in [text.replace("wait 3", "wait 2"), text.replace("    barrier\n", "")] {
+    // The latest group is not waited for, or it is not closed: the text is wrong, and the interpreter refuses it as well.
+    let broken = [("wait 0", "wait 1"), ("    commit\n", ""), ("    barrier\n", "")];
+    for broken in broken.map(|(right, wrong)| text.replace(right, wrong)) {
         let kernel = parse(&broken);
         assert!(!verify(&kernel).errors.is_empty());
         let found = interpret(&kernel, &mut tensors(&kernel, &arguments), &[]);
@@ -276,8 +278,8 @@ kernel (p0: f32[32] read) {
   scratch r0: f32[32] shared
   for i0 in 0..1 block {
     for i1 in 0..32 thread {
-      copy_async 0 i2 in 0..1 r0[i1] from p0[i1]
-      copy_async 1 i3 in 0..1 r0[i1] from p0[31 - i1]
+      copy_async i2 in 0..1 r0[i1] from p0[i1]
+      copy_async i3 in 0..1 r0[i1] from p0[31 - i1]
     }
   }
 }
@@ -353,15 +355,20 @@ fn a_double_buffered_product_without_one_of_its_barriers_or_waits_is_wrong() {
     let lines: Vec<&str> = text.lines().collect();
     let mut tried = 0;
     for (at, line) in lines.iter().enumerate() {
-        if !matches!(line.trim(), "barrier" | "wait 0" | "wait 1") {
-            continue;
+        let wrong: &[&str] = match line.trim() {
+            "barrier" | "commit" => &[""],
+            "wait 1" => &["", "wait 2"],
+            _ => continue,
+        };
+        for wrong in wrong {
+            let mut broken = lines.clone();
+            broken[at] = wrong;
+            let report = verify(&parse(&broken.join("\n")));
+            assert!(!report.errors.is_empty(), "line {}: {line}, now `{wrong}`", at + 1);
+            tried += 1;
         }
-        let broken: Vec<&str> = lines.iter().enumerate().filter(|l| l.0 != at).map(|l| *l.1).collect();
-        let report = verify(&parse(&broken.join("\n")));
-        assert!(!report.errors.is_empty(), "without line {}: {line}", at + 1);
-        tried += 1;
     }
-    assert_eq!(tried, 6);
+    assert_eq!(tried, 11);
 }
 
 #[test]
@@ -493,7 +500,7 @@ kernel (p0: f32[128] read, p1: f32[128] read, p2: f32[256] write) {
     assert!(source.contains("f32 a0[4];") && source.contains("fma"), "{source}");
     let source = emitted(parse(include_str!("kernels/product.tlir"))).unwrap().source;
     assert!(
-        source.contains("cp.async.cg.shared.global") && source.contains("cp.async.wait_all"),
+        source.contains("cp.async.cg.shared.global") && source.contains("cp.async.wait_group 1;"),
         "{source}"
     );
     let refused = emitted(parse(include_str!("kernels/attention.tlir")))

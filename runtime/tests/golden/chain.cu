@@ -5,7 +5,7 @@ static __device__ __forceinline__ f32 max_f32(f32 a, f32 b) {
     return r;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) chain(
+extern "C" __global__ void __launch_bounds__(256, 4) chain(
     const f32* __restrict__ p0,
     const f32* __restrict__ p1,
     const f32* __restrict__ p2,

@@ -1,6 +1,6 @@
 typedef float f32;
 
-extern "C" __global__ void __launch_bounds__(256, 1) column_sum(const f32* __restrict__ p0, f32* __restrict__ p1) {
+extern "C" __global__ void __launch_bounds__(256, 4) column_sum(const f32* __restrict__ p0, f32* __restrict__ p1) {
     __shared__ __align__(16) f32 shared0[256];
     const int b0 = blockIdx.x;
     const int x1 = min(256, 700 - b0 * 256);

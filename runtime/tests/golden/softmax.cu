@@ -14,7 +14,7 @@ static __device__ __forceinline__ u32 shr_u32(u32 a, u32 b) {
     return b >= 32 ? (u32)0 : (u32)(a >> (int)b);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) softmax(const f32* __restrict__ p0, f32* __restrict__ p1) {
+extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restrict__ p0, f32* __restrict__ p1) {
     __shared__ __align__(16) f32 shared2[1000];
     __shared__ __align__(16) f32 shared3[1000];
     __shared__ __align__(16) f32 shared5[8];

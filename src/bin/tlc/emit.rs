@@ -10,7 +10,7 @@ use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, capability, ident
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::plan::{Launch, Step};
-use tlc_ir::target::{EmitterId, Gpu};
+use tlc_ir::target::{EmitterId, Gpu, Multiprocessor};
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
@@ -419,6 +419,7 @@ fn gpu_of(arch: &str) -> Gpu {
     let any = any_gpu();
     Gpu {
         opt_in_shared_bytes: capability(arch).map_or(any.opt_in_shared_bytes, Gpu::opt_in_of),
+        multiprocessor: capability(arch).map_or(any.multiprocessor, Multiprocessor::of),
         ..any
     }
 }

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tlc::explain::{StepCost, bytes_text, step_costs};
 use tlc_ir::plan::{Layout, Plan};
+use tlc_ir::target::Occupancy;
 use tlc_passes::cluster::ClusterKind;
 use tlc_passes::reason::FusionDecision;
 
@@ -19,6 +20,11 @@ pub struct Explain {
     model: ModelArgs,
 }
 
+/// How full a multiprocessor is of a kernel's blocks, for programs.
+pub fn occupancy_json(o: &Occupancy) -> Value {
+    json!({ "blocks": o.blocks, "threads": o.threads, "percent": o.percent(), "limiter": o.limiter.name() })
+}
+
 /// A step's predicted cost for programs.
 pub fn cost_json(number: usize, cost: &StepCost) -> Value {
     json!({
@@ -32,6 +38,7 @@ pub fn cost_json(number: usize, cost: &StepCost) -> Value {
         "floor_ns": cost.predicted_ns.map(number_json),
         "bound": cost.bound,
         "device": cost.device.0,
+        "occupancy": cost.occupancy.as_ref().map(occupancy_json),
     })
 }
 

@@ -7,16 +7,17 @@ use clap::Args;
 use serde_json::{Value, json};
 use tlc::LoopTime;
 use tlc::explain::{
-    InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, step_costs_of_call, time_text,
+    InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, occupancy, step_costs_of_call, time_text,
 };
-use tlc_ir::plan::{DeviceId, Plan, Step};
+use tlc_ir::plan::{DeviceId, KernelId, Plan, Step};
+use tlc_ir::target::Occupancy;
 use tlc_passes::devices::Devices;
 use tlc_passes::planner::Planned;
 
 use crate::args::ModelArgs;
 use crate::bench::seconds;
 use crate::data::{InputSpec, input_spec, number_json};
-use crate::explain::assumed_note;
+use crate::explain::{assumed_note, occupancy_json};
 use crate::failure::Failure;
 use crate::session::{Session, limits_of};
 use crate::timing::Prepared;
@@ -48,6 +49,8 @@ struct Row {
     bound: &'static str,
     ns: f64,
     advice: String,
+    /// Of a kernel on a GPU: how full a multiprocessor is of its blocks, and the registers of a thread, if the driver says.
+    occupancy: Option<(Occupancy, Option<u32>)>,
     /// Of a loop: how often its body ran.
     iterations: Option<u64>,
     inner: Vec<Row>,
@@ -55,6 +58,9 @@ struct Row {
 
 /// Steps shorter than this are mostly dispatch, in nanoseconds: of the host, and of a device.
 const DISPATCH_NS: [f64; 2] = [1_000.0, 5_000.0];
+
+/// A multiprocessor with fewer threads than so many percent of the most may have too few to hide what they wait for.
+const HALF_FULL: i64 = 50;
 
 /// The steps of a plan, measured.
 struct Rows<'a> {
@@ -65,6 +71,8 @@ struct Rows<'a> {
     loops: &'a [LoopTime],
     /// What stands before the steps' numbers.
     prefix: String,
+    /// The registers of a thread of a kernel, where they are known.
+    registers: &'a dyn Fn(KernelId) -> Option<u32>,
 }
 
 impl Rows<'_> {
@@ -96,9 +104,14 @@ impl Rows<'_> {
             bound: ["flops", "link"].into_iter().find(|b| most(b)).unwrap_or("bytes"),
             ns,
             advice: String::new(),
+            occupancy: None,
             iterations: None,
             inner: vec![],
         };
+        if let Step::Launch(l) = step {
+            let registers = (self.registers)(l.kernel);
+            row.occupancy = occupancy(self.plan, self.devices, l, registers).map(|o| (o, registers));
+        }
         row.advice = advice(&row, step, self.planned);
         if let Step::Loop(l) = step {
             self.go_inside(&mut row, number, &l.body);
@@ -124,6 +137,8 @@ impl Rows<'_> {
             sizes: &sizes,
             loops: &time.loops,
             prefix: format!("{}.", row.number),
+            // They are known of the plan's own kernels.
+            registers: &|_| None,
         };
         let times: Vec<f64> = time.steps.iter().map(|ns| *ns as f64).collect();
         row.inner = inside.all(&times, &costs);
@@ -168,8 +183,11 @@ fn advice(row: &Row, step: &Step, planned: &Planned) -> String {
         Step::Call(_) => return "a function of the runtime".into(),
     };
     if !row.on_host {
-        return "neither memory nor arithmetic: more blocks at once, wider accesses or fewer instructions would help"
-            .into();
+        let full = row.occupancy.filter(|(o, _)| o.percent() < HALF_FULL);
+        let limiter = full.map_or(String::new(), |(o, _)| format!(" (now limited by {})", o.limiter));
+        return format!(
+            "neither memory nor arithmetic: more blocks at once{limiter}, wider accesses or fewer instructions would help"
+        );
     }
     let launches = planned.launches.iter().filter(|l| kernels.contains(&l.kernel));
     let scalar = launches.flat_map(|l| &l.schedule.inner).find_map(|i| i.as_ref().err());
@@ -193,9 +211,20 @@ fn json_of(row: &Row, total: f64) -> Value {
         "model_wrong": row.floor_ns.is_some_and(|f| f > row.ns),
         "bound": row.bound,
         "advice": row.advice,
+        "occupancy": row.occupancy.as_ref().map(|(o, _)| occupancy_json(o)),
+        "registers": row.occupancy.and_then(|(_, registers)| registers),
         "iterations": row.iterations,
         "inner": row.inner.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
     })
+}
+
+/// How full a multiprocessor is of a kernel's blocks.
+fn occupancy_text(row: &Row) -> String {
+    match row.occupancy {
+        None => String::new(),
+        Some((o, Some(registers))) => format!("; {registers} registers a thread, {o}"),
+        Some((o, None)) => format!("; at most {o}"),
+    }
 }
 
 /// Time over limit. A limit that is beaten is none.
@@ -227,6 +256,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
         sizes: &prepared.sizes,
         loops: &times.loops,
         prefix: String::new(),
+        registers: &|kernel| prepared.executable.kernel_registers(kernel),
     };
     let rows = rows.all(&times.steps, &costs);
     let total: f64 = rows.iter().map(|r| r.ns).sum();
@@ -260,7 +290,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
             format!("{} of ", counted(usize::try_from(n).unwrap_or(usize::MAX), "iteration"))
         });
         text += &format!(
-            "{:>number$}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {iterations}{}; {}\n",
+            "{:>number$}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {iterations}{}; {}{}\n",
             r.number,
             r.what,
             time_text(r.ns),
@@ -271,7 +301,8 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
             ratio_text(r),
             r.bound,
             r.label,
-            r.advice
+            r.advice,
+            occupancy_text(r)
         );
     }
     session.console.result(&text)?;

@@ -220,7 +220,7 @@ impl Selector<'_, '_> {
                         mask.iter().copied().for_each(&mut *one);
                     }
                     Item::Copy(_) | Item::Barrier | Item::Collective { .. } => {}
-                    Item::Multiply(_) | Item::CopyAsync(_) | Item::Wait(_) => {}
+                    Item::Multiply(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => {}
                     Item::Loop(l) => {
                         one(l.extent);
                         for c in &l.carried {
@@ -660,7 +660,7 @@ impl Selector<'_, '_> {
                 Item::Barrier => return unsupported("barriers"),
                 Item::Collective { .. } => return unsupported("collectives"),
                 Item::Multiply(_) => return unsupported("matrix instructions"),
-                Item::CopyAsync(_) | Item::Wait(_) => return unsupported("copies beside the threads"),
+                Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => return unsupported("copies beside the threads"),
             }
         }
         self.pieces.truncate(pieces);

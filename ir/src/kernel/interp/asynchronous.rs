@@ -18,9 +18,15 @@ impl Machine<'_> {
             self.store(c.to, to, element)?;
             let at = self.locate(c.to, to)?;
             if let Memory::Scratch(s) = c.to {
-                self.pending.insert((s, at), c.group);
+                self.pending.insert((s, at), self.committed);
             }
         }
         Ok(())
+    }
+
+    /// Shows what copies wrote, but for those of the latest groups and of none.
+    pub(super) fn wait(&mut self, pending: u32) {
+        let first_hidden = self.committed.saturating_sub(u64::from(pending));
+        self.pending.retain(|_, group| *group >= first_hidden);
     }
 }

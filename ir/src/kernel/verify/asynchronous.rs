@@ -1,22 +1,21 @@
 //! Rules of copies beside the threads.
 //!
-//! That nothing accesses what is under way is decided by memory, not by element: each shared scratch has the groups of copies to it
-//! that no wait lies behind, and whether one was waited for that no barrier lies behind. Loops are walked until nothing is added, so
-//! what one iteration begins, the next one finds.
+//! That nothing accesses what is under way is decided by memory, not by element: of each shared scratch it is known how many commits lie
+//! behind the latest copy to it that was not waited for, and whether one was waited for that no barrier lies behind. Where ways meet, the
+//! fewest commits count. Loops are walked until nothing is added, so what one iteration begins, the next one finds.
 
 use super::{Checker, Place, Rule, Violation};
-use crate::kernel::asynchronous::COPY_GROUPS;
+use crate::kernel::asynchronous::MOST_PENDING_GROUPS;
 use crate::kernel::{Access, AsyncCopy, Kernel, Memory, Scope, Stmt};
 
 impl Checker<'_> {
-    pub(super) fn copy_group(&mut self, group: u32) {
-        if group >= COPY_GROUPS {
-            self.error(Rule::CopyGroup(group));
+    pub(super) fn pending_groups(&mut self, pending: u32) {
+        if pending > MOST_PENDING_GROUPS {
+            self.error(Rule::PendingGroups(pending));
         }
     }
 
     pub(super) fn copy_async(&mut self, c: &AsyncCopy) {
-        self.copy_group(c.group);
         if let Some(mask) = c.mask {
             self.expect(mask, crate::dtype::DType::Bool);
         }
@@ -54,8 +53,9 @@ impl Checker<'_> {
 /// What may be under way to a shared scratch.
 #[derive(Clone, Copy, Default, PartialEq)]
 struct Pending {
-    /// Groups of copies, a bit each.
-    groups: u32,
+    /// How many commits lie behind the latest copy: as many as there may be groups under way, its own included. None if all were
+    /// waited for.
+    commits: Option<u32>,
     /// Copies were waited for, but no barrier followed.
     waited: bool,
 }
@@ -94,18 +94,24 @@ impl Walk<'_> {
         match s {
             Stmt::CopyAsync(c) => {
                 if let Memory::Scratch(to) = c.to {
-                    state[to as usize].groups |= 1 << c.group;
+                    state[to as usize].commits = Some(0);
                 }
             }
-            Stmt::Wait(group) => {
-                for p in state.iter_mut().filter(|p| p.groups & (1 << group) != 0) {
-                    p.groups &= !(1 << group);
+            Stmt::Commit => {
+                // Any wait is for what so many lie behind: more need not be told apart.
+                for commits in state.iter_mut().filter_map(|p| p.commits.as_mut()) {
+                    *commits = (*commits + 1).min(MOST_PENDING_GROUPS + 1);
+                }
+            }
+            Stmt::Wait(pending) => {
+                for p in state.iter_mut().filter(|p| p.commits.is_some_and(|n| n > *pending)) {
+                    p.commits = None;
                     p.waited = true;
                 }
             }
             Stmt::Barrier => state.iter_mut().for_each(|p| p.waited = false),
             Stmt::Loop { body, .. } | Stmt::Each { body, .. } => {
-                // What the iterations before may have left: it only grows, so it ends.
+                // What the iterations before may have left: commits only become fewer, so it ends.
                 let before = self.found.len();
                 let mut entry = state.clone();
                 loop {
@@ -156,7 +162,10 @@ impl Walk<'_> {
 /// What may be under way on either of two ways.
 fn joined(a: &[Pending], b: &[Pending]) -> Vec<Pending> {
     let both = |(a, b): (&Pending, &Pending)| Pending {
-        groups: a.groups | b.groups,
+        commits: match (a.commits, b.commits) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        },
         waited: a.waited || b.waited,
     };
     a.iter().zip(b).map(both).collect()

@@ -425,7 +425,8 @@ impl Checker<'_> {
             Stmt::Collective(c) => self.collective(c),
             Stmt::Each { vars, memory, body } => self.each(*vars, *memory, body),
             Stmt::CopyAsync(c) => self.copy_async(c),
-            Stmt::Wait(group) => self.copy_group(*group),
+            Stmt::Commit => {}
+            Stmt::Wait(pending) => self.pending_groups(*pending),
             Stmt::Barrier => {}
         }
     }

@@ -3,6 +3,7 @@
 use super::Example;
 use crate::dtype::DType;
 use crate::index::VarId;
+use crate::kernel::asynchronous::MOST_PENDING_GROUPS;
 use crate::kernel::{Access, Bind, Memory, ValueId};
 use crate::precision::Precision;
 use crate::scalar::ScalarTypeError;
@@ -203,9 +204,9 @@ pub enum Rule {
     /// A contraction of other operands than f32, or into others, that is not to be exact.
     #[error("a contraction in {0} has operands and a tile of f32")]
     ContractPrecision(Precision),
-    /// A copy beside the threads of a group that there is not.
-    #[error("copy group {0}, expected a number below 8")]
-    CopyGroup(u32),
+    /// A wait that leaves more groups of copies under way than one may.
+    #[error("a wait leaves {0} groups under way, expected at most {MOST_PENDING_GROUPS}")]
+    PendingGroups(u32),
     /// A copy beside the threads that is not from a parameter to shared scratch.
     #[error(
         "a copy beside the threads is from {from} to {to}, expected one from a read parameter to shared scratch of its dtype"
@@ -225,8 +226,8 @@ pub enum Rule {
     /// A copy beside the threads that no thread begins.
     #[error("a copy beside the threads is not in a thread loop")]
     CopyPosition,
-    /// A wait that not every thread of a block reaches.
-    #[error("a wait is in a warp or thread loop or outside of the block loop")]
+    /// A commit or a wait that not every thread of a block reaches.
+    #[error("a commit or a wait is in a warp or thread loop or outside of the block loop")]
     WaitPosition,
     /// Memory that is accessed while a copy may write it.
     #[error(

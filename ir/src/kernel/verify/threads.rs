@@ -131,7 +131,7 @@ impl Positions<'_, '_> {
                 Stmt::Barrier if !self.block || self.thread.is_some() || self.warp.is_some() => {
                     self.error(Rule::BarrierPosition);
                 }
-                Stmt::Wait(_) if !self.block || self.thread.is_some() || self.warp.is_some() => {
+                Stmt::Commit | Stmt::Wait(_) if !self.block || self.thread.is_some() || self.warp.is_some() => {
                     self.error(Rule::WaitPosition);
                 }
                 Stmt::CopyAsync(_) if self.thread.is_none() || self.each.is_some() || self.lanes => {

@@ -17,9 +17,6 @@ use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
 use crate::access::{Index, flat_index, is_source, moves_only, view_index};
 use crate::partition::Matrices;
 
-/// The group of all copies: what one waits for is all that is under way.
-const GROUP: u32 = 0;
-
 /// Rows of an operand, and where they go in shared memory.
 pub(super) struct Rows {
     pub(super) memory: Memory,
@@ -105,7 +102,7 @@ impl Blocks<'_> {
     /// What is behind the loop over tiles of keys.
     pub(super) fn end_by_warps(&mut self, m: &Matrices) {
         // Where there is no key nothing has waited for the queries.
-        self.lo.push(BLOCK, Stmt::Wait(GROUP));
+        self.all_copied(BLOCK);
         self.end_rows();
         let (form, results, scale) = (self.form, self.memories.results, self.memories.scale);
         let ty = self.lo.graph.ty(form.result).clone();
@@ -300,8 +297,14 @@ impl Blocks<'_> {
 
     /// What was copied to shared memory is there for all.
     pub(super) fn arrived(&mut self, level: usize) {
-        self.lo.push(level, Stmt::Wait(GROUP));
+        self.all_copied(level);
         self.barrier(level);
+    }
+
+    /// Waits for all that is under way.
+    fn all_copied(&mut self, level: usize) {
+        self.lo.push(level, Stmt::Commit);
+        self.lo.push(level, Stmt::Wait(0));
     }
 
     /// Brings rows of an operand to shared memory: by copies where they lie together, else element by element.
@@ -382,7 +385,6 @@ impl Blocks<'_> {
             let mask = self.both(known, inside);
             let to_index = row * constant(rows.stride) + column + lane.into();
             let copy = AsyncCopy {
-                group: GROUP,
                 var: lane,
                 to: rows.memory,
                 to_index: to_index.simplify(&self.lo),
