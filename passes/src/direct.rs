@@ -17,7 +17,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind};
 use crate::access::moves_only;
 
 /// The fewest accumulators of a tile: a multiply-add takes as many cycles as about this many of them take to start.
-const FEWEST_ACCUMULATORS: i64 = 12;
+pub(crate) const FEWEST_ACCUMULATORS: i64 = 12;
 /// The most pixels of a tile. Images have widths of this, and half of it, times powers of two.
 const MOST_PIXELS: i64 = 14;
 /// The shortest sum: turning the tile and storing it takes about as long as half as many products of each result.
@@ -91,7 +91,7 @@ fn window_sizes(graph: &Graph, operand: NodeId) -> impl Iterator<Item = &IndexEx
 }
 
 /// Whether an operand is made of sliding windows, of one element or more.
-fn has_windows(graph: &Graph, operand: NodeId) -> bool {
+pub(crate) fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     window_sizes(graph, operand).next().is_some()
 }
 

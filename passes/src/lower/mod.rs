@@ -21,6 +21,7 @@ mod blocks;
 mod eval;
 mod in_place;
 mod indexed;
+mod weight_gradient;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::graph::{Monoid, Shape};
@@ -47,7 +48,7 @@ pub enum Form {
     Columns,
     /// A serial recurrence.
     Serial,
-    /// Tiles that the threads of a GPU's blocks share, written as they run.
+    /// Tiles, written as they run: those that the threads of a GPU's blocks share, or a processor's of f32 in registers.
     Tiles,
 }
 
@@ -95,6 +96,7 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool], precision: Prec
             vec![nest]
         }
         ClusterKind::Attention(form) => attention::lower(graph, cluster, form, is_root),
+        ClusterKind::WeightGradient(form) => vec![weight_gradient::lower(graph, cluster, form, is_root)],
         ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
