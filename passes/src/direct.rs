@@ -118,6 +118,8 @@ pub struct WeightBlocks {
     pub channels: u16,
     /// Channels of a block.
     pub block: i64,
+    /// Whether a window has several elements: weights that change from call to call are then laid out in each.
+    pub many: bool,
     /// The labels between the number of the block and the place in it: those summed, in the image's order.
     pub summed: Labels,
 }
@@ -151,6 +153,7 @@ pub fn weight_blocks(graph: &Graph, id: NodeId, emitter: &Emitter, resident_byte
         operand: w.weights,
         channels,
         block,
+        many: !elements,
         summed: of_image.iter().copied().filter(|l| of_weights.contains(l)).collect(),
     })
 }

@@ -56,9 +56,11 @@ pub fn run(
             return Ok(new);
         }
         if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes))
-            && fixed.contains(node.operands[blocks.operand])
             && !fixed.contains(id)
-            && budget.take(graph, node.operands[blocks.operand])
+            && match fixed.contains(node.operands[blocks.operand]) {
+                true => budget.take(graph, node.operands[blocks.operand]),
+                false => blocks.many,
+            }
         {
             return direct(re, graph, node, operands, &blocks);
         }
