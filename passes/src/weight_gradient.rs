@@ -63,8 +63,8 @@ pub struct WeightGradient {
     pub part: i64,
     /// Axes that are summed one position after another: images.
     pub outer: Vec<Axis>,
-    /// Lines of pixels, which follow each other without gaps in the gradient.
-    pub lines: Axis,
+    /// Axes above the pixels, outermost first, whose positions follow each other without gaps in the gradient: lines and planes.
+    pub lines: Vec<Axis>,
     /// Neighbouring pixels of the gradient.
     pub pixels: Axis,
     /// Tiles of a parallel iteration.
@@ -267,14 +267,13 @@ fn form(
     let mut outer: Vec<Axis> = summed.into_iter().map(axis).collect();
     let at = outer.iter().rposition(|a| a.in_gradient.is(1)).ok_or(Refusal::Apart)?;
     let pixels = outer.remove(at);
-    let above = outer.iter().rposition(|a| a.in_gradient == pixels.extent);
-    let one = Axis {
-        extent: IndexExpr::ONE,
-        in_gradient: pixels.extent.clone(),
-        in_image: IndexExpr::ZERO,
-        in_result: IndexExpr::ZERO,
-    };
-    let lines = above.map_or(one, |at| outer.remove(at));
+    // However many axes of one position there are or are left out, the same pixels follow each other.
+    let (mut lines, mut span) = (Vec::new(), pixels.extent.clone());
+    while let Some(at) = outer.iter().rposition(|a| a.in_gradient == span) {
+        let axis = outer.remove(at);
+        span = span * axis.extent.clone();
+        lines.insert(0, axis);
+    }
     let mut made = WeightGradient {
         gradient: (gradient.base, gradient.offset),
         image: (windows.base, windows.offset),

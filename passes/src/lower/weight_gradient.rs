@@ -16,7 +16,7 @@
 //! - Each result takes the products of a block's pixels one after another, and the blocks' sums one after another. What a block is
 //!   depends on the lengths of lines alone.
 //! - A block has at most [`WeightGradient::BLOCK`] pixels, which follow each other in the gradient: of lines that are longer than
-//!   half of that it has a part of one line, of shorter ones several lines as a whole.
+//!   half of that it has a part of one line, of shorter ones several lines as a whole, and so on with planes.
 //! - Pixels behind a block's last one are turned as zeros and multiplied by nothing.
 
 use smallvec::SmallVec;
@@ -112,7 +112,8 @@ struct Block {
     gradient: IndexExpr,
     /// Where the window of the first one begins in the image.
     image: IndexExpr,
-    lines: IndexExpr,
+    /// Positions along each axis above the pixels, outermost first.
+    lines: Vec<IndexExpr>,
     /// Of each line.
     pixels: IndexExpr,
 }
@@ -194,51 +195,59 @@ impl Part<'_, '_> {
     fn blocks(&mut self) -> Stmt {
         let form = self.form;
         let outer: Vec<VarId> = form.outer.iter().map(|a| self.var(a.extent.clone())).collect();
-        let (lines, pixels) = (&form.lines, &form.pixels);
         let most = constant(WeightGradient::BLOCK);
-        // Lines of a block; the extents of none are positive.
-        let width = IndexExpr::max(&pixels.extent, &IndexExpr::ONE);
-        let high = IndexExpr::max(&IndexExpr::floor_div(&most, &width), &IndexExpr::ONE);
-        let down = self.var(IndexExpr::floor_div(
-            &(lines.extent.clone() + high.clone() - IndexExpr::ONE),
-            &high,
-        ));
-        let across = self.var(pixels.extent.ceil_div(WeightGradient::BLOCK));
-        let line = IndexExpr::from(down) * high.clone();
-        let pixel = IndexExpr::from(across) * most.clone();
-        let block = Block {
-            gradient: self.gradient.clone()
-                + walked(&form.outer, &outer, |a| &a.in_gradient)
-                + line.clone() * lines.in_gradient.clone()
-                + pixel.clone(),
-            image: self.image.clone()
-                + walked(&form.outer, &outer, |a| &a.in_image)
-                + line.clone() * lines.in_image.clone()
-                + pixel.clone() * pixels.in_image.clone(),
-            lines: least(&high, lines.extent.clone() - line, self.lo),
-            pixels: least(&most, pixels.extent.clone() - pixel, self.lo),
+        let start =
+            |in_memory: &IndexExpr, of: fn(&Axis) -> &IndexExpr| in_memory.clone() + walked(&form.outer, &outer, of);
+        let mut block = Block {
+            gradient: start(&self.gradient, |a| &a.in_gradient),
+            image: start(&self.image, |a| &a.in_image),
+            lines: Vec::new(),
+            pixels: IndexExpr::ZERO,
         };
+        // How many positions of each axis a block has: as many as make no more pixels than it may have. No extent is known to be positive.
+        let mut vars = outer;
+        let (mut span, mut inner) = (IndexExpr::ONE, Vec::new());
+        for axis in form.lines.iter().chain([&form.pixels]).rev() {
+            let each = IndexExpr::max(&IndexExpr::floor_div(&most, &span), &IndexExpr::ONE);
+            let blocks = IndexExpr::floor_div(&(axis.extent.clone() + each.clone() - IndexExpr::ONE), &each);
+            let var = self.var(blocks);
+            let first = IndexExpr::from(var) * each.clone();
+            block.gradient = block.gradient.clone() + first.clone() * axis.in_gradient.clone();
+            block.image = block.image.clone() + first.clone() * axis.in_image.clone();
+            let count = IndexExpr::min(&each, &(axis.extent.clone() - first)).simplify(self.lo);
+            if inner.is_empty() {
+                block.pixels = count;
+            } else {
+                block.lines.insert(0, count);
+            }
+            inner.insert(0, var);
+            span = span * IndexExpr::max(&axis.extent, &IndexExpr::ONE);
+        }
+        vars.extend(inner);
         let turn = self.turn(&block);
         let tiles = self.tiles();
         let add = self.repeat(tiles, Bind::Serial, |p, tile| p.add(&block, tile));
-        let mut vars = outer;
-        vars.extend([down, across]);
-        let around = |body, &var: &VarId| {
-            vec![Stmt::Loop {
-                var,
-                bind: Bind::Serial,
-                body,
-            }]
-        };
-        let mut nest = vars.iter().rev().fold(vec![turn, add], around);
-        nest.pop().expect("one loop")
+        match vars.split_last() {
+            Some((&var, around)) => nested(
+                around,
+                Stmt::Loop {
+                    var,
+                    bind: Bind::Serial,
+                    body: vec![turn, add],
+                },
+            ),
+            None => turn,
+        }
     }
 
     /// Lays the channels of each pixel of a block side by side: squares of pixels by channels are turned in registers.
     fn turn(&mut self, block: &Block) -> Stmt {
         let m = self.memories;
-        let all = (block.lines.clone() - IndexExpr::ONE) * self.form.lines.in_gradient.clone() + block.pixels.clone();
-        let all = all.simplify(self.lo);
+        let lines = block.lines.iter().zip(&self.form.lines);
+        let before = lines.map(|(count, axis)| (count.clone() - IndexExpr::ONE) * axis.in_gradient.clone());
+        let all = before
+            .fold(block.pixels.clone(), |sum, step| sum + step)
+            .simplify(self.lo);
         let side = constant(self.form.lanes);
         let squares = all.ceil_div(self.form.lanes);
         let stride = self.form.channels.in_gradient.clone();
@@ -292,30 +301,30 @@ impl Part<'_, '_> {
             let at = p.element(row, channel);
             p.clear(m.tile, at)
         });
-        let multiply = self.repeat(block.lines.clone(), Bind::Serial, |p, line| {
-            let vars = [constant(rows), constant(columns), block.pixels.clone()].map(|extent| p.var(extent));
-            let [row, channel, pixel] = vars.map(IndexExpr::from);
-            let (in_image, _) = p.place(&tile, &row);
-            let image = block.image.clone()
-                + line.clone() * form.lines.in_image.clone()
-                + pixel.clone() * form.pixels.in_image.clone()
-                + in_image;
-            let turned = line * form.lines.in_gradient.clone() + pixel;
-            let operand = |memory, index| ContractOperand {
-                memory,
-                index,
-                ranges: SmallVec::new(),
-            };
-            vec![Stmt::Contract(Box::new(Contract {
-                vars,
-                dst: m.tile,
-                dst_index: p.element(row, channel.clone()),
-                left: operand(m.image, image),
-                right: operand(m.turned, p.element(turned, channel)),
-                k_block: 1,
-                precision: Precision::Exact,
-            }))]
-        });
+        let lines: Vec<VarId> = block.lines.iter().map(|count| self.var(count.clone())).collect();
+        let vars = [constant(rows), constant(columns), block.pixels.clone()].map(|extent| self.var(extent));
+        let [row, channel, pixel] = vars.map(IndexExpr::from);
+        let (in_image, _) = self.place(&tile, &row);
+        let image = block.image.clone()
+            + walked(&form.lines, &lines, |a| &a.in_image)
+            + pixel.clone() * form.pixels.in_image.clone()
+            + in_image;
+        let turned = walked(&form.lines, &lines, |a| &a.in_gradient) + pixel;
+        let operand = |memory, index| ContractOperand {
+            memory,
+            index,
+            ranges: SmallVec::new(),
+        };
+        let multiply = Stmt::Contract(Box::new(Contract {
+            vars,
+            dst: m.tile,
+            dst_index: self.element(row, channel.clone()),
+            left: operand(m.image, image),
+            right: operand(m.turned, self.element(turned, channel)),
+            k_block: 1,
+            precision: Precision::Exact,
+        }));
+        let multiply = nested(&lines, multiply);
         let add = self.tile(|p, row, channel| {
             let mut out = Vec::new();
             let held = p.element(row.clone(), channel.clone());
@@ -381,9 +390,14 @@ impl Part<'_, '_> {
     }
 }
 
-/// The smaller one, where that is not known.
-fn least(most: &IndexExpr, left: IndexExpr, bounds: &Lowerer<'_>) -> IndexExpr {
-    IndexExpr::min(most, &left).simplify(bounds)
+/// Loops around a statement, outermost first.
+fn nested(vars: &[VarId], inside: Stmt) -> Stmt {
+    let around = |inside, &var: &VarId| Stmt::Loop {
+        var,
+        bind: Bind::Serial,
+        body: vec![inside],
+    };
+    vars.iter().rev().fold(inside, around)
 }
 
 fn store(memory: Memory, index: IndexExpr, value: ValueId) -> Stmt {
