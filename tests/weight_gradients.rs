@@ -193,3 +193,56 @@ fn random_gradients_by_weights_are_right_at_every_size() {
         "{own} of {compared}"
     );
 }
+
+#[test]
+fn explain_says_why_there_is_no_kernel_and_the_kernel_copies_nothing() {
+    let dense = Case {
+        images: 2,
+        channels: 3,
+        outputs: 32,
+        groups: 1,
+        sides: vec![8, 8],
+        kernel: vec![3, 3],
+        stride: 1,
+        dilation: 1,
+        padding: 1,
+        special: false,
+    };
+    let explained = |case: &Case| {
+        let e = compile_ir(&case.record(false), &options(1)).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        (e.plan().steps.len(), e.explain().to_string())
+    };
+    let (steps, text) = explained(&dense);
+    assert_eq!(has_own_kernel(&text), has_tiles(), "{text}");
+    // The padded image, and the sum; the library has the gradient's images behind each other.
+    assert_eq!(steps, if has_tiles() { 2 } else { 3 }, "{text}");
+    if !has_tiles() {
+        return;
+    }
+    let odd = Case {
+        outputs: 24,
+        ..dense.clone()
+    };
+    let short = Case {
+        channels: 1,
+        outputs: 16,
+        sides: vec![40],
+        kernel: vec![7],
+        ..dense.clone()
+    };
+    let depthwise = Case {
+        channels: 1,
+        outputs: 1,
+        groups: 16,
+        ..dense
+    };
+    for (case, why) in [
+        (odd, "the gradient's channels do not fill vectors of 16"),
+        (short, "7 vectors of sums are too few to keep a processor busy"),
+        (depthwise, ""),
+    ] {
+        let (_, text) = explained(&case);
+        let why = format!("no kernel of its own for the gradient by weights: {why}");
+        assert!(text.contains(&why) && !has_own_kernel(&text), "{case:?}: {why}\n{text}");
+    }
+}

@@ -1,9 +1,9 @@
 //! Direct convolutions: sums over windows that a kernel computes from where the windows lie, and no matrix product by the library.
 //!
-//! Such an einsum multiplies windows of an image by weights that never change. The weights are laid out once in blocks of channels of
-//! the result, channels last, so that neighbouring channels fill lanes; a tile of neighbouring pixels by channels stays in registers
-//! for the whole sum (`schedule/direct.rs`). Whether a convolution is direct is decided once, where its weights are laid out
-//! (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
+//! Such an einsum multiplies windows of an image by weights. The weights are laid out in blocks of channels of the result, channels
+//! last, so that neighbouring channels fill lanes: once if they never change, and else in every call, if windows have several elements.
+//! A tile of neighbouring pixels by channels stays in registers for the whole sum (`schedule/direct.rs`). Whether a convolution is
+//! direct is decided once, where its weights are laid out (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
 //! known of these sizes. The exception are windows of one element over large images, which are the library's as long as it sums in
