@@ -38,9 +38,10 @@ use crate::access::{Index, Variables, is_source, operand_indices, space, view_in
 use crate::contraction::MatrixProduct;
 use crate::devices::{Placement, StateBinding};
 use crate::direct::direct_image;
-use crate::emitters::{Operations, choose};
+use crate::emitters::{Operations, choose, tiles};
 use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
+use crate::weight_gradient::WeightGradient;
 
 /// Legalized statements beyond which a kernel does not grow, before any loop is unrolled. Compile time is linear in a kernel's
 /// size, so any size would do for that; but from some hundred statements on a kernel no longer fits the instruction cache, and
@@ -96,6 +97,7 @@ struct Clusterer<'g> {
     /// True for values that no input reaches.
     once: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
+    weight_gradients: FxHashMap<NodeId, WeightGradient>,
     demands: FxHashMap<NodeId, Vec<Demand>>,
     /// Values that are stored because some that read them would compute them again, at a higher cost.
     costly: FxHashMap<NodeId, Again>,
@@ -183,6 +185,7 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         apart: vec![false; graph.len()],
         once: vec![false; graph.len()],
         products: FxHashMap::default(),
+        weight_gradients: FxHashMap::default(),
         demands: FxHashMap::default(),
         costly: FxHashMap::default(),
         cone_sizes: FxHashMap::default(),
@@ -298,21 +301,28 @@ impl Clusterer<'_> {
                 NodeKind::Loop(_) => Some(OwnStep::Loop),
                 NodeKind::Call(_) => Some(OwnStep::Call),
                 NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some(OwnStep::MatrixProduct),
+                NodeKind::Einsum { .. } if self.weight_gradients.contains_key(&root) => Some(OwnStep::WeightGradient),
                 NodeKind::Scan { .. } => Some(OwnStep::Scan),
                 NodeKind::Scatter { .. } => Some(OwnStep::Scatter),
                 _ => None,
+            };
+            let whole = |operands: [NodeId; 2]| {
+                let demand = |source| Demand {
+                    source,
+                    index: Index::new(),
+                };
+                operands.map(demand).into()
             };
             // Steps of their own still need their sources for ordering and the cycle check.
             let demands = match step {
                 None => self.demands_of(root),
                 Some(OwnStep::MatrixProduct) => {
                     let p = &self.products[&root];
-                    [p.lhs.base, p.rhs.base]
-                        .map(|source| Demand {
-                            source,
-                            index: Index::new(),
-                        })
-                        .into()
+                    whole([p.lhs.base, p.rhs.base])
+                }
+                Some(OwnStep::WeightGradient) => {
+                    let w = &self.weight_gradients[&root];
+                    whole([w.gradient.0, w.image.0])
                 }
                 Some(OwnStep::Loop | OwnStep::Call | OwnStep::Scan | OwnStep::Scatter) => self.reachable_sources(root),
             };
@@ -796,6 +806,10 @@ impl Clusterer<'_> {
             _ if self.products.contains_key(&roots[0]) => {
                 ClusterKind::Gemm(Box::new(self.products.remove(&roots[0]).expect("checked")))
             }
+            _ if self.weight_gradients.contains_key(&roots[0]) => {
+                let form = self.weight_gradients.remove(&roots[0]).expect("checked");
+                ClusterKind::WeightGradient(Box::new(form))
+            }
             NodeKind::Scan { .. } => ClusterKind::Scan(scans::blocks(self.graph, roots[0], target)),
             NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], target)),
             NodeKind::Loop(_) => ClusterKind::Loop,
@@ -809,11 +823,15 @@ impl Clusterer<'_> {
                 ClusterKind::Loops(space)
             }
         };
+        let emitter = match &kind {
+            ClusterKind::WeightGradient(_) => tiles(target),
+            _ => None,
+        };
         Cluster {
             roots,
             stored,
             kind,
-            emitter: choose(target, &self.groups[g].operations),
+            emitter: emitter.unwrap_or_else(|| choose(target, &self.groups[g].operations)),
             once,
         }
     }

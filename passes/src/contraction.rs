@@ -57,11 +57,13 @@ pub struct MatrixProduct {
 }
 
 /// Strides of each label in an operand, through the views below it.
-struct Strided {
-    base: NodeId,
-    offset: IndexExpr,
+pub(crate) struct Strided {
+    /// The stored value.
+    pub(crate) base: NodeId,
+    /// Offset of the first element.
+    pub(crate) offset: IndexExpr,
     /// Stride by label; `None` where the operand lacks the label.
-    strides: Vec<Option<IndexExpr>>,
+    pub(crate) strides: Vec<Option<IndexExpr>>,
 }
 
 /// Whether a dtype's values can be multiplied by the library.
@@ -513,7 +515,7 @@ fn common_stride(group: &[usize], extents: &[IndexExpr], of: &[&Strided]) -> Opt
 }
 
 /// Follows views below an operand as long as every label keeps one stride.
-fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: usize) -> Option<Strided> {
+pub(crate) fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: usize) -> Option<Strided> {
     let shape = &graph.ty(operand).shape;
     let own = || {
         let mut strides = vec![None; count];

@@ -1,9 +1,9 @@
 //! Direct convolutions: sums over windows that a kernel computes from where the windows lie, and no matrix product by the library.
 //!
-//! Such an einsum multiplies windows of an image by weights that never change. The weights are laid out once in blocks of channels of
-//! the result, channels last, so that neighbouring channels fill lanes; a tile of neighbouring pixels by channels stays in registers
-//! for the whole sum (`schedule/direct.rs`). Whether a convolution is direct is decided once, where its weights are laid out
-//! (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
+//! Such an einsum multiplies windows of an image by weights. The weights are laid out in blocks of channels of the result, channels
+//! last, so that neighbouring channels fill lanes: once if they never change, and else in every call, if windows have several elements.
+//! A tile of neighbouring pixels by channels stays in registers for the whole sum (`schedule/direct.rs`). Whether a convolution is
+//! direct is decided once, where its weights are laid out (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
 //! known of these sizes. The exceptions are windows of one element over large images, which are the library's as long as it sums in
@@ -18,7 +18,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind};
 use crate::access::moves_only;
 
 /// The fewest accumulators of a tile: a multiply-add takes as many cycles as about this many of them take to start.
-const FEWEST_ACCUMULATORS: i64 = 12;
+pub(crate) const FEWEST_ACCUMULATORS: i64 = 12;
 /// The most pixels of a tile. Images have widths of this, and half of it, times powers of two.
 const MOST_PIXELS: i64 = 14;
 /// The shortest sum: turning the tile and storing it takes about as long as half as many products of each result.
@@ -92,7 +92,7 @@ fn window_sizes(graph: &Graph, operand: NodeId) -> impl Iterator<Item = &IndexEx
 }
 
 /// Whether an operand is made of sliding windows, of one element or more.
-fn has_windows(graph: &Graph, operand: NodeId) -> bool {
+pub(crate) fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     window_sizes(graph, operand).next().is_some()
 }
 
@@ -119,6 +119,8 @@ pub struct WeightBlocks {
     pub channels: u16,
     /// Channels of a block.
     pub block: i64,
+    /// Whether a window has several elements: weights that change from call to call are then laid out in each.
+    pub many: bool,
     /// The labels between the number of the block and the place in it: those summed, in the image's order.
     pub summed: Labels,
 }
@@ -161,6 +163,7 @@ pub fn weight_blocks(
         operand: w.weights,
         channels,
         block,
+        many: !elements,
         summed: of_image.iter().copied().filter(|l| of_weights.contains(l)).collect(),
     })
 }

@@ -166,6 +166,8 @@ pub enum EmitterReason {
         /// What it does so.
         what: Operation,
     },
+    /// It alone keeps tiles of sums in registers.
+    Tiles,
     /// It takes less time than the others, or as little and is preferred.
     Faster,
 }
@@ -177,6 +179,7 @@ impl fmt::Display for EmitterReason {
             EmitterReason::Wider { bits, others } => write!(f, "vectors of {bits} bits, those of others have {others}"),
             EmitterReason::Lacks { name, what } => write!(f, "{name} lacks {what}"),
             EmitterReason::LaneByLane { name, what } => write!(f, "{name} has {what} lane by lane"),
+            EmitterReason::Tiles => f.write_str("it keeps tiles of sums in registers"),
             EmitterReason::Faster => f.write_str("no other takes less time"),
         }
     }
@@ -191,6 +194,18 @@ pub struct EmitterChoice {
     pub name: &'static str,
     /// Why.
     pub reason: EmitterReason,
+}
+
+/// The emitter of a target that keeps tiles of f32 sums in registers, the first of several.
+pub fn tiles(target: &Target) -> Option<EmitterChoice> {
+    let Target::Cpu(cpu) = target else { return None };
+    let has = |e: &CpuEmitter| e.table.tile(DType::F32, 1).is_some();
+    let at = cpu.emitters.iter().position(has)?;
+    Some(EmitterChoice {
+        emitter: EmitterId(at as u32),
+        name: cpu.emitters[at].table.name,
+        reason: EmitterReason::Tiles,
+    })
 }
 
 /// The emitter of a target that makes a kernel of these operations.

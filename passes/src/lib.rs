@@ -33,6 +33,7 @@ pub mod schedule;
 pub mod segments;
 mod tile;
 pub mod tree;
+pub mod weight_gradient;
 
 pub use pipeline::{Compiled, Options, PassError, compile};
 

@@ -8,6 +8,7 @@ use tlc_ir::{DType, NodeId, Precision};
 use crate::contraction::MatrixProduct;
 use crate::emitters::EmitterChoice;
 use crate::reason::FusionLedger;
+use crate::weight_gradient::WeightGradient;
 
 /// What an axis of a root is in its cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +52,8 @@ pub enum ClusterKind {
     Gemm(Box<MatrixProduct>),
     /// A contraction, a softmax along its rows, and a contraction over those, in blocks of a GPU.
     Attention(Box<Attention>),
+    /// A sum over all positions of windows, as tiles of channels by the windows' elements.
+    WeightGradient(Box<WeightGradient>),
     /// A serial loop along an axis, or one in each of its blocks.
     Scan(Option<Blocks>),
     /// A copy of the base and loops over the updates.

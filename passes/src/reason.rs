@@ -7,6 +7,7 @@ use tlc_ir::plan::SlotId;
 use tlc_ir::{DType, NodeId, Precision};
 
 use crate::emitters::EmitterReason;
+use crate::weight_gradient::WeightGradientRefusal;
 
 /// Why two values share a kernel, or do not.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,6 +59,8 @@ pub enum FusionReason {
     },
     /// Refused: what is an attention by its structure stays several kernels.
     NoAttention(AttentionRefusal),
+    /// Refused: a convolution's gradient by its weights is not summed by a kernel of its own.
+    NoWeightGradient(WeightGradientRefusal),
     /// Accepted: the consumer is a matrix product in the step of the product behind which the producer runs, and takes its rows as they
     /// are complete. The producer is in no memory as a whole.
     Passed {
@@ -207,6 +210,8 @@ pub enum OwnStep {
     Call,
     /// A matrix product by the library.
     MatrixProduct,
+    /// A convolution's gradient by its weights.
+    WeightGradient,
     /// A scan.
     Scan,
     /// A scatter.
@@ -219,6 +224,7 @@ impl fmt::Display for OwnStep {
             Self::Loop => "loop",
             Self::Call => "function of the runtime",
             Self::MatrixProduct => "matrix product",
+            Self::WeightGradient => "convolution's gradient by its weights",
             Self::Scan => "scan",
             Self::Scatter => "scatter",
         })
@@ -299,6 +305,7 @@ impl fmt::Display for FusionReason {
                 }
             }
             Self::NoAttention(refusal) => write!(f, "an attention in several kernels: {refusal}"),
+            Self::NoWeightGradient(refusal) => write!(f, "no kernel of its own for the gradient by weights: {refusal}"),
             Self::PassedNeeded => f.write_str("not passed on within a step: others need it, or what it is made of"),
             Self::PassedOtherRows => {
                 f.write_str("not passed on within a step: the products' rows differ, or are not rewritten in place")

@@ -543,6 +543,12 @@ fn write_plan(
                     tlc_passes::cluster::Attention::KEYS
                 )
             }
+            tlc_passes::cluster::ClusterKind::WeightGradient(w) => format!(
+                "a convolution's gradient by its weights, in tiles of {} channels by {} elements of windows, {} tiles at a time",
+                w.columns,
+                w.rows(),
+                w.tiles
+            ),
             tlc_passes::cluster::ClusterKind::Scan(blocks) => tlc_passes::cluster::Blocks::text(*blocks),
             tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),

@@ -79,7 +79,9 @@ impl Clusterer<'_> {
             }
             // Those of products and direct convolutions are stored.
             NodeKind::Einsum { inputs, output, .. }
-                if !self.products.contains_key(&user) && direct_image(self.graph, user).is_none() =>
+                if !self.products.contains_key(&user)
+                    && !self.weight_gradients.contains_key(&user)
+                    && direct_image(self.graph, user).is_none() =>
             {
                 let s = space(self.graph, user);
                 let summed = (0..label_count(inputs) as u16).filter(|l| !output.contains(l));

@@ -4,16 +4,17 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{Support, Width};
+use tlc_ir::target::{Support, Target, Width};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction;
 use crate::direct::direct_image;
-use crate::emitters::{Operation, choose};
+use crate::emitters::{Operation, choose, tiles};
 use crate::legalize::{convert_statements, map_statements};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
+use crate::weight_gradient::{WeightGradient, weight_gradient};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
@@ -132,7 +133,12 @@ impl Clusterer<'_> {
     pub(super) fn mark_roots(&mut self, once: bool) {
         // Library calls first: they decide which values must exist in memory.
         for (id, node) in self.graph.nodes() {
-            if let NodeKind::Einsum { .. } = node.kind
+            if let Some(form) = self.weight_gradient(id) {
+                for base in [form.gradient.0, form.image.0] {
+                    self.is_root[base.index()] |= !is_source(self.kind(base));
+                }
+                self.weight_gradients.insert(id, form);
+            } else if let NodeKind::Einsum { .. } = node.kind
                 && self.placement.target(id).library_products()
                 && let Some(product) = contraction::matrix_product(self.graph, id)
             {
@@ -255,6 +261,29 @@ impl Clusterer<'_> {
         }
     }
 
+    /// How a kernel sums the gradient by weights that a value is; if it is one and none does, that is put down.
+    fn weight_gradient(&mut self, id: NodeId) -> Option<WeightGradient> {
+        let target = self.placement.target(id);
+        let (Target::Cpu(cpu), Some(choice)) = (target, tiles(target)) else {
+            return None;
+        };
+        let emitter = &cpu.emitter(choice.emitter).table;
+        match weight_gradient(self.graph, id, emitter, cpu.threads)? {
+            Ok(form) => Some(form),
+            Err(refusal) => {
+                for &producer in &self.graph.node(id).operands {
+                    self.ledger.record(FusionDecision {
+                        stage: FusionStage::Inlining,
+                        producer,
+                        consumer: id,
+                        reason: FusionReason::NoWeightGradient(refusal),
+                    });
+                }
+                None
+            }
+        }
+    }
+
     /// Whether a value is computed from a convolution's tile and then padded for windows that read it element by element: the tile's
     /// kernel stores it. Of small windows those leave out what lies outside, and what wide ones read is padded in a step of its own.
     fn padded_behind_tile(&self, id: NodeId) -> bool {
@@ -361,7 +390,10 @@ impl Clusterer<'_> {
         for (id, _) in self.graph.nodes() {
             let (i, c) = (id.index(), known[id.index()]);
             // Weights are laid out in blocks already, which a direct convolution reads through views.
-            let read = |u: &NodeId| self.products.contains_key(u) || direct_image(self.graph, *u).is_some();
+            let read = |u: &NodeId| {
+                let step = self.products.contains_key(u) || self.weight_gradients.contains_key(u);
+                step || direct_image(self.graph, *u).is_some()
+            };
             let per_call = |u: &NodeId| !self.once[u.index()] && !read(u);
             // Counters and generated numbers are worth keeping only if they are costly.
             let worth = match c.data_bytes {

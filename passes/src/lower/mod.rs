@@ -22,6 +22,7 @@ mod eval;
 mod in_place;
 mod indexed;
 mod inside;
+mod weight_gradient;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -50,7 +51,7 @@ pub enum Form {
     Columns,
     /// A serial recurrence.
     Serial,
-    /// Tiles that the threads of a GPU's blocks share, written as they run.
+    /// Tiles, written as they run: those that the threads of a GPU's blocks share, or a processor's of f32 in registers.
     Tiles,
 }
 
@@ -105,6 +106,7 @@ pub fn lower(
             vec![nest]
         }
         ClusterKind::Attention(form) => attention::lower(graph, cluster, form, is_root),
+        ClusterKind::WeightGradient(form) => vec![weight_gradient::lower(graph, cluster, form, is_root)],
         ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),

@@ -19,6 +19,7 @@ use super::taps::{Shortened, shortened};
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
+use crate::weight_gradient::weight_gradient;
 
 /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
 pub struct Pack;
@@ -30,18 +31,24 @@ impl Pass for Pack {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         let width = if context.inside_loop { 0 } else { context.panel_elements };
-        let tiles = context.tiles.filter(|_| !context.inside_loop);
-        Ok(run(graph, width, tiles.map(|e| (e, context.resident_bytes)))?)
+        let resident_bytes = (!context.inside_loop).then_some(context.resident_bytes);
+        Ok(run(graph, width, context.tiles, resident_bytes)?)
     }
 }
 
-/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none. `tiles` is the code generator
-/// that computes convolutions from their windows, for which their weights are laid out, with the bytes that
+/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none. `emitter` is the code generator
+/// that computes convolutions from their windows, for which their weights are laid out if `resident_bytes` are known, the bytes that
 /// stay close to whoever computes.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<Graph, GraphError> {
+pub fn run(
+    graph: &Graph,
+    width: u32,
+    emitter: Option<&Emitter>,
+    resident_bytes: Option<i64>,
+) -> Result<Graph, GraphError> {
+    let tiles = emitter.zip(resident_bytes);
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -53,15 +60,21 @@ pub fn run(graph: &Graph, width: u32, tiles: Option<(&Emitter, i64)>) -> Result<
         let short = tiles.and_then(|_| shortened(graph, node));
         let left = short.as_ref().map_or([1, 1], Shortened::left);
         if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes, left))
-            && fixed.contains(node.operands[blocks.operand])
             && !fixed.contains(id)
-            && budget.take(graph, node.operands[blocks.operand])
+            && match fixed.contains(node.operands[blocks.operand]) {
+                true => budget.take(graph, node.operands[blocks.operand]),
+                false => blocks.many,
+            }
         {
             let operands = match short {
                 Some(short) => short.operands(re, operands)?,
                 None => operands.to_vec(),
             };
             return direct(re, node, &operands, &blocks);
+        }
+        // A kernel sums it from where its operands lie.
+        if let Some(Ok(_)) = emitter.and_then(|e| weight_gradient(graph, id, e, 1)) {
+            return re.add(node.kind.clone(), operands);
         }
         let ordered = result_order(graph, id);
         let pack = operands_to_pack(graph, id, ordered.as_ref());

@@ -1,8 +1,8 @@
 //! Direct convolutions: a tile of neighbouring pixels by channels in registers, for the whole sum over channels and windows.
 //!
 //! Pixels of a row are the tile's rows, each an element that all lanes multiply by; channels of the result are its columns, in
-//! lanes. Channels have no rest (`crate::direct` sees to it); pixels that whole tiles leave over take tiles of half as many, and so
-//! on, down to one. The sum's loops stay in their order: each result takes its products one
+//! lanes. Channels have no rest (`crate::direct` sees to it); rows of a known length are cut into tiles without a rest where that
+//! leaves tiles large enough, and else pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's loops stay in their order: each result takes its products one
 //! after another, whatever the tile.
 
 use tlc_ir::index::{IndexExpr, VarId};
@@ -11,7 +11,7 @@ use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
 use tlc_ir::{DType, Precision};
 
 use super::{Directive, ScheduleReason, Scheduler};
-use crate::direct::tile;
+use crate::direct::{FEWEST_ACCUMULATORS, tile};
 use crate::tree;
 
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
@@ -144,7 +144,7 @@ impl Scheduler<'_> {
             .chain([blocks])
             .chain(between.iter().copied())
             .collect();
-        let (mut left, mut factor) = (Some(pixels), rows);
+        let (mut left, mut factor) = (Some(pixels), self.even_rows(pixels, [rows, columns]));
         while let Some(var) = left {
             let made = self.apply(Directive::Split { var, factor })?;
             let whole = match made[..] {
@@ -167,6 +167,19 @@ impl Scheduler<'_> {
         }
         self.schedule.inner.push(Ok(lanes));
         self.parallel(&shared).map(|_| ())
+    }
+
+    /// Pixels of a tile: the most that leave none over in a row of a known length, if so many additions still overlap.
+    fn even_rows(&self, pixels: VarId, [rows, columns]: [i64; 2]) -> i64 {
+        let vectors = columns / self.emitter.lanes(DType::F32);
+        let enough = (FEWEST_ACCUMULATORS + vectors - 1) / vectors;
+        let most = self
+            .emitter
+            .tile(DType::F32, columns)
+            .map_or(rows, |t| t.rows.min(2 * rows));
+        let extent = self.kernel.extents[pixels.0 as usize].as_const();
+        let even = extent.and_then(|n| (enough..=most).rev().find(|r| n % r == 0));
+        even.unwrap_or(rows)
     }
 
     /// Keeps the sums of so many pixels and channels in registers.

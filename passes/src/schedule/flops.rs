@@ -20,6 +20,11 @@ pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
                     op: Op::Map(op, _),
                 } if kernel.dtype(*value).is_float() => op.flops() as i64,
                 Stmt::Accumulate { values, state, .. } => 1 + (values.len() - state.len()) as i64,
+                Stmt::Contract(c) => {
+                    let steps = c.vars.map(|v| iterations(kernel, v));
+                    total = total + trips.clone() * IndexExpr::product(&steps) * IndexExpr::Const(2);
+                    0
+                }
                 _ => 0,
             };
             total = total + trips.clone() * IndexExpr::Const(own);

@@ -40,6 +40,7 @@ mod vectorize;
 mod warps;
 mod windows;
 
+use tlc_ir::DType;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
 use tlc_ir::target::{Cpu, Emitter, EmitterId, Target};
@@ -152,9 +153,13 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
         Form::Rows | Form::Columns if s.direct(&nest.parallel) => {}
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
-        Form::Serial | Form::Tiles => {
+        Form::Serial => {
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
+        }
+        Form::Tiles => {
+            s.parallel(&nest.parallel);
+            s.schedule.inner.push(Ok(emitter.lanes(DType::F32) as u32));
         }
     }
     let apply = |s: &mut Scheduler<'_>, directive, reason| s.because(reason).apply(directive);

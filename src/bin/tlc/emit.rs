@@ -104,6 +104,7 @@ fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
         ClusterKind::Loops(space) => format!("loops over {}", compiled.graph.shape_text(&space.parallel)),
         ClusterKind::Gemm(_) => "library matmul".into(),
         ClusterKind::Attention(a) => format!("attention, {} rows a block", a.rows),
+        ClusterKind::WeightGradient(w) => format!("weight gradient, tiles of {} by {}", w.rows(), w.columns),
         ClusterKind::Scan(blocks) => tlc_passes::cluster::Blocks::text(*blocks),
         ClusterKind::Scatter(updates) => format!("copy and {}", updates.text()),
         ClusterKind::Loop => "loop over a plan".into(),

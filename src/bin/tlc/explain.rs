@@ -190,6 +190,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
         ClusterKind::Loops(_) => "loops",
         ClusterKind::Gemm(_) => "library matmul",
         ClusterKind::Attention(_) => "attention",
+        ClusterKind::WeightGradient(_) => "weight gradient",
         ClusterKind::Scan(_) => "scan",
         ClusterKind::Scatter(_) => "scatter",
         ClusterKind::Loop => "loop",
