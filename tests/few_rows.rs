@@ -82,7 +82,7 @@ fn recorded(rng: &mut Rng) -> (Graph, Types, Vec<i64>) {
     };
     // At times a constant, which may be laid out anew.
     let mut w = match rng.chance(1, 3) {
-        true => g.constant(&data(rng, stored, &of_w, false)),
+        true => g.constant(data(rng, stored, &of_w, false)),
         false => input("w", stored, of_w),
     };
     if turned {

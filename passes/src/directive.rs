@@ -727,6 +727,7 @@ across i1 lanes=4
 pieces i1 factor=8 again
 pieces i1 factor=8
 inward i1
+inward-masked i1 lanes=8
 narrow i1 lanes=4 vectors=8 squares
 peel i1 from=1 behind=0
 enclose

@@ -291,9 +291,14 @@ fn over_a_batch() {
         let d = grad(&loss, &[&t[0], &t[1]]);
         vec![y[0].clone(), d[0].clone(), d[1].clone()]
     };
+    // What is computed again is part of another kernel, which may add up a product in another order: some last bits differ.
+    let close = |a: &Tensor, b: &Tensor| {
+        let (a, b) = (values(a), values(b));
+        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-14), "{a:?} {b:?}");
+    };
     let over = |is_kept: bool| vmap(&[(&x, Some(0)), (&w, None)], |t| of_one(is_kept, t));
     for (a, b) in over(true).iter().zip(&over(false)) {
-        assert_eq!(values(a), values(b));
+        close(a, b);
     }
     // And the derivative of what is mapped.
     let mapped = |is_kept: bool| {
@@ -304,8 +309,7 @@ fn over_a_batch() {
         grad(&y[0].square().sum(..), &[&x, &w])
     };
     for (a, b) in mapped(true).iter().zip(&mapped(false)) {
-        let (a, b) = (values(a), values(b));
-        assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-14), "{a:?} {b:?}");
+        close(a, b);
     }
     // The loop of the derivative is of one iteration still.
     let looped = mapped(false)[0].graph().with_ir(|ir| {
