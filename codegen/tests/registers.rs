@@ -6,7 +6,7 @@ use tlc_codegen::clif::EmitText;
 use tlc_codegen::wide::{Level, compile};
 use tlc_ir::text::{no_data, parse_module};
 
-/// A tile of so many vectors that a sum adds products to, and behind it a polynomial of so many coefficients.
+/// A tile of so many vectors that a sum of two loops adds products to, and behind it a polynomial of so many coefficients.
 fn tile(vectors: usize, lanes: usize, coefficients: usize) -> String {
     let elements = vectors * lanes;
     let mut polynomial = String::new();
@@ -27,12 +27,14 @@ fn tile(vectors: usize, lanes: usize, coefficients: usize) -> String {
         store r0[{lanes}*i1 + i2], %0
       }}
     }}
-    for i3 in 0..100 serial {{
-      for i4 in 0..{vectors} unroll {{
-        %1: f32 = load p0[{vectors}*i3 + i4]
-        for i5 in 0..{lanes} lanes {{
-          %2: f32 = load p1[{lanes}*i3 + i5]
-          accumulate add r0[{lanes}*i4 + i5] with %1, %2
+    for i8 in 0..10 serial {{
+      for i3 in 0..10 serial {{
+        for i4 in 0..{vectors} unroll {{
+          %1: f32 = load p0[{vectors}*(10*i8 + i3) + i4]
+          for i5 in 0..{lanes} lanes {{
+            %2: f32 = load p1[{lanes}*(10*i8 + i3) + i5]
+            accumulate add r0[{lanes}*i4 + i5] with %1, %2
+          }}
         }}
       }}
     }}
@@ -68,6 +70,16 @@ fn a_tile_stays_in_registers_whatever_is_computed_behind_it() {
             let lines: Vec<&str> = listing.lines().collect();
             let adds: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].contains("vfmadd231ps")).collect();
             assert_eq!(adds.len(), vectors, "{listing}");
+            // Results are copied behind the outer loop alone.
+            let copies = lines
+                .iter()
+                .filter(|l| l.contains("vmovdqu") && !l.contains('['))
+                .count();
+            assert!(
+                (1..=vectors).contains(&copies),
+                "{}, {coefficients}: {copies} copies\n{listing}",
+                level.name()
+            );
             let inside = &lines[adds[0]..=adds[vectors - 1]];
             let spilled = inside.iter().filter(|l| l.contains("[rsp")).count();
             // The allocator may give up two of them; where coefficients live through the loop it is half.

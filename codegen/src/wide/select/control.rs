@@ -140,7 +140,10 @@ impl Selector<'_, '_> {
             home: header,
         };
         self.counters.insert(l.counter, counter);
+        let full = self.fills_registers(l);
+        self.full += u32::from(full);
         self.region(&l.body)?;
+        self.full -= u32::from(full);
         let next = self.arguments(l.carried.iter().map(|c| c.next))?;
         let mut back = Regs::new();
         for (reg, step) in params.iter().zip(&steps) {
@@ -166,7 +169,8 @@ impl Selector<'_, '_> {
         for c in &l.carried {
             self.parameter(exit, c.outcome);
         }
-        if self.fills_registers(l) {
+        // A loop around that is as full goes on with the same registers.
+        if full && self.full == 0 {
             self.own_constants(exit, false);
             // Copies, so that the allocator spills what is used behind the loop there, and not where the loop computes it.
             let w = self.widest();

@@ -127,6 +127,8 @@ struct Selector<'f, 'k> {
     constants: Constants,
     /// The pieces around that have their own, outermost first.
     pieces: Vec<OwnConstants>,
+    /// How many loops around carry so many vectors that few registers are left.
+    full: u32,
     /// Other constants in registers.
     masks: FxHashMap<u64, Reg>,
     tables: FxHashMap<Vec<u8>, Reg>,
@@ -176,6 +178,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
         pointers: FxHashMap::default(),
         constants: FxHashMap::default(),
         pieces: Vec::new(),
+        full: 0,
         masks: FxHashMap::default(),
         tables: FxHashMap::default(),
         args,
