@@ -13,6 +13,7 @@ use tlc_ir::kernel::Kernel;
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
+use tlc_ir::text::{no_data, parse_graph};
 use tlc_runtime::cpu::level;
 
 /// What is read where.
@@ -286,6 +287,46 @@ fn an_enlarged_image_is_two_kernels_in_vectors() {
                 !explained.contains("an index comes from data"),
                 "symbolic {symbolic}\n{explained}"
             );
+        }
+    }
+}
+
+/// Rows of a turned image by indices that are cut off, which need no mask: tiles of what is turned are copied before the loops, and what an
+/// index from data says is known inside of them only.
+#[test]
+fn a_turned_image_is_read_by_indices_that_are_cut_off() {
+    for [channels, columns, rows] in [[2, 2, 2], [3, 9, 6], [33, 7, 70]] {
+        let text = format!(
+            "graph @g(%x: f32[{channels}, {columns}, {rows}], %i: i64[4]) {{
+  %0 = permute %x {{axes=[2, 1, 0]}} : f32[{rows}, {columns}, {channels}]
+  %1 = const 0 : i64[]
+  %2 = expand %1 : i64[4]
+  %3 = max %i, %2 : i64[4]
+  %4 = const {last} : i64[]
+  %5 = expand %4 : i64[4]
+  %6 = min %3, %5 : i64[4]
+  %7 = gather %0, %6 {{axes=[1]}} : f32[4, {rows}, {channels}]
+  %8 = permute %7 {{axes=[1, 0, 2]}} : f32[{rows}, 4, {channels}]
+  return %8 as y
+}}
+",
+            last = columns - 1
+        );
+        let graph = parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+        let mut rng = Rng::new(5);
+        let mut next = 0.0;
+        let mut count = |_| {
+            next += 1.0;
+            next
+        };
+        let x = filled(DType::F32, &[channels, columns, rows], &mut count, &mut rng);
+        let i = HostTensor::from_slice(&[4], &[-3i64, 1, 0, 1 << 40]).expect("indices");
+        let inputs = [x, i];
+        let meant = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).expect("it runs");
+        for threads in [1, 3] {
+            let found = compiled(&graph, threads).run(&inputs.iter().map(Into::into).collect::<Vec<_>>());
+            let found = found.expect("it runs")[0].to_host();
+            compare(&found, &meant[0]).unwrap_or_else(|m| panic!("{m}\n{graph}"));
         }
     }
 }

@@ -54,11 +54,14 @@ pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Re
             return Err(DirectiveRefusal::NotConstant(v));
         }
     }
+    let defined = defined_vars(body);
     let across = |kernel: &Kernel, memory: &Memory, index: &IndexExpr| {
         let read = matches!(memory, Memory::Param(p) if kernel.params[*p as usize].access == Access::Read);
         let unit = index.affine_in(outer).is_some_and(|(c, _)| c.is(1));
         let strided = index.affine_in(inner).is_some_and(|(c, _)| !c.is(0) && !c.is(1));
-        read && unit && strided
+        // Copies run before the loops, where an index from data is not known yet.
+        let known = !defined.iter().any(|v| index.uses(*v));
+        read && unit && strided && known
     };
     let mut loads: Vec<(Memory, IndexExpr)> = Vec::new();
     for s in body {
