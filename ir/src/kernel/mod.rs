@@ -273,7 +273,7 @@ pub enum Stmt {
     },
     /// `state[at] = state[at] ⊕ value`. argmax and argmin have two states and two values: the element and its index (an
     /// integer); ties keep the lower index, a NaN beats any number. An f32 or f64 sum may have two values for its one state: their product
-    /// is added without being rounded first, as [`ScalarOp::Fma`](crate::ScalarOp::Fma) does.
+    /// is added without being rounded first, as [`ScalarOp::Fma`] does.
     Accumulate {
         /// What is combined.
         monoid: Monoid,

@@ -3,7 +3,7 @@
 //! A value of a body that follows from captures and constants alone is computed before the loop and captured, unless it is
 //! only seen through views, or would be larger than what it is made of: then an iteration had to load it instead of computing
 //! it. Matrices that a body multiplies with are laid out before the loop as the library multiplies them where they lie (see
-//! [`panels`](super::panels)). Out of a loop of one iteration only what follows from constants is taken, which is computed once per
+//! [`panels`]). Out of a loop of one iteration only what follows from constants is taken, which is computed once per
 //! executable: such a loop keeps its values apart from those around it (see [`Loop::is_fence`]).
 
 use std::sync::Arc;
