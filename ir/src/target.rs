@@ -10,7 +10,7 @@ mod emitter;
 mod multiprocessor;
 
 pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
-pub use multiprocessor::{Limiter, Multiprocessor, Occupancy};
+pub use multiprocessor::{Limiter, Multiprocessor, Occupancy, half_full_blocks};
 
 use crate::dtype::DType;
 

@@ -215,6 +215,11 @@ pub fn label_count(inputs: &[Labels]) -> usize {
     inputs.iter().flatten().map(|&l| l as usize + 1).max().unwrap_or(0)
 }
 
+/// Whether some label stands on several axes of an operand, which is then read along their diagonal.
+pub fn repeats(labels: &Labels) -> bool {
+    (0..labels.len()).any(|i| labels[..i].contains(&labels[i]))
+}
+
 /// The iteration space of a node: its result axes, then the axes it sums over.
 pub struct Space {
     /// Extents of all axes.

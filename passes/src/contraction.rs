@@ -9,7 +9,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::plan::{Leg, Strides};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::{Index, Variables, flat_index, is_source, label_count, moves_only, view_index};
+use crate::access::{Index, Variables, flat_index, is_source, label_count, moves_only, repeats, view_index};
 use crate::direct::direct_image;
 
 /// Below this many multiply-adds a loop nest beats the call.
@@ -232,7 +232,6 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels) -> Option<Groups> {
         }
     }
     let has = |of: &Labels, l: usize| of.contains(&(l as u16));
-    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
     if inputs.iter().any(repeats) {
         return None;
     }
@@ -363,10 +362,10 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32) -> Option<PanelBlocks
 /// The fewest columns of a matrix that is turned: kernels then add up whole tiles of them side by side.
 const MIN_TURNED_COLUMNS: i64 = 512;
 
-/// The matrix of a product with a vector whose elements lie together along the sum, as operand and axis order in which a copy has its
-/// columns together. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
+/// The matrix of a product with a vector whose elements lie together along the sum, as operand, axis order in which a copy has its
+/// columns together, and the stored value that it lies in. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
 /// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does.
-pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8; 4]>)> {
+pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
     let (operands, inputs, output) = library_einsum(graph, id)?;
     let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
     let long = |side: usize| {
@@ -376,7 +375,7 @@ pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8;
     };
     let side = (0..2).find(|&side| long(1 - side).all(|l| !output.contains(&l) && inputs[side].contains(&l)))?;
     let labels = &inputs[side];
-    if (0..labels.len()).any(|i| labels[..i].contains(&labels[i])) {
+    if repeats(labels) {
         return None;
     }
     let (own, summed): (Vec<u16>, Vec<u16>) = long(side).partition(|l| output.contains(l));
@@ -385,10 +384,6 @@ pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8;
         return None;
     }
     let s = strided(graph, operands[side], labels, label_count(inputs))?;
-    // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
-    if graph.use_counts()[s.base.index()] > 1 {
-        return None;
-    }
     let unit = |l: &u16| s.strides[usize::from(*l)].as_ref().is_some_and(|s| s.is(1));
     if own.iter().any(unit) || !summed.iter().any(unit) {
         return None;
@@ -396,7 +391,7 @@ pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8;
     let (own, mut order): (SmallVec<[u8; 4]>, SmallVec<[u8; 4]>) =
         (0..labels.len() as u8).partition(|&axis| own.contains(&labels[usize::from(axis)]));
     order.extend(own);
-    Some((side, order))
+    Some((side, order, s.base))
 }
 
 /// A result's neighbours that one call of the library should at least compute.

@@ -15,7 +15,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{AccessKind, Emitter, LIBRARY_BLOCK_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::moves_only;
+use crate::access::{moves_only, repeats};
 
 /// The fewest accumulators of a tile: a multiply-add takes as many cycles as about this many of them take to start.
 pub(crate) const FEWEST_ACCUMULATORS: i64 = 12;
@@ -61,7 +61,6 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
         _ => return None,
     };
     let (of_weights, of_image) = (&inputs[weights], &inputs[1 - weights]);
-    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
     if repeats(of_weights) || repeats(of_image) {
         return None;
     }

@@ -37,30 +37,30 @@ pub fn tallest_column(resident_bytes: i64) -> i64 {
     tile_bytes(resident_bytes) / (NARROWEST_TILE * COLUMN_VALUE_BYTES)
 }
 
-/// Columns of a tile of accumulators: all of them where that is not much more, else such that an even number of tiles is near even.
-pub fn accumulator_tile(columns: Option<i64>) -> i64 {
+/// Columns of a tile of accumulators: all of them where that is not much more, else as `between` says of so many.
+fn tile_of_sums(columns: Option<i64>, between: impl FnOnce(i64) -> i64) -> i64 {
     match columns {
         // A tile of an empty axis is one column wide, so that nothing divides by zero.
         Some(n) if n <= 2 * WIDEST_TILE => n.max(1),
         Some(n) if n >= VERY_MANY_COLUMNS => VERY_WIDE_TILE,
-        Some(n) => {
-            let step = 4 * NARROWEST_TILE;
-            let pairs = ((n + WIDE_TILE_OF_SUMS) / (2 * WIDE_TILE_OF_SUMS)).max(1);
-            // Of as many steps as that takes, rounded up.
-            (n - 1) / (2 * pairs * step) * step + step
-        }
+        Some(n) => between(n),
         None => WIDEST_TILE,
     }
 }
 
+/// Columns of a tile of accumulators, such that an even number of tiles is near even.
+pub fn accumulator_tile(columns: Option<i64>) -> i64 {
+    tile_of_sums(columns, |n| {
+        let step = 4 * NARROWEST_TILE;
+        let pairs = ((n + WIDE_TILE_OF_SUMS) / (2 * WIDE_TILE_OF_SUMS)).max(1);
+        // Of as many steps as that takes, rounded up.
+        (n - 1) / (2 * pairs * step) * step + step
+    })
+}
+
 /// Columns of a tile of accumulators that a block of a GPU's threads takes.
 pub fn block_accumulators(columns: Option<i64>) -> i64 {
-    match columns {
-        Some(n) if n <= 2 * WIDEST_TILE => n.max(1),
-        Some(n) if n >= VERY_MANY_COLUMNS => VERY_WIDE_TILE,
-        Some(n) if n >= 4096 => 2 * WIDEST_TILE,
-        _ => WIDEST_TILE,
-    }
+    tile_of_sums(columns, |n| if n >= 4096 { 2 * WIDEST_TILE } else { WIDEST_TILE })
 }
 
 /// Columns of a tile of which each keeps so many bytes, of so many columns in all if that is known. A tile that divides the

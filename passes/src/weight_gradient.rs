@@ -17,7 +17,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{AccessKind, Emitter};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::label_count;
+use crate::access::{label_count, repeats};
 use crate::contraction::{Strided, strided};
 use crate::direct::{FEWEST_ACCUMULATORS, has_windows};
 
@@ -193,7 +193,6 @@ fn form(
     if *semiring != Semiring::AddMul || [*accumulator, *dtype] != [DType::F32; 2] || !all_f32 {
         return Err(Refusal::Dtype);
     }
-    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
     if inputs.iter().any(repeats) {
         return Err(Refusal::Strides);
     }

@@ -41,7 +41,7 @@ use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, SHARED_ALIGNMENT, Scope, Stmt};
 use tlc_ir::target::{
-    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, WARP_THREADS,
+    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
 };
 
 use index::Width;
@@ -56,10 +56,6 @@ pub use table::emitter;
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
 pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
-
-/// Threads that a multiprocessor has registers for at least, but of products, which keep their sums in as many as there are: half of what
-/// it holds (CUDA C++ Programming Guide, "Compute Capabilities"), 64 registers each.
-const HALF_FULL: i64 = 1024;
 
 /// Name of the memory that a block shares, where its size is the launch's to say. No other name begins like this.
 const SHARED: &str = "block_shared";
@@ -364,11 +360,9 @@ fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> 
     params.extend((0..kernel.symbols.len()).map(|i| format!("long long s{i}")));
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
-    // Left to itself, the assembler spills to keep registers at 32 around calls.
+    // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.
     let products = kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
-    let warps = (block + WARP_THREADS - 1) / WARP_THREADS;
-    let half = HALF_FULL / WARP_THREADS;
-    let blocks = if products { 1 } else { (half + warps - 1) / warps };
+    let blocks = if products { 1 } else { half_full_blocks(block) };
     format!(
         "extern \"C\" __global__ void __launch_bounds__({block}, {blocks}) {name}({open}{}{close})",
         params.join(separator)

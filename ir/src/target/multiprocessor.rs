@@ -14,6 +14,15 @@ const PARTS: i64 = 4;
 /// Shared memory goes to blocks in multiples of so many bytes.
 const SHARED_UNIT: i64 = 128;
 
+/// Threads that a multiprocessor is to have registers for at least: half of what one of compute capability 8.0 holds, 64 each.
+const HALF_FULL: i64 = 1024;
+
+/// The fewest blocks of so many threads that fill half of a multiprocessor, which their registers are to leave room for.
+pub fn half_full_blocks(threads: i64) -> i64 {
+    let warps = (threads + WARP_THREADS - 1) / WARP_THREADS;
+    (HALF_FULL / WARP_THREADS + warps - 1) / warps.max(1)
+}
+
 /// What a multiprocessor has for the blocks that it runs at the same time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Multiprocessor {
@@ -171,6 +180,8 @@ mod tests {
         assert_eq!(of(h100, 128, 48 << 10, Some(64)), (4, 25, Limiter::SharedMemory));
         assert_eq!(of(h100, 1024, 227 << 10, None), (1, 50, Limiter::SharedMemory));
         assert_eq!(of(h100, 33, 0, None), (32, 100, Limiter::Threads));
+        let half: Vec<i64> = [32, 33, 256, 1024].into_iter().map(half_full_blocks).collect();
+        assert_eq!(half, [32, 16, 4, 1]);
         // What no multiprocessor holds, and sizes that no kernel has.
         assert_eq!(of(h100, 1024, 228 << 10, None).0, 0);
         assert_eq!(of(h100, 1024, 0, Some(65)).0, 0);

@@ -17,7 +17,7 @@ use tlc_ir::target::{Gpu, Support};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
 use super::output_values;
-use crate::access::{Index, Variables, moves_only, view_index};
+use crate::access::{Index, Variables, moves_only, repeats, view_index};
 use crate::devices::Placement;
 use crate::partition::{Attention, AttentionForm, ClusterKind, Clusters, Matrices, SingleRow};
 use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage};
@@ -512,7 +512,6 @@ impl<'g> Product<'g> {
         else {
             return None;
         };
-        let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
         (inputs.len() == 2 && !inputs.iter().any(repeats)).then_some(Product {
             operands: &node.operands,
             inputs,

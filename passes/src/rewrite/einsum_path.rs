@@ -11,7 +11,7 @@ use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
 use super::sink_layout::add_canonical;
 use super::{Context, Failure, Pass, Rebuilder};
-use crate::access::label_count;
+use crate::access::{label_count, repeats};
 use crate::einsum_path::{ContractionPath, PathError, PathOptions, contraction_path};
 
 /// What a symbolic extent counts as when orders are compared, unless its range says less.
@@ -150,7 +150,6 @@ fn needs_path(graph: &Graph, node: &Node) -> bool {
     if node.operands.iter().any(|&o| graph.ty(o).shape.iter().any(|d| d.is(0))) {
         return false;
     }
-    let repeats = |l: &Labels| (0..l.len()).any(|i| l[..i].contains(&l[i]));
     let lonely = inputs.iter().enumerate().any(|(k, of)| {
         of.iter()
             .any(|l| !output.contains(l) && !inputs.iter().enumerate().any(|(j, other)| j != k && other.contains(l)))

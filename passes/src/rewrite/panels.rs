@@ -22,7 +22,10 @@ use crate::contraction::{PanelBlocks, matrix_to_turn, panel_blocks};
 const MAX_COPIED_BYTES: u64 = 512 << 20;
 
 /// Which values of a graph are the same in every call, or in every iteration of a loop.
-pub struct Fixed(Vec<bool>);
+pub struct Fixed {
+    fixed: Vec<bool>,
+    uses: Vec<u32>,
+}
 
 impl Fixed {
     /// What follows from constants and from the inputs that `fixed` names alone.
@@ -35,12 +38,20 @@ impl Fixed {
                 _ => node.operands.iter().all(|o| all[o.index()]),
             };
         }
-        Fixed(all)
+        Fixed {
+            fixed: all,
+            uses: graph.use_counts(),
+        }
     }
 
     /// Whether a value is fixed.
     pub fn contains(&self, id: NodeId) -> bool {
-        self.0[id.index()]
+        self.fixed[id.index()]
+    }
+
+    /// Whether one node alone reads a value.
+    fn is_read_once(&self, id: NodeId) -> bool {
+        self.uses[id.index()] <= 1
     }
 }
 
@@ -90,7 +101,10 @@ pub fn laid_out(
         };
     }
     match matrix_to_turn(graph, id) {
-        Some((k, order)) if takes(k) => turned(re, node, operands, k, order).map(Some),
+        // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
+        Some((k, order, base)) if fixed.is_read_once(base) && takes(k) => {
+            turned(re, node, operands, k, order).map(Some)
+        }
         _ => Ok(None),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Pixels of a row are the tile's rows, each an element that all lanes multiply by; channels of the result are its columns, in
 //! lanes. Channels have no rest (`crate::direct` sees to it); rows of a known length are cut into tiles without a rest where that
-//! leaves tiles large enough, and else pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's loops stay in their order: each result takes its products one
-//! after another, whatever the tile.
+//! leaves tiles large enough, and else pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's
+//! loops stay in their order: each result takes its products one after another, whatever the tile.
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;

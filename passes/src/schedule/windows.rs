@@ -164,11 +164,16 @@ impl Scheduler<'_> {
             return false;
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
-        let done = self.rows_of_windows(outer, before, last, rows, lanes).is_some();
-        if !done {
-            (self.kernel, self.schedule) = saved;
-        }
-        done
+        let (whole, masked) = lanes;
+        masked.into_iter().map(Some).chain([None]).any(|masked| {
+            let done = self
+                .rows_of_windows(outer, before, last, rows, (whole, masked))
+                .is_some();
+            if !done {
+                (self.kernel, self.schedule) = saved.clone();
+            }
+            done
+        })
     }
 
     /// Rows whose windows run together: as many as divide them, else the most, where there are images enough to share without
