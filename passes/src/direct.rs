@@ -95,15 +95,16 @@ pub(crate) fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     window_sizes(graph, operand).next().is_some()
 }
 
-/// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest.
-pub fn tile(emitter: &Emitter, channels: i64) -> Option<[i64; 2]> {
-    let lanes = emitter.tile(DType::F32, 1)?.lanes;
-    let of = |vectors: i64| {
+/// Pixels and channels of the tiles that an emitter keeps in registers for so many channels, which they cut without a rest; those of
+/// most channels first.
+pub fn tiles(emitter: &Emitter, channels: i64) -> impl Iterator<Item = [i64; 2]> {
+    let lanes = emitter.tile(DType::F32, 1).map(|t| t.lanes);
+    let of = move |(vectors, lanes): (i64, i64)| {
         let columns = vectors * lanes;
         let rows = emitter.tile(DType::F32, columns)?.rows.min(MOST_PIXELS);
         (channels % columns == 0 && rows * vectors >= FEWEST_ACCUMULATORS).then_some([rows, columns])
     };
-    [2, 1].into_iter().find_map(of)
+    [2, 1].into_iter().zip(lanes.into_iter().cycle()).filter_map(of)
 }
 
 /// How the weights of a convolution are laid out for a kernel to compute it directly.
@@ -133,16 +134,13 @@ pub fn weight_blocks(
 ) -> Option<WeightBlocks> {
     let w = windows(graph, id)?;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
-    let [_, block] = tile(emitter, graph.ty(id).shape[1].as_const()?)?;
     let channels = w.output[1];
     let shape = &graph.ty(graph.node(id).operands[w.weights]).shape;
     let summed = of_weights.iter().zip(shape).filter(|(l, _)| **l != channels);
     let length = summed
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
-    let bytes = (length / all * left)
-        .saturating_mul(block)
-        .saturating_mul(DType::F32.bytes() as i64);
+    let row_bytes = (length / all * left).saturating_mul(DType::F32.bytes() as i64);
     let [.., rows, columns] = &graph.ty(id).shape[..] else {
         return None;
     };
@@ -154,7 +152,10 @@ pub fn weight_blocks(
     if elements && large && length <= LIBRARY_BLOCK {
         return None;
     }
-    (length >= SHORTEST_SUM && bytes <= resident_bytes).then(|| WeightBlocks {
+    let fits = |[_, block]: &[i64; 2]| length >= SHORTEST_SUM && row_bytes.saturating_mul(*block) <= resident_bytes;
+    let mut tiles = tiles(emitter, graph.ty(id).shape[1].as_const()?).filter(fits);
+    let [_, block] = tiles.next()?;
+    Some(WeightBlocks {
         operand: w.weights,
         channels,
         block,

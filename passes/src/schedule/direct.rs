@@ -4,6 +4,10 @@
 //! lanes. Channels have no rest (`crate::direct` sees to it); rows of a known length are cut into tiles of about the same size, and of
 //! others the pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's loops stay in their order:
 //! each result takes its products one after another, whatever the tile.
+//!
+//! Where a tile has so few pixels that it uses less than half of each cache line of a long sum's image, the image is one row and its sums
+//! fit the first cache, a few channels of the image are added up for all pixels before the next ones: their lines then stay close from
+//! one tile to the next, and so do their weights.
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
@@ -11,11 +15,18 @@ use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
 use tlc_ir::{DType, Precision};
 
 use super::{Directive, ScheduleReason, Scheduler};
-use crate::direct::{FEWEST_ACCUMULATORS, tile};
+use crate::direct::{FEWEST_ACCUMULATORS, tiles};
 use crate::tree;
 
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
 const FEWEST_TURNED: i64 = 3;
+
+/// Bytes of a cache line.
+const LINE_BYTES: i64 = 64;
+/// The fewest channels of an image that are added up for all pixels at once: as many times as there are more, sums are loaded and stored.
+const FEWEST_SUMMED: i64 = 32;
+/// As many are, if the first cache holds no more.
+const USUALLY_SUMMED: i64 = 64;
 
 /// The indices of what statements load whatever the case.
 fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
@@ -34,13 +45,13 @@ fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
 impl Scheduler<'_> {
     /// Computes sums over windows tile by tile. Returns whether it was done.
     pub(super) fn direct(&mut self, parallel: &[VarId]) -> bool {
-        let Some(at) = self.channels(parallel) else {
+        let Some((at, tile)) = self.channels(parallel) else {
             return false;
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
         let image = self.one_row(&parallel[at + 1..]);
         let behind = image.as_ref().map_or(&parallel[at + 1..], std::slice::from_ref);
-        let done = self.direct_tiles(&parallel[..at], parallel[at], behind).is_some();
+        let done = self.direct_tiles(&parallel[..at], parallel[at], behind, tile).is_some();
         if !done {
             (self.kernel, self.schedule) = saved;
         }
@@ -66,8 +77,9 @@ impl Scheduler<'_> {
     }
 
     /// Which of the loops is over the channels of the result, where the innermost adds up products of windows with weights in blocks
-    /// of channels: no other loop than that over channels, and what is summed without gaps, walks the weights.
-    fn channels(&self, parallel: &[VarId]) -> Option<usize> {
+    /// of channels, and the tile that has as many: no other loop than that over channels, and what is summed without gaps, walks the
+    /// weights.
+    fn channels(&self, parallel: &[VarId]) -> Option<(usize, [i64; 2])> {
         let sums = self.sum_over_windows(*parallel.last()?)?;
         let [a, b] = loads(tree::loop_body(&self.kernel.body, *sums.last()?)?)[..] else {
             return None;
@@ -81,15 +93,14 @@ impl Scheduler<'_> {
                 walks
             })
         };
-        parallel.iter().rposition(|&c| {
-            let columns = extent(c)
-                .and_then(|n| tile(self.emitter, n))
-                .map(|[_, columns]| columns);
-            let weights = |w: &IndexExpr, image: &IndexExpr| {
+        parallel.iter().enumerate().rev().find_map(|(at, &c)| {
+            let weights = |w: &IndexExpr, image: &IndexExpr, [_, columns]: [i64; 2]| {
                 let alone = parallel.iter().all(|&v| w.uses(v) == (v == c)) && !image.uses(c);
-                alone && columns.is_some_and(|n| in_blocks(w, n))
+                alone && in_blocks(w, columns)
             };
-            weights(a, b) || weights(b, a)
+            tiles(self.emitter, extent(c)?)
+                .find(|&t| weights(a, b, t) || weights(b, a, t))
+                .map(|t| (at, t))
         })
     }
 
@@ -116,9 +127,13 @@ impl Scheduler<'_> {
         }
     }
 
-    fn direct_tiles(&mut self, outer: &[VarId], channels: VarId, behind: &[VarId]) -> Option<()> {
-        let count = self.kernel.extents[channels.0 as usize].as_const()?;
-        let [rows, columns] = tile(self.emitter, count)?;
+    fn direct_tiles(
+        &mut self,
+        outer: &[VarId],
+        channels: VarId,
+        behind: &[VarId],
+        [rows, columns]: [i64; 2],
+    ) -> Option<()> {
         let lanes = self.emitter.lanes(DType::F32) as u32;
         self.because(ScheduleReason::DirectConvolution { rows, columns });
         let factor = columns;
@@ -144,7 +159,18 @@ impl Scheduler<'_> {
             .chain([blocks])
             .chain(between.iter().copied())
             .collect();
-        let (mut left, mut factor) = (Some(pixels), self.even_rows(pixels, [rows, columns]));
+        let factor = self.even_rows(pixels, [rows, columns]);
+        if between.is_empty()
+            && let Some(at_once) = self.summed_at_once(pixels, [factor, columns])
+        {
+            let saved = (self.kernel.clone(), self.schedule.clone());
+            if self.direct_rounds(pixels, [factor, columns], at_once).is_some() {
+                self.schedule.inner.push(Ok(lanes));
+                return self.parallel(&shared).map(|_| ());
+            }
+            (self.kernel, self.schedule) = saved;
+        }
+        let (mut left, mut factor) = (Some(pixels), factor);
         while let Some(var) = left {
             let made = self.apply(Directive::Split { var, factor })?;
             let whole = match made[..] {
@@ -189,6 +215,82 @@ impl Scheduler<'_> {
         };
         let time = |r: i64| n / r * r + if n % r == 0 { 0 } else { enough.max(n % r) };
         (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows)
+    }
+
+    /// How many channels of an image that is one row are added up for all pixels before the next ones; `None` if all are, for one tile
+    /// of pixels after another.
+    fn summed_at_once(&self, pixels: VarId, [rows, columns]: [i64; 2]) -> Option<i64> {
+        let channels = self.only_loop(pixels)?;
+        let [sum] = self.sum_over_windows(channels)?[..] else {
+            return None;
+        };
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
+        let (row, summed) = (extent(pixels)?, extent(sum)?);
+        let (bytes, close) = (DType::F32.bytes() as i64, self.cpu.l1_bytes as i64);
+        if 2 * rows * bytes > LINE_BYTES || row <= 2 * rows || 2 * row * columns * bytes > close {
+            return None;
+        }
+        let most = (close / (row * bytes)).max(USUALLY_SUMMED);
+        let few = summed <= 2 * most;
+        (FEWEST_SUMMED..=most).rev().find(|n| summed % n == 0 && !few)
+    }
+
+    /// Adds up so many channels of the image for all pixels of its one row and so many channels of the result, then the next ones.
+    fn direct_rounds(&mut self, pixels: VarId, [rows, columns]: [i64; 2], at_once: i64) -> Option<()> {
+        self.because(ScheduleReason::ChannelsApart { channels: at_once });
+        let channels = self.only_loop(pixels)?;
+        let sums = self.sum_over_windows(channels)?;
+        let row = self.kernel.extents[pixels.0 as usize].as_const()?;
+        let made = self.apply(Directive::TileSum {
+            outer: pixels,
+            inner: channels,
+            sum: sums[0],
+            rows: row,
+            columns,
+            scope: Scope::Cache,
+        })?;
+        let [_, set, down, across, sum, results, behind] = made[..] else {
+            return None;
+        };
+        let factor = at_once;
+        let [rounds, _] = self.apply(Directive::Split { var: sum, factor })?[..] else {
+            return None;
+        };
+        for outer in [across, down] {
+            self.apply(Directive::Interchange { outer, inner: rounds })?;
+        }
+        let factor = rows;
+        let parts = match self.apply(Directive::Split { var: down, factor })?[..] {
+            [_, tile] => vec![tile],
+            [_, tile, rest] => vec![tile, rest],
+            _ => return None,
+        };
+        for outer in parts {
+            let rows = self.kernel.extents[outer.0 as usize].as_const()?;
+            let inner = self.only_loop(outer)?;
+            let sum = self.only_loop(inner)?;
+            self.apply(Directive::Contract {
+                outer,
+                inner,
+                sum,
+                rows,
+                columns,
+                block: 1,
+                precision: Precision::Exact,
+            })?;
+        }
+        self.channels_in_lanes(set)?;
+        self.apply(Directive::Interchange {
+            outer: results,
+            inner: behind,
+        })?;
+        let lanes = self.emitter.lanes(DType::F32);
+        self.apply(Directive::Across {
+            var: results,
+            lanes,
+            masked: true,
+        })
+        .map(|_| ())
     }
 
     /// Keeps the sums of so many pixels and channels in registers.

@@ -92,6 +92,11 @@ pub enum ScheduleReason {
         /// Channels of a tile.
         columns: i64,
     },
+    /// So many channels of an image are added up for all of its pixels before the next ones.
+    ChannelsApart {
+        /// Channels.
+        channels: i64,
+    },
     /// What is conditional at the edges is not in the middle.
     Edges,
     /// The position of an extremum costs more than the extremum, so that only one block is searched for it.
@@ -175,6 +180,10 @@ impl fmt::Display for ScheduleReason {
                     "the extremum of each {elements} elements, then its position in the best of these"
                 )
             }
+            Self::ChannelsApart { channels } => write!(
+                f,
+                "all pixels take {channels} channels of the image before the next ones, whose cache lines they share"
+            ),
             Self::DirectConvolution { rows, columns } => write!(
                 f,
                 "windows are multiplied where they lie: {rows} pixels by {columns} channels stay in registers"
