@@ -15,6 +15,8 @@ use tlc_ir::testgen::seeds;
 #[derive(Clone, Debug)]
 struct Case {
     images: usize,
+    groups: usize,
+    /// Of a group.
     channels: usize,
     outputs: usize,
     sides: [usize; 2],
@@ -32,6 +34,7 @@ impl Case {
     fn random(rng: &mut Rng) -> Case {
         Case {
             images: rng.pick(&[1, 1, 2, 3]),
+            groups: rng.pick(&[1, 1, 1, 2, 3]),
             channels: rng.pick(&[12, 13, 16]),
             outputs: rng.pick(&[16, 16, 24, 32, 48]),
             // Every sum of tiles of 14 and less, and none of them.
@@ -108,7 +111,7 @@ impl Case {
         };
         let shape = [
             sizes[0].clone(),
-            self.channels.into(),
+            (self.groups * self.channels).into(),
             sizes[1].clone(),
             sizes[2].clone(),
         ];
@@ -116,6 +119,7 @@ impl Case {
         let settings = Conv::new()
             .stride(self.stride)
             .dilation(self.dilation)
+            .groups(self.groups)
             .padding(self.padding);
         let mut y: Tensor = x.conv2d(&g.constant(weights), None, &settings);
         if self.bias {
@@ -180,6 +184,7 @@ fn elements_that_are_padding_for_all_results_are_left_out() {
     for (dilation, infinite, multiplied) in [(6, false, 9), (14, false, 1), (14, true, 9)] {
         let case = Case {
             images: 1,
+            groups: 1,
             channels: 16,
             outputs: 32,
             sides: [14, 14],
@@ -219,10 +224,11 @@ fn right_at_every_size(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case
             continue;
         }
         let [kh, kw] = case.kernel;
-        let weights = data(&[case.outputs, case.channels, kh, kw], &mut rng, case.special);
-        let bias = data(&[case.outputs, 1, 1], &mut rng, case.special);
+        let outputs = case.groups * case.outputs;
+        let weights = data(&[outputs, case.channels, kh, kw], &mut rng, case.special);
+        let bias = data(&[outputs, 1, 1], &mut rng, case.special);
         let [h, w] = case.sides;
-        let inputs = [data(&[case.images, case.channels, h, w], &mut rng, case.special)];
+        let inputs = [data(&[case.images, case.groups * case.channels, h, w], &mut rng, case.special)];
         let mut first: Option<HostTensor> = None;
         for (symbolic, threads) in [(false, 1), (false, 3), (true, 1), (true, 3)] {
             let graph = case.record(symbolic, &weights, &bias);
@@ -278,6 +284,7 @@ fn short_sums_and_channels_that_fill_no_vector_are_products() {
     ] {
         let case = Case {
             images: 1,
+            groups: 1,
             channels,
             outputs,
             sides: [8, 14],

@@ -38,7 +38,7 @@ struct Windows<'g> {
     output: &'g Labels,
 }
 
-/// The sum over windows that an einsum is, whose result has images, channels, rows and columns.
+/// The sum over windows that an einsum is, whose result has images, groups if there are several, channels, rows and columns.
 fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     let node = graph.node(id);
     let NodeKind::Einsum {
@@ -52,7 +52,7 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
         return None;
     };
     let [a, b] = node.operands[..] else { return None };
-    if output.len() != 4 || [a, b].iter().any(|o| graph.ty(*o).dtype != DType::F32) {
+    if !matches!(output.len(), 4 | 5) || [a, b].iter().any(|o| graph.ty(*o).dtype != DType::F32) {
         return None;
     }
     let weights = match (has_windows(graph, a), has_windows(graph, b)) {
@@ -64,10 +64,11 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     if repeats(of_weights) || repeats(of_image) {
         return None;
     }
-    // Groups, which both operands have, are the library's.
-    let of_result = |(i, l): (usize, &u16)| match i == 1 {
+    // What both operands have are groups.
+    let channels = output.len() - 3;
+    let of_result = |(i, l): (usize, &u16)| match i == channels {
         true => of_weights.contains(l) && !of_image.contains(l),
-        false => of_image.contains(l) && !of_weights.contains(l),
+        false => of_image.contains(l) && of_weights.contains(l) == (i == 1),
     };
     let summed = |own: &Labels, other: &Labels| own.iter().all(|l| output.contains(l) || other.contains(l));
     let fits = output.iter().enumerate().all(of_result) && summed(of_weights, of_image) && summed(of_image, of_weights);
@@ -117,6 +118,8 @@ pub struct WeightBlocks {
     pub block: i64,
     /// Whether a window has several elements: weights that change from call to call are then laid out in each.
     pub many: bool,
+    /// The label of groups, whose weights lie apart.
+    pub groups: Option<u16>,
     /// The labels between the number of the block and the place in it: those summed, in the image's order.
     pub summed: Labels,
 }
@@ -134,9 +137,11 @@ pub fn weight_blocks(
 ) -> Option<WeightBlocks> {
     let w = windows(graph, id)?;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
-    let channels = w.output[1];
+    let [groups @ .., _, _] = &w.output[1..] else { return None };
+    let (&channels, groups) = groups.split_last()?;
+    let groups = groups.first().copied();
     let shape = &graph.ty(graph.node(id).operands[w.weights]).shape;
-    let summed = of_weights.iter().zip(shape).filter(|(l, _)| **l != channels);
+    let summed = of_weights.iter().zip(shape).filter(|(l, _)| !w.output.contains(l));
     let length = summed
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
@@ -153,14 +158,17 @@ pub fn weight_blocks(
         return None;
     }
     let fits = |[_, block]: &[i64; 2]| length >= SHORTEST_SUM && row_bytes.saturating_mul(*block) <= resident_bytes;
-    let mut tiles = tiles(emitter, graph.ty(id).shape[1].as_const()?).filter(fits);
+    let mut tiles = tiles(emitter, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
     let [_, block] = tiles.next()?;
     Some(WeightBlocks {
         operand: w.weights,
         channels,
         block,
         many: !elements,
-        summed: of_image.iter().copied().filter(|l| of_weights.contains(l)).collect(),
+        groups,
+        summed: (of_image.iter().copied())
+            .filter(|l| of_weights.contains(l) && !w.output.contains(l))
+            .collect(),
     })
 }
 

@@ -124,7 +124,8 @@ fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightB
             .expect("a label of the weights")
     };
     let behind = blocks.summed.iter().chain([&blocks.channels]).map(axis);
-    let order: SmallVec<[u8; 4]> = [number].into_iter().chain(behind).collect();
+    let groups = blocks.groups.iter().map(axis);
+    let order: SmallVec<[u8; 4]> = groups.chain([number]).chain(behind).collect();
     let mut back: SmallVec<[u8; 4]> = smallvec![0; order.len()];
     order
         .iter()

@@ -5,9 +5,11 @@
 //! others the pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's loops stay in their order:
 //! each result takes its products one after another, whatever the tile.
 //!
-//! Where a tile has so few pixels that it uses less than half of each cache line of a long sum's image, the image is one row and its sums
-//! fit the first cache, a few channels of the image are added up for all pixels before the next ones: their lines then stay close from
+//! Where a tile has so few pixels that it uses less than half of each cache line of a long sum's image, and the image is one short row, as
+//! many channels of the image as the first cache holds are added up for all pixels before the next ones: their lines then stay close from
 //! one tile to the next, and so do their weights.
+
+use std::cmp::Ordering;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
@@ -24,9 +26,7 @@ const FEWEST_TURNED: i64 = 3;
 /// Bytes of a cache line.
 const LINE_BYTES: i64 = 64;
 /// The fewest channels of an image that are added up for all pixels at once: as many times as there are more, sums are loaded and stored.
-const FEWEST_SUMMED: i64 = 32;
-/// As many are, if the first cache holds no more.
-const USUALLY_SUMMED: i64 = 64;
+const FEWEST_SUMMED: i64 = 64;
 
 /// The indices of what statements load whatever the case.
 fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
@@ -95,8 +95,13 @@ impl Scheduler<'_> {
         };
         parallel.iter().enumerate().rev().find_map(|(at, &c)| {
             let weights = |w: &IndexExpr, image: &IndexExpr, [_, columns]: [i64; 2]| {
-                let alone = parallel.iter().all(|&v| w.uses(v) == (v == c)) && !image.uses(c);
-                alone && in_blocks(w, columns)
+                // Groups, which are around the channels, both have.
+                let apart = parallel.iter().enumerate().all(|(i, &v)| match i.cmp(&at) {
+                    Ordering::Less => !w.uses(v) || image.uses(v),
+                    Ordering::Equal => w.uses(v) && !image.uses(v),
+                    Ordering::Greater => !w.uses(v),
+                });
+                apart && in_blocks(w, columns)
             };
             tiles(self.emitter, extent(c)?)
                 .find(|&t| weights(a, b, t) || weights(b, a, t))
@@ -230,9 +235,8 @@ impl Scheduler<'_> {
         if 2 * rows * bytes > LINE_BYTES || row <= 2 * rows || 2 * row * columns * bytes > close {
             return None;
         }
-        let most = (close / (row * bytes)).max(USUALLY_SUMMED);
-        let few = summed <= 2 * most;
-        (FEWEST_SUMMED..=most).rev().find(|n| summed % n == 0 && !few)
+        let most = close / (row * bytes);
+        (FEWEST_SUMMED..=most).rev().find(|n| summed % n == 0 && summed > most)
     }
 
     /// Adds up so many channels of the image for all pixels of its one row and so many channels of the result, then the next ones.
