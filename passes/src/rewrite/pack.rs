@@ -66,10 +66,14 @@ pub fn run(
                 false => blocks.many,
             }
         {
-            let operands = match short {
+            let mut operands = match short {
                 Some(short) => short.operands(re, operands)?,
                 None => operands.to_vec(),
             };
+            if !blocks.many {
+                let image = 1 - blocks.operand;
+                operands[image] = side_by_side(re, operands[image])?;
+            }
             return direct(re, node, &operands, &blocks);
         }
         // A kernel sums it from where its operands lie.
@@ -94,6 +98,40 @@ pub fn run(
         let back = output.iter().map(place).collect();
         let product = add_canonical(re, &node.kind, labels, ordered.clone(), &values)?;
         re.add(NodeKind::View(View::Permute(back)), &[product])
+    })
+}
+
+/// Windows of one element that lie steps apart, of a copy of those elements alone: a kernel then uses whole cache lines of them.
+fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphError> {
+    let (mut image, mut axes) = (windows, Vec::new());
+    while let NodeKind::View(View::Window {
+        axis, size, stride, ..
+    }) = &re.graph.node(image).kind
+        && size.is(1)
+    {
+        let extent = re.graph.ty(image).shape[usize::from(*axis)].clone();
+        axes.push((*axis, *stride, extent));
+        image = re.graph.node(image).operands[0];
+    }
+    let mut size = re.graph.ty(image).shape.clone();
+    if axes.iter().any(|a| usize::from(a.0) >= size.len()) || axes.iter().all(|a| a.1 == 1) {
+        return Ok(windows);
+    }
+    let (start, mut step) = (size.iter().map(|_| IndexExpr::ZERO).collect(), smallvec![1; size.len()]);
+    for (axis, stride, extent) in &axes {
+        let axis = usize::from(*axis);
+        (step[axis], size[axis]) = (*stride, extent.clone());
+    }
+    let kept = re.add(NodeKind::View(View::Slice { start, step, size }), &[image])?;
+    let copy = re.add(NodeKind::Copy, &[kept])?;
+    axes.iter().rev().try_fold(copy, |at, &(axis, ..)| {
+        let view = View::Window {
+            axis,
+            size: IndexExpr::ONE,
+            stride: 1,
+            dilation: 1,
+        };
+        re.add(NodeKind::View(view), &[at])
     })
 }
 
