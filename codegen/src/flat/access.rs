@@ -61,6 +61,11 @@ impl Builder<'_, '_> {
             let address = self.address(memory, r);
             return Ok(Val::One(self.load_one(dtype, address, cond)?));
         }
+        if cond.is_none()
+            && let Some(v) = self.load_turned(memory, r)
+        {
+            return Ok(Val::Vector(v));
+        }
         if let Some((address, offsets)) = self.stepped(memory, r)
             && self.has.loads_lanes(dtype, &offsets)
             && self.aligned(&address)
@@ -367,7 +372,7 @@ impl Builder<'_, '_> {
         self.in_lane(lane, |b| b.element(memory, index))
     }
 
-    fn load_lanes(&mut self, dtype: DType, address: Address, offsets: &Offsets) -> Value {
+    pub(super) fn load_lanes(&mut self, dtype: DType, address: Address, offsets: &Offsets) -> Value {
         let load = Op::Load {
             address,
             offsets: offsets.clone(),

@@ -13,7 +13,7 @@ use tlc_ir::{DType, Kernel, Scalar};
 
 use super::index::VarState;
 use super::registers::{self, RegisterScratch};
-use super::turn::Turned;
+use super::turn::{Loaded, Turned};
 use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, Value, ValueInfo, Varies};
 use super::{check, prune, range};
 use crate::error::{Result, invalid, unsupported};
@@ -86,6 +86,8 @@ pub(super) struct Builder<'k, 'c> {
     pub statements: u64,
     /// The vectors that were turned last.
     pub turned: Option<Turned>,
+    /// The vectors of memory that were turned last.
+    pub loaded: Option<Loaded>,
 }
 
 /// Whether so many lanes of that type make a vector, each as wide as its part of all bits or narrower.
@@ -122,6 +124,7 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         unchanged: Vec::new(),
         statements: 0,
         turned: None,
+        loaded: None,
     };
     b.open_region(false);
     let scratch_at = b.scratch()?;
@@ -200,6 +203,7 @@ impl Builder<'_, '_> {
     }
 
     pub(super) fn push(&mut self, item: Item) {
+        self.loaded = self.loaded.take().filter(|l| l.outlives(&item));
         if let Some(region) = self.open.last_mut() {
             region.items.push(item);
         }

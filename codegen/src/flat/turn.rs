@@ -5,12 +5,18 @@
 //! element; all columns of 16 vectors together take 64 instructions, four for each result (of 8 vectors 24, three), and later columns
 //! find what the first one left. (The steps are the usual ones of a transpose in registers: neighbours, pairs, then parts of 128 bits.)
 //!
-//! Invariant: the steps of each four vectors come first, then those that join them, so that no more vectors are alive than were.
+//! A tile in memory is loaded so too: whole vectors are, and turned, where otherwise each element of a column is fetched by itself.
+//!
+//! Invariants:
+//! - The steps of each four vectors come first, then those that join them, so that no more vectors are alive than were.
+//! - What was loaded is forgotten where its memory may be written.
 
 use smallvec::SmallVec;
+use tlc_ir::kernel::{Memory, Scope};
 
 use super::build::Builder;
-use super::{Interleaving, Op, Value};
+use super::index::{LaneUse, Resolved};
+use super::{Address, Interleaving, Item, Offsets, Op, Value};
 
 /// The most lanes of vectors that are turned, and so the most vectors.
 const MOST: usize = 16;
@@ -28,7 +34,70 @@ pub(super) struct Turned {
     region: u32,
 }
 
+/// Columns of a tile in memory.
+pub(super) struct Loaded {
+    /// The first element of the first row's vector.
+    first: Address,
+    /// Elements from one row to the next.
+    step: i64,
+    columns: Square,
+    /// Where the columns were made.
+    region: u32,
+}
+
+impl Loaded {
+    /// Whether memory holds what was loaded from it behind an item.
+    pub(super) fn outlives(&self, item: &Item) -> bool {
+        match item {
+            Item::Let(_) => true,
+            Item::Store { address, .. } => address.memory != self.first.memory,
+            _ => false,
+        }
+    }
+}
+
 impl Builder<'_, '_> {
+    /// The elements of all lanes that lie apart in scratch whose rows are whole vectors, as a column of these vectors turned.
+    pub(super) fn load_turned(&mut self, memory: Memory, r: &Resolved) -> Option<Value> {
+        let (LaneUse::Affine(step), Memory::Scratch(i)) = (r.lane, memory) else {
+            return None;
+        };
+        let scratch = &self.kernel.scratch[i as usize];
+        let (dtype, side) = (scratch.dtype, i64::from(self.lane_count()));
+        let squares = matches!(side as usize, 8 | MOST) && dtype.bits() == 32 && self.has.interleaves(dtype, side as u32);
+        let whole = |n: i64| n % side == 0;
+        if !squares || scratch.scope != Scope::Cache || step <= 0 || !whole(step) || !scratch.len.as_const().is_some_and(whole) {
+            return None;
+        }
+        let mut first = self.address(memory, r);
+        let column = first.constant.rem_euclid(side);
+        first.constant -= column;
+        if !self.begins_at(&first, side) {
+            return None;
+        }
+        let region = self.here();
+        if let Some(t) = &self.loaded
+            && (t.first, t.step, t.region) == (first, step, region)
+        {
+            return Some(t.columns[column as usize]);
+        }
+        let neighbours: Offsets = (0..side as u8).collect();
+        let row = |i: i64| {
+            let constant = first.constant + i * step;
+            self.load_lanes(dtype, Address { constant, ..first }, &neighbours)
+        };
+        let rows: Square = (0..side).map(row).collect();
+        let columns = self.turn(rows);
+        let found = columns[column as usize];
+        self.loaded = Some(Loaded {
+            first,
+            step,
+            columns,
+            region,
+        });
+        Some(found)
+    }
+
     /// The vector of scalars that are the same lane of one vector each, if the emitter makes it without taking them out one by one.
     pub(super) fn turned(&mut self, lanes: &[Value]) -> Option<Value> {
         let lane = |v: Value| match self.values[v.0 as usize].op {

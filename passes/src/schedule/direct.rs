@@ -284,13 +284,23 @@ impl Scheduler<'_> {
             })?;
         }
         self.channels_in_lanes(set)?;
+        // What is done with the results goes along as many pixels as a vector has lanes, for one channel after another.
+        let lanes = self.emitter.lanes(DType::F32);
+        let factor = lanes;
+        let parts = self.apply(Directive::Split { var: results, factor })?;
+        if let Some(&rest) = parts.get(2) {
+            let channels = self.only_loop(rest)?;
+            self.channels_in_lanes(channels)?;
+        }
+        let &[_, pixels, ..] = &parts[..] else { return None };
         self.apply(Directive::Interchange {
-            outer: results,
+            outer: pixels,
             inner: behind,
         })?;
-        let lanes = self.emitter.lanes(DType::F32);
+        let bind = Bind::Unroll;
+        self.apply(Directive::Bind { var: behind, bind })?;
         self.apply(Directive::Across {
-            var: results,
+            var: pixels,
             lanes,
             masked: true,
         })
