@@ -241,6 +241,12 @@ directives! {
         /// Iterations behind the middle.
         behind: i64,
     },
+    /// The ranges of iterations between which a condition on the loop's variable changes have a body each, of which every iteration runs
+    /// one. Returns the outermost loops of all bodies.
+    Cases "cases" {
+        /// The loop.
+        var: VarId,
+    },
     /// The whole body becomes the body of a loop with one iteration. Returns its variable.
     Enclose "enclose" {},
     /// Moves scratch to another kind of memory.
@@ -560,6 +566,9 @@ pub enum DirectiveRefusal {
     /// Vector lanes and registers need a constant extent.
     #[error("the extent of i{} is not a constant up to {}", .0.0, MAX_UNROLL)]
     NotConstant(VarId),
+    /// No condition changes between a loop's iterations, or so many do that their cases are too much code.
+    #[error("no conditions change in i{}, or too many", .0.0)]
+    NoCases(VarId),
     /// Dividing by an extent that may be zero.
     #[error("the extent of i{} may be zero", .0.0)]
     MayBeEmpty(VarId),

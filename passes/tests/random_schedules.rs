@@ -88,6 +88,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             from: rng.pick(&[0i64, 1, 2]),
             behind: rng.pick(&[0i64, 1, 2, 3]),
         },
+        11 if rng.chance(50) => Directive::Cases { var },
         11 => Directive::StageRows {
             var,
             pitch: rng.pick(&[4i64, 16, 64]),

@@ -54,7 +54,10 @@ impl Scheduler<'_> {
                 inner = made[1];
             }
             let rows = match streamed.is_empty() {
-                true => self.rows_apart(&mut outer, inner),
+                true => match outer.last().and_then(|&v| self.in_cases(v)) {
+                    Some(rows) => rows,
+                    None => self.rows_apart(&mut outer, inner),
+                },
                 false => vec![inner],
             };
             self.parallel(&outer);

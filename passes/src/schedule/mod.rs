@@ -8,6 +8,7 @@ mod accumulators;
 mod across;
 mod again;
 mod cascade;
+mod cases;
 mod columns;
 mod contract;
 mod direct;

@@ -47,7 +47,7 @@ impl Known {
     }
 
     /// An expression that is at least 0 exactly where a comparison of integers holds, if the values do not wrap.
-    fn margin(&self, kernel: &Kernel, op: &Op) -> Option<IndexExpr> {
+    pub(super) fn margin(&self, kernel: &Kernel, op: &Op) -> Option<IndexExpr> {
         let Op::Map(op @ (ScalarOp::Le | ScalarOp::Lt), args) = op else {
             return None;
         };
@@ -63,7 +63,7 @@ impl Known {
         (fits(args[0], a) && fits(args[1], b)).then(|| b.clone() - a.clone() - strict)
     }
 
-    fn note(&mut self, kernel: &Kernel, value: ValueId, op: &Op) {
+    pub(super) fn note(&mut self, kernel: &Kernel, value: ValueId, op: &Op) {
         match op {
             Op::Const(c) if *c == kernel.dtype(value).zero() => {
                 self.zeros.insert(value);
@@ -137,7 +137,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
 }
 
 /// Scratch of one element that only the loop over `var` uses, each iteration writing it before all else.
-fn own_scratch(kernel: &Kernel, var: VarId) -> Vec<u32> {
+pub(super) fn own_scratch(kernel: &Kernel, var: VarId) -> Vec<u32> {
     let (mut inside, mut outside) = (Vec::new(), Vec::new());
     let Some(body) = tree::loop_body(&kernel.body, var) else {
         return inside;
