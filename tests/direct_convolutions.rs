@@ -164,7 +164,7 @@ fn is_direct(explained: &str) -> bool {
 
 #[test]
 fn random_direct_convolutions_are_right_at_every_size() {
-    right_at_every_size(0..12, Case::random);
+    right_at_every_size(0..10, Case::random);
 }
 
 #[test]
@@ -216,19 +216,22 @@ fn elements_that_are_padding_for_all_results_are_left_out() {
 }
 
 fn right_at_every_size(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case) {
-    let (mut compared, half) = (0, (usual.end - usual.start) / 2);
     for seed in seeds(usual) {
         let mut rng = Rng::new(seed);
-        let case = random(&mut rng);
-        if case.results().is_none() {
-            continue;
+        let mut case = random(&mut rng);
+        while case.results().is_none() {
+            case = random(&mut rng);
         }
         let [kh, kw] = case.kernel;
         let outputs = case.groups * case.outputs;
         let weights = data(&[outputs, case.channels, kh, kw], &mut rng, case.special);
         let bias = data(&[outputs, 1, 1], &mut rng, case.special);
         let [h, w] = case.sides;
-        let inputs = [data(&[case.images, case.groups * case.channels, h, w], &mut rng, case.special)];
+        let inputs = [data(
+            &[case.images, case.groups * case.channels, h, w],
+            &mut rng,
+            case.special,
+        )];
         let mut first: Option<HostTensor> = None;
         for (symbolic, threads) in [(false, 1), (false, 3), (true, 1), (true, 3)] {
             let graph = case.record(symbolic, &weights, &bias);
@@ -258,12 +261,7 @@ fn right_at_every_size(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case
                 }
             }
         }
-        compared += 1;
     }
-    assert!(
-        compared > half || std::env::var("TLC_SEEDS").is_ok(),
-        "only {compared} have results"
-    );
 }
 
 /// Equal bits, NaN alike.
@@ -313,5 +311,46 @@ fn short_sums_and_channels_that_fill_no_vector_are_products() {
             .map(|l| l.label.clone())
             .collect();
         assert!(!expected || labels.len() == 2, "{labels:?}");
+    }
+}
+
+/// What a tile leaves of the cache lines of a short image is there when the next tile wants it: a few channels at a time. And a product of
+/// every other pixel reads a copy of these.
+#[test]
+fn lines_of_short_images_are_used_whole() {
+    let mut rng = Rng::new(11);
+    for (channels, stride, few_at_once) in [(512, 1, true), (64, 1, false), (512, 2, true)] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels,
+            outputs: 32,
+            sides: [7 * stride; 2],
+            kernel: [1, 1],
+            stride,
+            dilation: 1,
+            padding: [0, 0],
+            bias: true,
+            residual: true,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[32, channels, 1, 1], &mut rng, false);
+        let bias = data(&[32, 1, 1], &mut rng, false);
+        let graph = case.record(false, &weights, &bias);
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let explained = e.explain().to_string();
+        let lines = "channels of the image before the next ones";
+        // A tile of 14 pixels uses most of a line of 16.
+        let small_tiles = tlc_runtime::cpu::level::wide() == Some(Level::Avx2);
+        assert_eq!(explained.contains(lines), small_tiles && few_at_once, "{explained}");
+        if has_tiles(32) {
+            let launches = e.plan().steps.iter().flat_map(|s| s.launches()).count();
+            assert_eq!(launches, stride, "{explained}");
+        }
+        let inputs = [data(&[1, channels, 7 * stride, 7 * stride], &mut rng, true)];
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+        compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("{m}\n{explained}"));
     }
 }

@@ -137,7 +137,9 @@ pub fn weight_blocks(
 ) -> Option<WeightBlocks> {
     let w = windows(graph, id)?;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
-    let [groups @ .., _, _] = &w.output[1..] else { return None };
+    let [groups @ .., _, _] = &w.output[1..] else {
+        return None;
+    };
     let (&channels, groups) = groups.split_last()?;
     let groups = groups.first().copied();
     let shape = &graph.ty(graph.node(id).operands[w.weights]).shape;

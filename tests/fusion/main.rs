@@ -5,7 +5,9 @@
 
 mod row_local;
 
-use tlc::{Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Tensor, keep, s};
+use tlc::{Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Scalar, Tensor, keep, s};
+use tlc_ir::ScalarOp;
+use tlc_ir::kernel::{Op, Stmt};
 use tlc_ir::plan::{Launch, Step};
 
 const F32: DType = DType::F32;
@@ -670,4 +672,58 @@ fn reshapes_of_reshapes_are_written_down_before_their_indices_grow_without_end()
     }
     let expected: Vec<f32> = x.iter().map(|v| v + 1.0).collect();
     assert_eq!(y, expected);
+}
+
+/// Each row of a concatenation is one part's: which is asked once a row, and no element of the others is looked at.
+#[test]
+fn rows_of_a_concatenation_are_read_from_their_part_alone() {
+    let channels = [1usize, 2, 3, 5, 7];
+    let side = 13;
+    let e = expect(launches(1), |g| {
+        let parts: Vec<Tensor> = (channels.iter().enumerate())
+            .map(|(i, &c)| input(g, &format!("x{i}"), [2, c, side, side]))
+            .collect();
+        let all = tlc::concat(&parts.iter().collect::<Vec<_>>(), 1);
+        g.output("y", &(&all * 2.0));
+    });
+    let kernel = &e.plan().kernels[0];
+    let (mut cases, mut choices) = (0, 0);
+    for s in kernel.statements() {
+        match s {
+            Stmt::If { .. } => cases += 1,
+            Stmt::Let { op, .. } => {
+                choices += usize::from(matches!(
+                    op,
+                    Op::Map(ScalarOp::Select, _) | Op::Load { mask: Some(_), .. }
+                ));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!((cases, choices), (channels.len(), 0), "{kernel}");
+    let plane = side * side;
+    let inputs: Vec<HostTensor> = (channels.iter().enumerate())
+        .map(|(i, &c)| {
+            let mut x = HostTensor::zeros(F32, &[2, c, side, side]).unwrap();
+            for k in 0..2 * c * plane {
+                x.set(k, Scalar::from_f64(F32, (1000 * i + k) as f64));
+            }
+            x.set(0, Scalar::from_f64(F32, f64::NAN));
+            x
+        })
+        .collect();
+    let found = e.run(&inputs.iter().map(Input::from).collect::<Vec<_>>()).unwrap()[0].to_host();
+    let mut at = 0;
+    for image in 0..2 {
+        for (x, &c) in inputs.iter().zip(&channels) {
+            for k in 0..c * plane {
+                let (expected, found) = (2.0 * x.get(image * c * plane + k).as_f64(), found.get(at).as_f64());
+                assert!(
+                    expected == found || expected.is_nan() && found.is_nan(),
+                    "{at}: {expected} {found}"
+                );
+                at += 1;
+            }
+        }
+    }
 }

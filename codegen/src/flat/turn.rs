@@ -64,9 +64,15 @@ impl Builder<'_, '_> {
         };
         let scratch = &self.kernel.scratch[i as usize];
         let (dtype, side) = (scratch.dtype, i64::from(self.lane_count()));
-        let squares = matches!(side as usize, 8 | MOST) && dtype.bits() == 32 && self.has.interleaves(dtype, side as u32);
+        let squares =
+            matches!(side as usize, 8 | MOST) && dtype.bits() == 32 && self.has.interleaves(dtype, side as u32);
         let whole = |n: i64| n % side == 0;
-        if !squares || scratch.scope != Scope::Cache || step <= 0 || !whole(step) || !scratch.len.as_const().is_some_and(whole) {
+        if !squares
+            || scratch.scope != Scope::Cache
+            || step <= 0
+            || !whole(step)
+            || !scratch.len.as_const().is_some_and(whole)
+        {
             return None;
         }
         let mut first = self.address(memory, r);

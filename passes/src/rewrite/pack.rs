@@ -104,9 +104,7 @@ pub fn run(
 /// Windows of one element that lie steps apart, of a copy of those elements alone: a kernel then uses whole cache lines of them.
 fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphError> {
     let (mut image, mut axes) = (windows, Vec::new());
-    while let NodeKind::View(View::Window {
-        axis, size, stride, ..
-    }) = &re.graph.node(image).kind
+    while let NodeKind::View(View::Window { axis, size, stride, .. }) = &re.graph.node(image).kind
         && size.is(1)
     {
         let extent = re.graph.ty(image).shape[usize::from(*axis)].clone();

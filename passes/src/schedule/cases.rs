@@ -97,7 +97,11 @@ pub(super) fn cases(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, Direc
             let place = IndexExpr::Const(first) + inside.into();
             read_at(kernel, &mut part, var, &place);
             let mut of_case = Vec::new();
-            let from = number(kernel, Op::Index(IndexExpr::from(var) - IndexExpr::Const(first), DType::I64), &mut of_case);
+            let from = number(
+                kernel,
+                Op::Index(IndexExpr::from(var) - IndexExpr::Const(first), DType::I64),
+                &mut of_case,
+            );
             of_case.push(Stmt::Clamp {
                 var: inside,
                 value: from,
@@ -138,7 +142,10 @@ pub(super) fn cases(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, Direc
 
 /// Has numbers, and loads of what nothing writes, be those of a place in the loop over `var`.
 fn read_at(kernel: &Kernel, body: &mut [Stmt], var: VarId, place: &IndexExpr) {
-    let moved = |e: &IndexExpr| e.replace_vars(&mut |v| (v == var).then(|| place.clone())).simplify(kernel);
+    let moved = |e: &IndexExpr| {
+        e.replace_vars(&mut |v| (v == var).then(|| place.clone()))
+            .simplify(kernel)
+    };
     walk_mut(body, &mut |s| {
         let Stmt::Let { op, .. } = s else { return };
         match op {
