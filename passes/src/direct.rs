@@ -12,7 +12,7 @@
 
 use tlc_ir::graph::{Labels, Semiring, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::{AccessKind, Emitter, LIBRARY_BLOCK_BYTES};
+use tlc_ir::target::{Emitter, LIBRARY_BLOCK_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{moves_only, repeats};
@@ -95,13 +95,9 @@ pub(crate) fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     window_sizes(graph, operand).next().is_some()
 }
 
-/// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest. Channels of a
-/// pixel lie apart in the result: of a few pixels they are stored so, so the emitter is one that can.
+/// Pixels and channels of the tile that an emitter keeps in registers for so many channels, which it cuts without a rest.
 pub fn tile(emitter: &Emitter, channels: i64) -> Option<[i64; 2]> {
     let lanes = emitter.tile(DType::F32, 1)?.lanes;
-    if !emitter.access(AccessKind::Apart).is_vector() {
-        return None;
-    }
     let of = |vectors: i64| {
         let columns = vectors * lanes;
         let rows = emitter.tile(DType::F32, columns)?.rows.min(MOST_PIXELS);

@@ -214,12 +214,15 @@ impl Builder<'_, '_> {
         if let Some((address, offsets)) = self.masked(memory, r)
             && self.has.stores_lanes(dtype, &offsets)
         {
-            let (value, mask) = (self.vector(v), Some(self.vector(mask)));
+            let (value, mask) = (self.vector(v), self.vector(mask));
+            if let Some(count) = self.first_lanes(mask).filter(|_| self.has.stores_parts()) {
+                return self.store_first(address, value, count);
+            }
             self.push(Item::Store {
                 address,
                 offsets,
                 value,
-                mask,
+                mask: Some(mask),
             });
             return Ok(());
         }
@@ -250,6 +253,45 @@ impl Builder<'_, '_> {
             return Ok(());
         }
         one_by_one(self)
+    }
+
+    /// How many lanes a mask has, if it is known to be the first ones.
+    fn first_lanes(&self, mask: Value) -> Option<u32> {
+        let known = |v: Value| match &self.info(v).op {
+            Op::Const(c) => Some(c.as_i64()),
+            _ => None,
+        };
+        let Op::Map(ScalarOp::Lt, args) = &self.info(mask).op else {
+            return None;
+        };
+        match (&self.info(args[0]).op, &self.info(args[1]).op) {
+            (&Op::Series { first, step: 1 }, &Op::Splat(end)) => {
+                let count = known(end)?.checked_sub(known(first)?)?;
+                Some(count.clamp(0, i64::from(self.lane_count())) as u32)
+            }
+            _ => None,
+        }
+    }
+
+    /// Stores the first lanes of a vector by stores of 1, 2, 4 and so on of them.
+    fn store_first(&mut self, mut address: Address, value: Value, count: u32) -> Result<()> {
+        let dtype = self.dtype(value);
+        let mut at = 0;
+        while at < count {
+            let lanes = 1 << (count - at).ilog2();
+            let part = match lanes {
+                1 => self.shared(Op::Lane(value, at as u8), dtype, 1),
+                _ if lanes == self.lane_count() => value,
+                _ => self.shared(Op::Part(value, at as u8), dtype, lanes),
+            };
+            match lanes {
+                1 => self.store_one(address.clone(), part, None)?,
+                _ => self.store_lanes(address.clone(), &(0..lanes as u8).collect(), part),
+            }
+            address.constant = address.constant.wrapping_add(i64::from(lanes));
+            at += lanes;
+        }
+        Ok(())
     }
 
     /// Neighbouring elements of lanes, where the emitter accesses those of some lanes only.

@@ -182,7 +182,7 @@ pub enum Op {
     Part(Value, u8),
     /// The first vector with another scalar in one lane.
     Insert(Value, Value, u8),
-    /// Lanes of two vectors of 16 lanes of 32 bits, in another order.
+    /// Lanes of two vectors of 8 or 16 lanes of 32 bits, in another order.
     Interleave(Value, Value, Interleaving),
     /// Whether a mask is true in some lane.
     AnyLane(Value),
@@ -194,7 +194,7 @@ pub enum Op {
     Bit(Value, u8),
 }
 
-/// Which lanes of two vectors of four parts of 128 bits come next to each other.
+/// Which lanes of two vectors of two or four parts of 128 bits come next to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Interleaving {
     /// In each part the first two lanes of both vectors, in turn.
@@ -205,9 +205,9 @@ pub enum Interleaving {
     FirstPairs,
     /// In each part the last two lanes of the first vector, then those of the second.
     LastPairs,
-    /// The parts 0 and 2 of the first vector, then those of the second.
+    /// The parts of even number of the first vector, then those of the second.
     EvenParts,
-    /// The parts 1 and 3 of the first vector, then those of the second.
+    /// The parts of odd number of the first vector, then those of the second.
     OddParts,
 }
 
@@ -681,6 +681,11 @@ pub trait Capability {
 
     /// Whether a part of a vector's lanes is taken at once.
     fn takes_parts(&self) -> bool {
+        false
+    }
+
+    /// Whether it stores the first lanes of a vector sooner by stores of parts than by one under a mask.
+    fn stores_parts(&self) -> bool {
         false
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A tile of results that a kernel keeps in registers has its columns in lanes. Where its rows lie together in memory, a loop
 //! over rows in lanes loads the tile across its registers, a column at a time. Column by column that takes an instruction for every
-//! element; all columns of 16 vectors together take 64 instructions, four for each result, and later columns find what the
-//! first one left. (The steps are the usual ones of a transpose in registers: neighbours, pairs, then parts of 128 bits.)
+//! element; all columns of 16 vectors together take 64 instructions, four for each result (of 8 vectors 24, three), and later columns
+//! find what the first one left. (The steps are the usual ones of a transpose in registers: neighbours, pairs, then parts of 128 bits.)
 //!
 //! Invariant: the steps of each four vectors come first, then those that join them, so that no more vectors are alive than were.
 
@@ -12,13 +12,18 @@ use smallvec::SmallVec;
 use super::build::Builder;
 use super::{Interleaving, Op, Value};
 
-/// Vectors that are turned at once, and the lanes of each.
-const SIDE: usize = 16;
+/// The most lanes of vectors that are turned, and so the most vectors.
+const MOST: usize = 16;
+/// Lanes of a part of 128 bits.
+const PART: usize = 4;
+
+/// Vectors, as many as each has lanes.
+type Square = SmallVec<[Value; MOST]>;
 
 /// Vectors and what they became.
 pub(super) struct Turned {
-    rows: [Value; SIDE],
-    columns: [Value; SIDE],
+    rows: Square,
+    columns: Square,
     /// Where the columns were made.
     region: u32,
 }
@@ -32,14 +37,14 @@ impl Builder<'_, '_> {
         };
         let (first, column) = lane(*lanes.first()?)?;
         let dtype = self.dtype(first);
-        let fits = lanes.len() == SIDE && dtype.bits() == 32 && self.has.interleaves(dtype, SIDE as u32);
-        let wide = |v: Value| self.values[v.0 as usize].lanes as usize == SIDE;
+        let side = lanes.len();
+        let fits = dtype.bits() == 32 && matches!(side, 8 | MOST) && self.has.interleaves(dtype, side as u32);
+        let wide = |v: Value| self.values[v.0 as usize].lanes as usize == side;
         let row = |v: &Value| lane(*v).filter(|l| l.1 == column && wide(l.0)).map(|l| l.0);
-        let rows: SmallVec<[Value; SIDE]> = match fits {
+        let rows: Square = match fits {
             true => lanes.iter().map(row).collect::<Option<_>>()?,
             false => return None,
         };
-        let rows: [Value; SIDE] = rows[..].try_into().ok()?;
         // One vector's lane in all lanes is another thing.
         if rows[1..].contains(&rows[0]) {
             return None;
@@ -51,14 +56,15 @@ impl Builder<'_, '_> {
         {
             return Some(t.columns[usize::from(column)]);
         }
-        let columns = self.turn(rows);
+        let columns = self.turn(rows.clone());
+        let found = columns[usize::from(column)];
         self.turned = Some(Turned { rows, columns, region });
-        Some(columns[usize::from(column)])
+        Some(found)
     }
 
-    fn turn(&mut self, mut at: [Value; SIDE]) -> [Value; SIDE] {
+    fn turn(&mut self, mut at: Square) -> Square {
         use Interleaving::*;
-        for four in at.chunks_exact_mut(4) {
+        for four in at.chunks_exact_mut(PART) {
             let [a, b] = self.both(four[0], four[1], [FirstLanes, LastLanes]);
             let [c, d] = self.both(four[2], four[3], [FirstLanes, LastLanes]);
             let ([w, x], [y, z]) = (
@@ -67,12 +73,18 @@ impl Builder<'_, '_> {
             );
             four.copy_from_slice(&[w, x, y, z]);
         }
-        let mut columns = at;
-        for i in 0..4 {
-            let [a, b] = self.both(at[i], at[4 + i], [EvenParts, OddParts]);
-            let [c, d] = self.both(at[8 + i], at[12 + i], [EvenParts, OddParts]);
-            [columns[i], columns[8 + i]] = self.both(a, c, [EvenParts, OddParts]);
-            [columns[4 + i], columns[12 + i]] = self.both(b, d, [EvenParts, OddParts]);
+        // Part `p` of vector `i` of each four now has column `4 * p + i` of its four rows.
+        let mut columns = at.clone();
+        for i in 0..PART {
+            match at.len() {
+                MOST => {
+                    let [a, b] = self.both(at[i], at[4 + i], [EvenParts, OddParts]);
+                    let [c, d] = self.both(at[8 + i], at[12 + i], [EvenParts, OddParts]);
+                    [columns[i], columns[8 + i]] = self.both(a, c, [EvenParts, OddParts]);
+                    [columns[4 + i], columns[12 + i]] = self.both(b, d, [EvenParts, OddParts]);
+                }
+                _ => [columns[i], columns[4 + i]] = self.both(at[i], at[4 + i], [EvenParts, OddParts]),
+            }
         }
         columns
     }
@@ -86,7 +98,7 @@ impl Builder<'_, '_> {
             (false, true) => (a, a),
             (false, false) => (a, b),
         };
-        let dtype = self.dtype(a);
-        how.map(|h| self.make(Op::Interleave(a, b, h), dtype, SIDE as u32))
+        let (dtype, lanes) = (self.dtype(a), self.values[a.0 as usize].lanes);
+        how.map(|h| self.make(Op::Interleave(a, b, h), dtype, lanes))
     }
 }

@@ -180,7 +180,7 @@ impl Verifier<'_, '_> {
             Op::Interleave(a, b, _) => {
                 self.alike(*a, v)?;
                 self.alike(*b, v)?;
-                form(lanes == 16 && dtype.bits() == 32)
+                form(matches!(lanes, 8 | 16) && dtype.bits() == 32)
             }
             Op::AnyLane(a) | Op::AllLanes(a) => {
                 form(!scalar(*a) && self.flat.dtype(*a) == DType::Bool && dtype == DType::Bool && lanes == 1)

@@ -163,8 +163,13 @@ impl Capability for Machine {
         true
     }
 
+    /// Stores under a mask that is a vector are many micro-operations on AMD's processors (Agner Fog's instruction tables).
+    fn stores_parts(&self) -> bool {
+        self.level == Level::Avx2
+    }
+
     fn interleaves(&self, dtype: DType, lanes: u32) -> bool {
-        self.level == Level::Avx512 && dtype.bits() == 32 && lanes == 16
+        dtype.bits() == 32 && lanes == self.level.vector_bits() / 32
     }
 
     fn masks_lanes(&self, dtype: DType) -> bool {

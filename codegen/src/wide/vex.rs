@@ -250,6 +250,8 @@ forms! {
         EVEX_Vpsubq_ymm_k1z_ymm_ymmm256b64 VEX_Vpsubq_ymm_ymm_ymmm256,
         EVEX_Vpsubw_xmm_k1z_xmm_xmmm128 VEX_Vpsubw_xmm_xmm_xmmm128,
         EVEX_Vpsubw_ymm_k1z_ymm_ymmm256 VEX_Vpsubw_ymm_ymm_ymmm256,
+        EVEX_Vpunpckhdq_ymm_k1z_ymm_ymmm256b32 VEX_Vpunpckhdq_ymm_ymm_ymmm256,
+        EVEX_Vpunpckhqdq_ymm_k1z_ymm_ymmm256b64 VEX_Vpunpckhqdq_ymm_ymm_ymmm256,
         EVEX_Vpunpcklbw_xmm_k1z_xmm_xmmm128 VEX_Vpunpcklbw_xmm_xmm_xmmm128,
         EVEX_Vpunpcklbw_ymm_k1z_ymm_ymmm256 VEX_Vpunpcklbw_ymm_ymm_ymmm256,
         EVEX_Vpunpckldq_xmm_k1z_xmm_xmmm128b32 VEX_Vpunpckldq_xmm_xmm_xmmm128,

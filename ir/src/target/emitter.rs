@@ -183,7 +183,8 @@ impl Emitter {
     }
 
     /// The emitter, which keeps tiles of contractions of these dtypes in vector registers: it adds products in lanes by one
-    /// instruction each, multiplies by one element of memory for all lanes, and masks accesses of lanes of these dtypes.
+    /// instruction each, multiplies by one element of memory for all lanes, masks accesses of lanes of these dtypes, and turns as many
+    /// vectors of 32-bit elements as each has lanes in registers.
     pub fn with_tiles(mut self, dtypes: impl IntoIterator<Item = DType>) -> Emitter {
         self.tiles.extend(dtypes);
         self
@@ -245,6 +246,11 @@ impl Emitter {
     /// Lanes of a vector of elements of that type.
     pub fn lanes(&self, dtype: DType) -> i64 {
         i64::from(self.vector_bits / dtype.bits())
+    }
+
+    /// Whether an access of some lanes of elements of that type is made as one of all lanes is.
+    pub fn masks(&self, dtype: DType) -> bool {
+        self.access(AccessKind::Masked).is_vector() || self.tiles.contains(&dtype)
     }
 
     /// How an access of all lanes is made.

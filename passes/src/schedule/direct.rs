@@ -1,9 +1,9 @@
 //! Direct convolutions: a tile of neighbouring pixels by channels in registers, for the whole sum over channels and windows.
 //!
 //! Pixels of a row are the tile's rows, each an element that all lanes multiply by; channels of the result are its columns, in
-//! lanes. Channels have no rest (`crate::direct` sees to it); rows of a known length are cut into tiles without a rest where that
-//! leaves tiles large enough, and else pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's
-//! loops stay in their order: each result takes its products one after another, whatever the tile.
+//! lanes. Channels have no rest (`crate::direct` sees to it); rows of a known length are cut into tiles of about the same size, and of
+//! others the pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's loops stay in their order:
+//! each result takes its products one after another, whatever the tile.
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
@@ -163,23 +163,32 @@ impl Scheduler<'_> {
             } else {
                 left = made.first().copied();
             }
-            factor = (factor / 2).max(1);
+            let over = left.and_then(|v| self.kernel.extents[v.0 as usize].as_const());
+            factor = match over {
+                Some(over) if over < factor => over.max(1),
+                _ => (factor / 2).max(1),
+            };
         }
         self.schedule.inner.push(Ok(lanes));
         self.parallel(&shared).map(|_| ())
     }
 
-    /// Pixels of a tile: the most that leave none over in a row of a known length, if so many additions still overlap.
+    /// Pixels of a tile: of those that take the least time for a row of a known length, the most. What whole tiles leave over is a tile
+    /// of its own, and one with too few accumulators takes as long as one with enough.
     fn even_rows(&self, pixels: VarId, [rows, columns]: [i64; 2]) -> i64 {
         let vectors = columns / self.emitter.lanes(DType::F32);
-        let enough = (FEWEST_ACCUMULATORS + vectors - 1) / vectors;
         let most = self
             .emitter
             .tile(DType::F32, columns)
             .map_or(rows, |t| t.rows.min(2 * rows));
-        let extent = self.kernel.extents[pixels.0 as usize].as_const();
-        let even = extent.and_then(|n| (enough..=most).rev().find(|r| n % r == 0));
-        even.unwrap_or(rows)
+        // Few registers hold hardly more accumulators than overlap.
+        let enough = FEWEST_ACCUMULATORS.min(2 * most * vectors / 3);
+        let enough = (enough + vectors - 1) / vectors;
+        let Some(n) = self.kernel.extents[pixels.0 as usize].as_const() else {
+            return rows;
+        };
+        let time = |r: i64| n / r * r + if n % r == 0 { 0 } else { enough.max(n % r) };
+        (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows)
     }
 
     /// Keeps the sums of so many pixels and channels in registers.

@@ -10,7 +10,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{AccessKind, Emitter};
+use tlc_ir::target::Emitter;
 
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::directive::MAX_UNROLL;
@@ -132,12 +132,12 @@ impl Scheduler<'_> {
             walk(body).flat_map(|s| s.accesses()).all(|a| {
                 let step = |n: i64| a.index.affine_in(last).is_some_and(|(c, _)| c.is(n));
                 match a.memory {
-                    Memory::Param(_) => step(0) || step(1),
+                    Memory::Param(_) => step(0) || step(1) && self.emitter.masks(self.kernel.memory_dtype(a.memory)),
                     Memory::Scratch(_) => true,
                 }
             })
         };
-        self.emitter.access(AccessKind::Masked).is_vector() && tree::loop_body(&self.kernel.body, last).is_some_and(all)
+        tree::loop_body(&self.kernel.body, last).is_some_and(all)
     }
 
     /// The fewest lanes, down to the narrowest, that a row of so many results fits, or all.

@@ -185,24 +185,32 @@ impl Selector<'_, '_> {
         Ok((Form::Vector, to))
     }
 
-    /// Lanes of two vectors of 512 bits in another order.
+    /// Lanes of two vectors in another order, of as many bits as the level has.
     pub(super) fn interleave(&mut self, a: Value, b: Value, how: Interleaving) -> Result<Reg> {
         use opcodes::*;
+        let w = width(self.flat.info(a).lanes, 32);
+        let size = Size::VECTORS[w];
         let (a, b) = (self.vector(a)?, self.vector(b)?);
-        let args = [Arg::Use(a, Size::Z), Arg::Use(b, Size::Z)];
+        let args = [Arg::Use(a, size), Arg::Use(b, size)];
         let codes = match how {
             Interleaving::FirstLanes => UNPACK_D,
             Interleaving::LastLanes => UNPACK_HIGH_D,
             Interleaving::FirstPairs => UNPACK_Q,
             Interleaving::LastPairs => UNPACK_HIGH_Q,
             Interleaving::EvenParts | Interleaving::OddParts => {
-                // Two bits choose each part: 0 and 2, or 1 and 3, of the first vector and then of the second.
-                let parts = if how == Interleaving::EvenParts { 0x88 } else { 0xdd };
-                let args = [args[0], args[1], Arg::Imm8(parts)];
-                return Ok(self.vector_as(Code::EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8, Size::Z, &args));
+                let even = how == Interleaving::EvenParts;
+                // Of four parts two bits choose each, 0 and 2 or 1 and 3, of the first vector and then of the second; of two parts
+                // each half of the number chooses one of four.
+                let (code, parts) = match (w, even) {
+                    (2, true) => (Code::EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8, 0x88),
+                    (2, false) => (Code::EVEX_Vshuff32x4_zmm_k1z_zmm_zmmm512b32_imm8, 0xdd),
+                    (_, true) => (Code::VEX_Vperm2i128_ymm_ymm_ymmm256_imm8, 0x20),
+                    (_, false) => (Code::VEX_Vperm2i128_ymm_ymm_ymmm256_imm8, 0x31),
+                };
+                return Ok(self.vector_as(code, size, &[args[0], args[1], Arg::Imm8(parts)]));
             }
         };
-        Ok(self.vector_op(codes, 2, &args))
+        Ok(self.vector_op(codes, w, &args))
     }
 
     /// Whether any lane of a mask is true, or all are.
