@@ -40,7 +40,7 @@ impl Case {
         Case {
             images: rng.pick(&[0, 1, 1, 2, 3]),
             channels: rng.pick(&[1, 3, 4, 7, 16]),
-            outputs: rng.pick(&[8, 16, 24, 48, 64]),
+            outputs: lanes().unwrap_or(16) * rng.pick(&[1, 1, 2, 3, 4]),
             groups: rng.pick(&[1, 1, 1, 2]),
             kernel: sides.iter().map(|_| rng.pick(&[1, 2, 3, 3, 3, 5, 7])).collect(),
             sides,

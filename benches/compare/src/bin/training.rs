@@ -107,7 +107,10 @@ impl Normalized {
         let centered = y.broadcast_sub(&mean)?;
         let variance = centered.sqr()?.mean_keepdim((0, 2, 3))?;
         let count = (y.elem_count() / channels) as f64;
-        for (kept, new, scale) in [(&self.mean, &mean, 1.0), (&self.variance, &variance, count / (count - 1.0))] {
+        for (kept, new, scale) in [
+            (&self.mean, &mean, 1.0),
+            (&self.variance, &variance, count / (count - 1.0)),
+        ] {
             let new = (new.detach().flatten_all()? * (0.1 * scale))?;
             kept.set(&((kept.as_tensor() * 0.9)? + new)?)?;
         }
@@ -140,7 +143,11 @@ fn cnn() -> Result<Step> {
         .iter()
         .flat_map(|(first, second, short)| [Some(first), Some(second), short.as_ref()])
         .flatten();
-    let mut vars: Vec<Var> = [&stem].into_iter().chain(all).flat_map(Normalized::parameters).collect();
+    let mut vars: Vec<Var> = [&stem]
+        .into_iter()
+        .chain(all)
+        .flat_map(Normalized::parameters)
+        .collect();
     vars.extend([w.clone(), b.clone()]);
     let (x, labels) = (wave(&[32, 3, 32, 32], 1.0)?, sevens(32, 0, 10)?);
     adam(vars, 0.001, move || {
