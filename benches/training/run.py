@@ -1,13 +1,15 @@
-"""Steps of training in tlc, JAX and PyTorch, taking turns, each in a process of its own.
+"""Steps of training in tlc, JAX, PyTorch and candle, taking turns, each in a process of its own.
 
-python3 benches/training/run.py [--threads 1,2] [--rounds 7] [--cases mlp,cnn]
+python3 benches/training/run.py [--threads 1,2] [--rounds 7] [--cases mlp,cnn] [--candle] [--parts] [--quiet COMMAND]
 
-Builds benches/training first. Peers that are not installed are left out (`pip install jax`, `pip install torch`). All programs begin with the
-same parameters and the same batch, and the losses after the same number of steps are printed, so that it shows if one does less. A time is
-the least of the medians of the rounds.
+Builds benches/training first, and with --candle the program of benches/compare. Peers that are not installed are left out (`pip install jax`,
+`pip install torch`). All programs begin with the same parameters and the same batch, and the losses after the same number of steps are printed,
+so that it shows if one does less. A time is the least of the medians of the rounds. Memory is what a process had at most less what it had
+before the case began (for tlc and candle, all of it), beside what tlc says before that a call needs. With --parts, forward passes of tlc and forward with
+backward ones are timed in turns, against the ratio of their floors. A command given by --quiet is put in front of each measured process.
 """
 
-import argparse, json, os, subprocess, sys, time
+import argparse, json, os, shlex, subprocess, sys, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -19,6 +21,12 @@ def wave(count, scale):
 
     values = np.sin(np.arange(count, dtype=np.float64) * 12.9898) * 43_758.5453
     return (np.modf(values)[0].astype(np.float32) * np.float32(scale)).astype(np.float32)
+
+
+def resident_bytes(field):
+    """A size of this process: `VmRSS` now, or `VmHWM` at most."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 
 
 def measured(step, steps):
@@ -415,6 +423,9 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--cases", default=",".join(STEPS))
+    parser.add_argument("--candle", action="store_true")
+    parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--quiet", type=shlex.split, default=[])
     parser.add_argument("--be", nargs=3, metavar=("PEER", "CASE", "THREADS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be:
@@ -423,37 +434,66 @@ def main():
             import torch
 
             torch.set_num_threads(int(threads))
-        print(json.dumps(PEERS[peer, case](STEPS[case])))
+        # What a peer imports and starts is not what the case needs.
+        __import__({"jax": "jax.numpy", "torch": "torch"}[peer])
+        before = resident_bytes("VmRSS")
+        found = PEERS[peer, case](STEPS[case])
+        print(json.dumps(found | {"peak_bytes": resident_bytes("VmHWM") - before}))
         return
-    built = HERE.parent.parent / "target" / "training"
-    subprocess.run(["cargo", "build", "--release", "--quiet", "--target-dir", built], cwd=HERE, check=True)
-    binary = built / "release" / "tlc-training"
+    target = HERE.parent.parent / "target"
+    programs = {"tlc": (HERE, "tlc-training", target / "training")}
+    if options.candle:
+        programs["candle"] = (HERE.parent / "compare", "training", target / "compare")
+    for where, binary, built in programs.values():
+        subprocess.run(["cargo", "build", "--release", "--quiet", "--bin", binary, "--target-dir", built], cwd=where, check=True)
 
-    def command(program, case, threads):
+    def run(program, case, threads):
+        """What a process prints, with its peak; None if it fails."""
         cores = ",".join(str(c) for c in range(int(threads)))
-        environment = dict(os.environ, OMP_NUM_THREADS=threads)
-        if program == "tlc":
-            run = [str(binary), case, threads, str(STEPS[case])]
+        environment = dict(os.environ, OMP_NUM_THREADS=threads, RAYON_NUM_THREADS=threads)
+        steps = str(STEPS[case.split(":")[0]])
+        if program in programs:
+            _, binary, built = programs[program]
+            command = [str(built / "release" / binary), case, *([threads] if program == "tlc" else []), steps]
         else:
-            run = [sys.executable, __file__, "--be", program, case, threads]
+            command = [sys.executable, os.path.abspath(__file__), "--be", program, case, threads]
         # JAX takes as many threads as there are cores.
-        return ["taskset", "-c", cores, *run], environment
+        done = subprocess.run([*options.quiet, "taskset", "-c", cores, *command], env=environment, capture_output=True, text=True)
+        return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+    def rounds(programs_and_cases, threads):
+        found = {}
+        for _ in range(options.rounds):
+            for key in programs_and_cases:
+                result = run(*key, threads)
+                if result:
+                    found.setdefault(key, []).append(result)
+        return found
 
     for threads in options.threads.split(","):
         for case in options.cases.split(","):
-            found = {}
-            for _ in range(options.rounds):
-                for program in ["tlc", *[peer for peer, of in PEERS if of == case]]:
-                    run, environment = command(program, case, threads)
-                    done = subprocess.run(run, env=environment, capture_output=True, text=True)
-                    if done.returncode == 0:
-                        found.setdefault(program, []).append(json.loads(done.stdout.splitlines()[-1]))
-            base = min(r["median_us"] for r in found["tlc"])
-            for program, runs in found.items():
+            if options.parts:
+                parts = [("tlc", f"{case}:forward"), ("tlc", f"{case}:gradients")]
+                found = rounds(parts, threads)
+                times, floors = ([min(r[what] for r in found[part]) for part in parts] for what in ("median_us", "floor_us"))
+                ratios = times[1] / times[0], floors[1] / floors[0]
+                print(
+                    f"{case} threads {threads}: forward {times[0]:.0f} us, with gradients {times[1]:.0f} us, ratio {ratios[0]:.2f}, "
+                    f"of floors {ratios[1]:.2f} ({floors[0]:.0f} and {floors[1]:.0f} us), {ratios[0] / ratios[1]:.2f} of it",
+                    flush=True,
+                )
+                continue
+            peers = ["tlc", *[peer for peer, of in PEERS if of == case], *(["candle"] if options.candle else [])]
+            found = rounds([(peer, case) for peer in peers], threads)
+            base = min(r["median_us"] for r in found["tlc", case])
+            for (program, _), runs in found.items():
                 best = min(r["median_us"] for r in runs)
                 compiled = min(r["compile_ms"] for r in runs)
-                more = {k: v for k, v in runs[0].items() if k in ("steps", "beside_products", "loss")}
-                print(f"{case} threads {threads} {program}: {best:.0f} us a step, {best / base:.2f} of tlc's, compile {compiled:.1f} ms, {more}")
+                more = {k: v for k, v in runs[0].items() if k in ("steps", "beside_products", "peak_bytes", "memory_bytes", "loss")}
+                print(
+                    f"{case} threads {threads} {program}: {best:.0f} us a step, {best / base:.2f} of tlc's, compile {compiled:.1f} ms, {more}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ use std::fmt;
 
 use tlc_ir::graph::{Labels, Semiring};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::{AccessKind, Emitter};
+use tlc_ir::target::Emitter;
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{label_count, repeats};
@@ -55,7 +55,8 @@ pub struct WeightGradient {
     pub lanes: i64,
     /// Channels of a tile, whole vectors, which cut them without a rest.
     pub columns: i64,
-    /// The image's own axes: its channels, and those through a window.
+    /// The image's own axes: its channels, and those through a window. The last ones are those that a tile has more of than one
+    /// position.
     pub elements: Vec<Axis>,
     /// How many of the last of these a tile has as a whole.
     pub whole: usize,
@@ -97,7 +98,7 @@ impl WeightGradient {
 /// Why a sum over all positions of windows is left to the library or to plain loops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WeightGradientRefusal {
-    /// The emitter keeps no tiles of f32 in registers, or does not store lanes apart.
+    /// The emitter keeps no tiles of f32 in registers.
     NoTiles,
     /// It is not a sum of products of f32.
     Dtype,
@@ -196,11 +197,7 @@ fn form(
     if inputs.iter().any(repeats) {
         return Err(Refusal::Strides);
     }
-    let lanes = emitter
-        .tile(DType::F32, 1)
-        .filter(|_| emitter.access(AccessKind::Apart).is_vector())
-        .ok_or(Refusal::NoTiles)?
-        .lanes;
+    let lanes = emitter.tile(DType::F32, 1).ok_or(Refusal::NoTiles)?.lanes;
     let labels = label_count(inputs);
     let [of_gradient, of_image] = [&inputs[1 - image], &inputs[image]];
     let walk = |side: usize| strided(graph, node.operands[side], &inputs[side], labels).ok_or(Refusal::Strides);
@@ -249,20 +246,24 @@ fn form(
     let tile = |vectors: i64| {
         let columns = vectors * lanes;
         let most = emitter.tile(DType::F32, columns).map_or(1, |t| t.rows);
-        let (whole, part, rows) = rows_of_tile(&extents, most);
-        (rows * vectors, columns, whole, part)
+        let rows = rows_of_tile(&extents, most);
+        (rows.count * vectors, columns, rows)
     };
     // Two vectors of channels for each element of a window, if there are enough elements.
     let tiles = [2, 1].into_iter().filter(|v| count % (v * lanes) == 0).map(tile);
-    let enough = |t: &(i64, i64, usize, i64)| t.0 >= FEWEST_SUMS;
-    let all: Vec<(i64, i64, usize, i64)> = tiles.collect();
+    let enough = |t: &(i64, i64, Rows)| t.0 >= FEWEST_SUMS;
+    let all: Vec<(i64, i64, Rows)> = tiles.collect();
     let best = all
         .iter()
         .find(|t| t.0 >= FEWEST_ACCUMULATORS)
         .or_else(|| all.iter().find(|t| enough(t)));
-    let &(_, columns, whole, part) = best.ok_or_else(|| Refusal::FewSums {
+    let &(_, columns, rows) = best.ok_or_else(|| Refusal::FewSums {
         vectors: all.iter().map(|t| t.0).max().unwrap_or(0),
     })?;
+    if let Some(cut) = rows.cut {
+        let axis = elements.remove(cut);
+        elements.insert(elements.len() - rows.whole, axis);
+    }
     let mut outer: Vec<Axis> = summed.into_iter().map(axis).collect();
     let at = outer.iter().rposition(|a| a.in_gradient.is(1)).ok_or(Refusal::Apart)?;
     let pixels = outer.remove(at);
@@ -281,8 +282,8 @@ fn form(
         lanes,
         columns,
         elements,
-        whole,
-        part,
+        whole: rows.whole,
+        part: rows.part,
         outer,
         lines,
         pixels,
@@ -295,18 +296,40 @@ fn form(
 /// The fewest vectors of sums: an addition takes as many cycles as half of them take to start.
 const FEWEST_SUMS: i64 = 8;
 
-/// How many of the last axes a tile of at most so many rows has as a whole, how many positions of the one before, and its rows.
-fn rows_of_tile(extents: &[i64], most: i64) -> (usize, i64, i64) {
+/// Elements of windows that a tile has as rows.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// How many of the last axes it has as a whole.
+    whole: usize,
+    /// Which of the axes before it has a part of.
+    cut: Option<usize>,
+    /// Positions of that axis, which they cut without a rest.
+    part: i64,
+    /// All of them.
+    count: i64,
+}
+
+/// The rows of a tile that may have so many: as many of the last axes as fit, and the longest part of another one.
+fn rows_of_tile(extents: &[i64], most: i64) -> Rows {
     let (mut whole, mut rows) = (0, 1);
     for &n in extents.iter().rev() {
         if rows * n > most {
-            let part = (1..=most / rows).rev().find(|d| n % d == 0).unwrap_or(1);
-            return (whole, part, rows * part);
+            break;
         }
         rows *= n;
         whole += 1;
     }
-    (whole, 1, rows)
+    let longest = |n: i64| (1..=most / rows).rev().find(|d| n % d == 0).unwrap_or(1);
+    let others = extents[..extents.len() - whole].iter().map(|&n| longest(n)).enumerate();
+    // Of equal ones the last, whose elements lie closest.
+    let cut = others.max_by_key(|(_, part)| *part);
+    let part = cut.map_or(1, |(_, part)| part);
+    Rows {
+        whole,
+        cut: cut.map(|(axis, _)| axis),
+        part,
+        count: rows * part,
+    }
 }
 
 /// Tiles of a parallel iteration, so that all threads have work, where that is not too few for each.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use tlc::optim::Groups;
 use tlc::{Conv, DType, Graph, HostTensor, State, Tensor};
 
-use crate::{Case, Outcome, Setting, entry, wave};
+use crate::{Case, Outcome, Setting, entry, fill, wave};
 
 /// A convolution of 64 channels by 3 x 3, of eight images of 56 x 56: its derivative by the images, or by the weights. The loss is one element of
 /// it.
@@ -119,10 +119,7 @@ pub fn residual(setting: Setting) -> Outcome<Case> {
         ..
     } = p;
     let named: Vec<(&str, &Tensor)> = all.iter().map(|(name, ..)| name.as_str()).zip(&tensors).collect();
-    let gradients = tlc::grad(&loss, &tensors.iter().collect::<Vec<_>>());
-    // As the peers: whatever the loss is.
-    adam.step_if(&g.constant(true), &named, &gradients);
-    g.output("loss", &loss);
+    setting.learn(&g, &adam, &loss, &named);
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
     let mut state = State::new();
@@ -137,6 +134,7 @@ pub fn residual(setting: Setting) -> Outcome<Case> {
         &mut state,
         &all.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(),
     )?;
+    fill(&step, &mut state)?;
     let x = HostTensor::from_slice(&[32, 3, 32, 32], &wave(32 * 3 * 32 * 32, 1.0))?;
     let labels: Vec<i64> = (0..32).map(|k| k * 7 % 10).collect();
     Ok(Case {

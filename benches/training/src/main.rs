@@ -1,6 +1,7 @@
-//! A step of training in tlc, timed: `tlc-training CASE THREADS STEPS [SHARE]` prints what recording and compiling took, the
-//! median and the least time of a step, the kernels beside products, the bytes of the arena and the last loss. With a share, what a call may
-//! need of memory is limited to what is not the arena and that share of it. `run.py` has peers take turns with it.
+//! A step of training in tlc, timed: `tlc-training CASE[:PART] THREADS STEPS [SHARE]` prints what recording and compiling took, the
+//! median and the least time of a step, the sum of its steps' floors, the kernels beside products, the bytes of the arena and of all that a call
+//! needs, and the last loss. The part is all of a step, or `forward` (the loss), or `gradients` (the loss and its derivatives, without the update).
+//! With a share, what a call may need of memory is limited to what is not the arena and that share of it. `run.py` has peers take turns with it.
 
 mod images;
 
@@ -20,11 +21,23 @@ struct Case {
     compile_ms: f64,
 }
 
-/// How it is compiled.
+/// What of a step is measured.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    /// The loss.
+    Forward,
+    /// The loss and its derivatives.
+    Gradients,
+    /// These and the update of the parameters.
+    Step,
+}
+
+/// What is recorded and how it is compiled.
 #[derive(Clone, Copy)]
 pub struct Setting {
     threads: usize,
     limit: Option<u64>,
+    part: Part,
 }
 
 impl Setting {
@@ -36,6 +49,38 @@ impl Setting {
             ..CompileOptions::default()
         }
     }
+
+    /// Records what follows the loss. The peers update their parameters whatever it is, and so does this. Derivatives alone become states, so
+    /// that nothing copies them out.
+    fn learn(self, g: &Graph, optimizer: &Groups, loss: &Tensor, named: &[(&str, &Tensor)]) {
+        g.output("loss", loss);
+        if self.part == Part::Forward {
+            return;
+        }
+        let gradients = tlc::grad(loss, &named.iter().map(|p| p.1).collect::<Vec<_>>());
+        if self.part == Part::Step {
+            optimizer.step_if(&g.constant(true), named, &gradients);
+            return;
+        }
+        for ((name, _), d) in named.iter().zip(&gradients) {
+            let name = format!("d.{name}");
+            g.state(&name, DType::F32, d.shape());
+            g.set(&name, d);
+        }
+    }
+}
+
+/// Zeros for what a step reads or sets and the state lacks.
+fn fill(step: &Executable, state: &mut State) -> Outcome<()> {
+    for s in step.states() {
+        if state.get(&s.name).is_none() {
+            let extents = s.ty.shape.iter().map(|n| n.as_const().ok_or("a state of fixed size"));
+            let extents = extents.collect::<Result<Vec<i64>, _>>()?;
+            let count = extents.iter().product::<i64>() as usize;
+            entry(state, &s.name, &extents, vec![0.0; count])?;
+        }
+    }
+    Ok(())
 }
 
 /// Numbers that look random, the same in every program: of a wave of high frequency.
@@ -70,10 +115,7 @@ fn mlp(setting: Setting) -> Outcome<Case> {
     let h = (h.matmul(&p[2]) + &p[3]).relu();
     let loss = (h.matmul(&p[4]) + &p[5]).cross_entropy(&labels);
     let named: Vec<(&str, &Tensor)> = shapes.iter().map(|s| s.0).zip(&p).collect();
-    let gradients = tlc::grad(&loss, &p.iter().collect::<Vec<_>>());
-    // As the peers: whatever the loss is.
-    adam.step_if(&g.constant(true), &named, &gradients);
-    g.output("loss", &loss);
+    setting.learn(&g, &adam, &loss, &named);
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
     let mut state = State::new();
@@ -82,6 +124,7 @@ fn mlp(setting: Setting) -> Outcome<Case> {
         entry(&mut state, name, shape, wave(count, 0.05))?;
     }
     adam.prepare(&mut state, &shapes.map(|s| s.0))?;
+    fill(&step, &mut state)?;
     let x = tlc::HostTensor::from_slice(&[64, 784], &wave(64 * 784, 1.0))?;
     let labels: Vec<i64> = (0..64).map(|k| k * 7 % 10).collect();
     Ok(Case {
@@ -185,9 +228,7 @@ fn transformer(setting: Setting) -> Outcome<Case> {
         .reshape([-1, TOKENS])
         .cross_entropy(&labels.reshape([-1]));
     let named: Vec<(&str, &Tensor)> = shapes.iter().map(|s| s.0.as_str()).zip(&p).collect();
-    let gradients = tlc::grad(&loss, &p.iter().collect::<Vec<_>>());
-    adam.step_if(&g.constant(true), &named, &gradients);
-    g.output("loss", &loss);
+    setting.learn(&g, &adam, &loss, &named);
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
     let mut state = State::new();
@@ -200,6 +241,7 @@ fn transformer(setting: Setting) -> Outcome<Case> {
         entry(&mut state, name, shape, values)?;
     }
     adam.prepare(&mut state, &shapes.iter().map(|s| s.0.as_str()).collect::<Vec<_>>())?;
+    fill(&step, &mut state)?;
     let tokens = |k: i64| -> Vec<i64> { (0..BATCH[0] * BATCH[1]).map(|i| (i * 7 + k) % 251).collect() };
     let extents = BATCH.map(|n| n as usize);
     let [x, labels] = [0, 7].map(|k| tlc::HostTensor::from_slice(&extents, &tokens(k)));
@@ -211,13 +253,27 @@ fn transformer(setting: Setting) -> Outcome<Case> {
     })
 }
 
+/// The most bytes that this process had, by Linux's count.
+fn peak_bytes() -> Outcome<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib: u64 = line.and_then(|l| l.split_whitespace().next()).unwrap_or("0").parse()?;
+    Ok(kib * 1024)
+}
+
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [name, threads, steps, share @ ..] = &arguments[..] else {
         return Err("expected a case, a number of threads and one of steps".into());
     };
     let steps: usize = steps.parse()?;
-    let make = |setting| match name.as_str() {
+    let (name, part) = match name.split_once(':') {
+        None => (name.as_str(), Part::Step),
+        Some((name, "forward")) => (name, Part::Forward),
+        Some((name, "gradients")) => (name, Part::Gradients),
+        Some((_, other)) => return Err(format!("`{other}`, expected forward or gradients").into()),
+    };
+    let make = |setting| match name {
         "mlp" => mlp(setting),
         "adam" => adam(setting, 300, false),
         "adam_clipped" => adam(setting, 300, true),
@@ -234,6 +290,7 @@ fn main() -> Outcome<()> {
     let mut setting = Setting {
         threads: threads.parse()?,
         limit: None,
+        part,
     };
     let mut case = make(setting)?;
     if let [share] = share {
@@ -263,14 +320,20 @@ fn main() -> Outcome<()> {
             _ => s.launches().len(),
         })
         .sum();
+    let floor_ns: f64 = tlc::explain::step_costs(plan, case.step.devices())
+        .iter()
+        .filter_map(|(_, cost)| cost.predicted_ns)
+        .sum();
     println!(
-        "{{\"compile_ms\": {:.3}, \"median_us\": {:.2}, \"least_us\": {:.2}, \"steps\": {}, \"beside_products\": {beside}, \"arena_bytes\": {}, \"memory_bytes\": {}, \"loss\": {loss}}}",
+        "{{\"compile_ms\": {:.3}, \"median_us\": {:.2}, \"least_us\": {:.2}, \"floor_us\": {:.2}, \"steps\": {}, \"beside_products\": {beside}, \"arena_bytes\": {}, \"memory_bytes\": {}, \"peak_bytes\": {}, \"loss\": {loss}}}",
         case.compile_ms,
         times[times.len() / 2],
         times[0],
+        floor_ns / 1e3,
         plan.steps.len(),
         need.arena,
-        need.total()
+        need.total(),
+        peak_bytes()?
     );
     Ok(())
 }

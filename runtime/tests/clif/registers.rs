@@ -118,6 +118,9 @@ fn tiles_in_registers_are_stored_across_their_vectors() {
         (DType::F32, [16, 16, 3]),
         (DType::F32, [16, 16, 1]),
         (DType::F32, [8, 8, 7]),
+        (DType::F32, [8, 8, 8]),
+        (DType::I32, [8, 8, 5]),
+        (DType::F32, [8, 8, 1]),
         (DType::F64, [8, 8, 8]),
         (DType::U8, [16, 16, 13]),
     ];
@@ -141,10 +144,12 @@ fn tiles_in_registers_are_stored_across_their_vectors() {
 }
 
 #[test]
-fn a_turned_tile_takes_four_steps_a_result() {
-    for (filled, steps) in [(16, 64), (14, 62), (8, 40), (3, 32)] {
-        let kernel = turned(DType::F32, [16, 16, filled]);
-        let text = wide::flatten(&kernel, Level::Avx512).unwrap().to_string();
+fn a_turned_tile_takes_four_steps_a_result_and_a_small_one_three() {
+    let wide = [(16, 64), (14, 62), (8, 40), (3, 32)].map(|case| (Level::Avx512, 16, case));
+    let small = [(8, 24), (6, 22), (4, 16), (2, 14)].map(|case| (Level::Avx2, 8, case));
+    for (level, side, (filled, steps)) in wide.into_iter().chain(small) {
+        let kernel = turned(DType::F32, [side, side, filled]);
+        let text = wide::flatten(&kernel, level).unwrap().to_string();
         let count = |word: &str| text.lines().filter(|l| l.contains(word)).count();
         let all: usize = [
             "first_lanes",
@@ -157,6 +162,6 @@ fn a_turned_tile_takes_four_steps_a_result() {
         .iter()
         .map(|w| count(w))
         .sum();
-        assert_eq!((all, count("lane ")), (steps, 0), "{filled}\n{text}");
+        assert_eq!((all, count("lane ")), (steps, 0), "{level:?}, {filled}\n{text}");
     }
 }
