@@ -25,6 +25,8 @@ mod onnx_attention;
 mod proto;
 #[path = "states/random.rs"]
 mod random_states;
+#[path = "cuda/products.rs"]
+mod products;
 #[path = "cuda/recorded.rs"]
 mod recorded;
 #[path = "cuda/reports.rs"]
@@ -42,7 +44,7 @@ mod states;
 #[path = "cuda/tensor_cores.rs"]
 mod tensor_cores;
 
-use child::simulated;
+use child::{Settings, simulated};
 
 /// Orders that warps run in, each with a seed of streams' delays.
 const SCHEDULES: [(&str, &str); 3] = [("round-robin", "0"), ("random", "1"), ("adversarial", "2")];
@@ -123,9 +125,17 @@ fn calls_on_random_states_are_right_on_a_gpu() {
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.
 fn same_bits(test: &str) {
+    same_bits_of(test, &[]);
+}
+
+/// As [`same_bits`], with more variables.
+fn same_bits_of(test: &str, settings: Settings<'_>) {
     let runs: Vec<_> = SCHEDULES
         .iter()
-        .filter_map(|(schedule, seed)| simulated(test, &[("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)]))
+        .filter_map(|(schedule, seed)| {
+            let order = [("TLC_SIM_SCHEDULE", *schedule), ("TLC_SIM_SEED", *seed)];
+            simulated(test, &[settings, &order].concat())
+        })
         .collect();
     for other in &runs {
         assert!(!other.printed("bits").is_empty(), "{test} says nothing of bits");
