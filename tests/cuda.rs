@@ -20,13 +20,13 @@ mod memory;
 mod models;
 #[path = "cuda/onnx_attention.rs"]
 mod onnx_attention;
+#[path = "cuda/products.rs"]
+mod products;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "onnx/proto.rs"]
 mod proto;
 #[path = "states/random.rs"]
 mod random_states;
-#[path = "cuda/products.rs"]
-mod products;
 #[path = "cuda/recorded.rs"]
 mod recorded;
 #[path = "cuda/reports.rs"]

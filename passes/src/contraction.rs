@@ -85,10 +85,10 @@ impl MatrixOperand {
             [leg] => Some(&leg.stride),
             _ => None,
         });
-        let (Some(row), Some(column)) = (row, column) else { return false };
-        let apart = |stride: &IndexExpr, extent: &IndexExpr| {
-            (stride.clone() - extent.clone()).interval(bounds).lo >= 0
+        let (Some(row), Some(column)) = (row, column) else {
+            return false;
         };
+        let apart = |stride: &IndexExpr, extent: &IndexExpr| (stride.clone() - extent.clone()).interval(bounds).lo >= 0;
         let ahead = |s: &IndexExpr| s.interval(bounds).lo >= 0;
         let stacked = self.batch.iter().all(ahead);
         stacked && (column.is(1) && apart(row, extents[1]) || row.is(1) && apart(column, extents[0]))
@@ -115,7 +115,9 @@ type Binary<'g> = ([NodeId; 2], &'g [Labels], &'g Labels);
 
 /// Operands and labels of an einsum of two operands whose sum of products the library can compute, all in one dtype.
 fn library_einsum(graph: &Graph, id: NodeId) -> Option<Binary<'_>> {
-    binary_einsum(graph, id, |dtype, accumulator| library_dtype(dtype) && accumulator == dtype)
+    binary_einsum(graph, id, |dtype, accumulator| {
+        library_dtype(dtype) && accumulator == dtype
+    })
 }
 
 /// Operands and labels of a sum of products of two operands, all in one dtype that, with that of the accumulator, `takes` says yes to.
@@ -150,9 +152,14 @@ pub fn stacked_product(graph: &Graph, id: NodeId, library: &ProductLibrary) -> O
     let einsum = binary_einsum(graph, id, |dtype, accumulator| library.multiplies(dtype, accumulator))?;
     let mut product = product_of(graph, id, einsum)?;
     product.stack()?;
-    let MatrixProduct { m, n, k, lhs, rhs, dst, .. } = &product;
+    let MatrixProduct {
+        m, n, k, lhs, rhs, dst, ..
+    } = &product;
     let matrices = [(lhs, [m, k]), (rhs, [k, n]), (dst, [m, n])];
-    matrices.iter().all(|(o, extents)| o.is_packed(*extents, graph)).then_some(product)
+    matrices
+        .iter()
+        .all(|(o, extents)| o.is_packed(*extents, graph))
+        .then_some(product)
 }
 
 /// Whether a graph, or what is inside of it, has products that may have so many multiply-adds.

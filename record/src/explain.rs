@@ -539,7 +539,10 @@ fn write_plan(
                 let slot = planned.values.iter().position(|v| *v == Some(c.roots[0]));
                 let device = slot.map_or(DeviceId::HOST, |s| plan.slots[s].device);
                 match devices.target(device) {
-                    Target::Gpu(Gpu { products: Some(library), .. }) => {
+                    Target::Gpu(Gpu {
+                        products: Some(library),
+                        ..
+                    }) => {
                         format!("a matrix product by the library ({})", library.share)
                     }
                     _ => "a matrix product by the library".into(),

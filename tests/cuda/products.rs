@@ -13,8 +13,8 @@ use tlc_ir::text::{no_data, parse_graph};
 use crate::child::{beside, simulated, skip};
 use crate::faults::{expect, no_nvrtc, tlc};
 use crate::recorded::{network, network_inputs, run, ten_warm_calls, times};
-use crate::states::compare_all;
 use crate::same_bits_of;
+use crate::states::compare_all;
 
 /// The stand-in for the library.
 fn library() -> Option<String> {
@@ -65,7 +65,16 @@ fn products() -> Vec<Product> {
     let mut all = Vec::new();
     for dtype in ["f32", "f64", "f16", "bf16"] {
         let symbols = " where a in 0..=100, b in 0..=100, c in 0..=100";
-        let sizes = [[0, 7, 9], [5, 0, 3], [5, 7, 0], [1, 1, 1], [1, 40, 33], [64, 1, 17], [3, 33, 1], [65, 64, 33]];
+        let sizes = [
+            [0, 7, 9],
+            [5, 0, 3],
+            [5, 7, 0],
+            [1, 1, 1],
+            [1, 40, 33],
+            [64, 1, 17],
+            [3, 33, 1],
+            [65, 64, 33],
+        ];
         for layout in [["ab", "bc", "ac"], ["ba", "cb", "ac"], ["ab", "cb", "ca"]] {
             let known = |l: char| ["70", "40", "33"]["abc".find(l).unwrap_or_default()].to_string();
             all.push(product(einsum(dtype, layout, &known, "")));
@@ -108,10 +117,20 @@ fn products() -> Vec<Product> {
         });
     }
     // Sums over nothing, and sides of one element, are no products to the library; nor are small ones.
-    for [a, b, c] in [["40", "0", "30"], ["1", "400", "30"], ["90", "400", "1"], ["4", "4", "4"]] {
+    for [a, b, c] in [
+        ["40", "0", "30"],
+        ["1", "400", "30"],
+        ["90", "400", "1"],
+        ["4", "4", "4"],
+    ] {
         all.push(Product {
             taken: false,
-            ..product(einsum("f32", ["ab", "bc", "ac"], &|l| [a, b, c]["abc".find(l).unwrap_or_default()].into(), ""))
+            ..product(einsum(
+                "f32",
+                ["ab", "bc", "ac"],
+                &|l| [a, b, c]["abc".find(l).unwrap_or_default()].into(),
+                "",
+            ))
         });
     }
     all
@@ -178,7 +197,9 @@ fn products_by_the_library_have_the_same_bits_at_three_schedules() {
 fn a_warm_call_with_products_is_one_graph_and_one_wait() {
     let Some(library) = library() else { return };
     let set = [("TLC_CUBLASLT", &*library)];
-    let Some(calls) = ten_warm_calls("products::children::steps", &set) else { return };
+    let Some(calls) = ten_warm_calls("products::children::steps", &set) else {
+        return;
+    };
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
     assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
 }
@@ -188,7 +209,9 @@ fn a_warm_call_with_products_is_one_graph_and_one_wait() {
 fn a_product_whose_matrix_moved_is_the_one_node_that_changes() {
     let Some(library) = library() else { return };
     let set = [("TLC_CUBLASLT", &*library)];
-    let Some(calls) = ten_warm_calls("products::children::moved", &set) else { return };
+    let Some(calls) = ten_warm_calls("products::children::moved", &set) else {
+        return;
+    };
     let each = [
         "cuStreamBeginCapture_v2",
         // What the library gives the stream: what it leaves in its workspace, and the product.
@@ -228,8 +251,21 @@ fn products_leave_nothing_behind() {
 #[test]
 fn every_fault_beside_products_is_an_error_and_what_follows_is_right() {
     let Some(library) = library() else { return };
-    for fault in ["alloc:1", "alloc:2", "alloc:3", "alloc:4", "alloc:5", "alloc:6", "launch:2", "illegal-address:5", "ecc:8"] {
-        simulated("products::children::fault", &[("TLC_CUBLASLT", &library), ("TLC_SIM_FAULT", fault)]);
+    for fault in [
+        "alloc:1",
+        "alloc:2",
+        "alloc:3",
+        "alloc:4",
+        "alloc:5",
+        "alloc:6",
+        "launch:2",
+        "illegal-address:5",
+        "ecc:8",
+    ] {
+        simulated(
+            "products::children::fault",
+            &[("TLC_CUBLASLT", &library), ("TLC_SIM_FAULT", fault)],
+        );
     }
 }
 
@@ -242,7 +278,9 @@ const LARGE: &str = "graph @large(%x: f32[512, 600], %y: f32[600, 520]) {
 /// A copy of a library in which a name is another one.
 fn without(library: &str, name: &str, folder: &Path) -> PathBuf {
     let mut bytes = std::fs::read(library).expect("the library");
-    let places: Vec<usize> = (0..bytes.len() - name.len()).filter(|&i| bytes[i..].starts_with(name.as_bytes())).collect();
+    let places: Vec<usize> = (0..bytes.len() - name.len())
+        .filter(|&i| bytes[i..].starts_with(name.as_bytes()))
+        .collect();
     assert!(!places.is_empty(), "{name}");
     places.into_iter().for_each(|at| bytes[at] = b'x');
     let copy = folder.join("libcublasLt.so.13");
@@ -260,21 +298,38 @@ fn without_a_library_kernels_multiply_unless_it_is_asked_for() {
     let large = folder.path().join("large.tlir");
     std::fs::write(&large, LARGE).expect("written");
     let large = large.to_str().expect("a path of text");
-    let explain = |products: &str, set: &[(&str, &str)]| tlc(set, &["explain", large, "--device", "cuda", "--products", products]);
+    let explain = |products: &str, set: &[(&str, &str)]| {
+        tlc(set, &["explain", large, "--device", "cuda", "--products", products])
+    };
     let set = [("TLC_CUBLASLT", &*library)];
     let not_measured = "no extent below 512: taken to be faster, not measured";
     expect(explain("auto", &set), 0, &["library matmul", not_measured]);
-    expect(explain("library", &set), 0, &["a matrix product by the library (asked for)"]);
+    expect(
+        explain("library", &set),
+        0,
+        &["a matrix product by the library (asked for)"],
+    );
     let by_kernels = |found: Option<(i32, String)>| {
-        assert!(!found.as_ref().is_some_and(|f| f.1.contains("library matmul")), "{found:?}");
+        assert!(
+            !found.as_ref().is_some_and(|f| f.1.contains("library matmul")),
+            "{found:?}"
+        );
         expect(found, 0, &["kernel 0"]);
     };
     by_kernels(explain("kernels", &set));
     by_kernels(explain("auto", &[]));
-    expect(explain("library", &[]), 4, &["there is no cuBLASLt: the device is simulated", "TLC_CUBLASLT"]);
+    expect(
+        explain("library", &[]),
+        4,
+        &["there is no cuBLASLt: the device is simulated", "TLC_CUBLASLT"],
+    );
     let missing = [("TLC_CUBLASLT", "/nonexistent/libcublasLt.so.13")];
     by_kernels(explain("auto", &missing));
-    expect(explain("library", &missing), 4, &["there is no cuBLASLt: /nonexistent/libcublasLt.so.13"]);
+    expect(
+        explain("library", &missing),
+        4,
+        &["there is no cuBLASLt: /nonexistent/libcublasLt.so.13"],
+    );
     let name = "cublasLtMatmulAlgoConfigGetAttribute";
     let partial = without(&library, name, folder.path());
     let partial = [("TLC_CUBLASLT", partial.to_str().expect("a path of text"))];
@@ -282,7 +337,11 @@ fn without_a_library_kernels_multiply_unless_it_is_asked_for() {
     expect(explain("library", &partial), 4, &[&format!("has no `{name}`")]);
     let other = without(&library, "tlcSimCublasLt", folder.path());
     let other = [("TLC_CUBLASLT", other.to_str().expect("a path of text"))];
-    expect(explain("library", &other), 4, &["is not the stand-in, and the device is simulated"]);
+    expect(
+        explain("library", &other),
+        4,
+        &["is not the stand-in, and the device is simulated"],
+    );
     expect(explain("fast", &set), 2, &["expected auto, kernels or library"]);
 }
 

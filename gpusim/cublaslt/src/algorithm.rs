@@ -61,13 +61,17 @@ impl Problem {
             _ => return Err(Refusal::Unsupported("elements that are not f32, f64, f16 or bf16")),
         };
         if [self.operation.compute, self.operation.scale] != sums {
-            return Err(Refusal::Unsupported("sums that are not added up in f32, or those of f64 in f64"));
+            return Err(Refusal::Unsupported(
+                "sums that are not added up in f32, or those of f64 in f64",
+            ));
         }
         if [a, b, c].iter().any(|l| l.element != element) {
             return Err(Refusal::Unsupported("matrices of several types"));
         }
         if c != d {
-            return Err(Refusal::Unsupported("a result that lies otherwise than what it is added to"));
+            return Err(Refusal::Unsupported(
+                "a result that lies otherwise than what it is added to",
+            ));
         }
         for l in &self.layouts {
             let leading = u64::try_from(l.leading).map_err(|_| Refusal::Invalid("a negative leading dimension"))?;
@@ -78,7 +82,8 @@ impl Problem {
                 return Err(Refusal::Invalid("stacks of different heights, or that go backwards"));
             }
         }
-        let [[rows, terms], [same_terms, columns]] = [turned(a, self.operation.turned[0]), turned(b, self.operation.turned[1])];
+        let [[rows, terms], [same_terms, columns]] =
+            [turned(a, self.operation.turned[0]), turned(b, self.operation.turned[1])];
         if terms != same_terms || [d.rows, d.columns] != [rows, columns] {
             return Err(Refusal::Invalid("matrices that do not fit each other"));
         }
@@ -107,7 +112,8 @@ impl Problem {
         let wanted = ((rows + columns) * 16).next_multiple_of(WORKSPACE_ALIGNMENT);
         let workspace = if wanted <= may.workspace_bytes { wanted } else { 0 };
         let splits = may.reductions != 0 && terms > LONG;
-        let alignments = (may.alignments.iter().zip(0..)).fold(0, |all, (a, i)| all | u64::from(a.trailing_zeros()) << (8 * i));
+        let alignments =
+            (may.alignments.iter().zip(0..)).fold(0, |all, (a, i)| all | u64::from(a.trailing_zeros()) << (8 * i));
         let [parts, reduction] = if splits { [4, 2] } else { [1, 0] };
         Ok(Proposal {
             algorithm: Algorithm {
@@ -143,13 +149,17 @@ impl Algorithm {
         for (i, address) in addresses.into_iter().enumerate() {
             let logarithm = self.data[2] >> (8 * i) & 0xff;
             if address == 0 || !address.is_multiple_of(1 << logarithm) {
-                return Err(Refusal::Invalid("an address that is null, or not as aligned as was said"));
+                return Err(Refusal::Invalid(
+                    "an address that is null, or not as aligned as was said",
+                ));
             }
         }
         let (at, bytes) = workspace;
         let needed = self.workspace_bytes();
         if bytes < needed || needed > 0 && (at == 0 || !at.is_multiple_of(WORKSPACE_ALIGNMENT)) {
-            return Err(Refusal::Invalid("too little memory to work in, or memory that is not aligned to 256 bytes"));
+            return Err(Refusal::Invalid(
+                "too little memory to work in, or memory that is not aligned to 256 bytes",
+            ));
         }
         Ok(())
     }

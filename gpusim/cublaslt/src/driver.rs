@@ -95,10 +95,13 @@ impl Driver {
                 product: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(Handle, *const Product) -> CUresult>(
                     product,
                 ),
-                fill: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(CUdeviceptr, u8, usize, Handle) -> CUresult>(
-                    fill,
+                fill: std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn(CUdeviceptr, u8, usize, Handle) -> CUresult,
+                >(fill),
+                noted: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int) -> CUresult>(
+                    noted,
                 ),
-                noted: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, c_int) -> CUresult>(noted),
             })
         }
     }

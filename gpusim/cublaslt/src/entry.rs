@@ -253,7 +253,12 @@ fn problem(operation: Handle, layouts: [Handle; 4]) -> Result<Problem, Refusal> 
     let mut table = table();
     let operation = *table.operation(operation)?;
     let [a, b, c, d] = layouts;
-    let layouts = [*table.layout(a)?, *table.layout(b)?, *table.layout(c)?, *table.layout(d)?];
+    let layouts = [
+        *table.layout(a)?,
+        *table.layout(b)?,
+        *table.layout(c)?,
+        *table.layout(d)?,
+    ];
     Ok(Problem { operation, layouts })
 }
 

@@ -61,7 +61,10 @@ fn every_entry_point_has_the_signature_of_the_real_one() {
     same!(cublasLtMatmulAlgoConfigGetAttribute, _, _, _, _, _);
     same!(cublasLtMatmul, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _);
     assert_eq!(size_of::<ours::Algorithm>(), size_of::<sys::cublasLtMatmulAlgo_t>());
-    assert_eq!(size_of::<ours::Proposal>(), size_of::<sys::cublasLtMatmulHeuristicResult_t>());
+    assert_eq!(
+        size_of::<ours::Proposal>(),
+        size_of::<sys::cublasLtMatmulHeuristicResult_t>()
+    );
 }
 
 /// The size of a type, and where fields of it are.

@@ -36,7 +36,10 @@ fn start() {
         assert!(!dlopen(path.as_ptr(), 2).is_null(), "{path:?}");
         assert_eq!(driver!(c"cuInit", fn(u32))(0), 0);
         let mut context = null_mut();
-        assert_eq!(driver!(c"cuDevicePrimaryCtxRetain", fn(*mut Handle, i32))(&raw mut context, 0), 0);
+        assert_eq!(
+            driver!(c"cuDevicePrimaryCtxRetain", fn(*mut Handle, i32))(&raw mut context, 0),
+            0
+        );
         assert_eq!(driver!(c"cuCtxSetCurrent", fn(Handle))(context), 0);
     }
 }
@@ -47,7 +50,10 @@ fn filled(values: &[f32]) -> u64 {
     let bytes = size_of_val(values);
     // SAFETY: see above.
     unsafe {
-        assert_eq!(driver!(c"cuMemAlloc_v2", fn(*mut u64, usize))(&raw mut address, bytes), 0);
+        assert_eq!(
+            driver!(c"cuMemAlloc_v2", fn(*mut u64, usize))(&raw mut address, bytes),
+            0
+        );
         let upload = driver!(c"cuMemcpyHtoD_v2", fn(u64, *const c_void, usize));
         assert_eq!(upload(address, values.as_ptr().cast(), bytes), 0);
     }
@@ -57,7 +63,10 @@ fn filled(values: &[f32]) -> u64 {
 fn stream() -> Handle {
     let mut stream = null_mut();
     // SAFETY: see above.
-    assert_eq!(unsafe { driver!(c"cuStreamCreate", fn(*mut Handle, u32))(&raw mut stream, 1) }, 0);
+    assert_eq!(
+        unsafe { driver!(c"cuStreamCreate", fn(*mut Handle, u32))(&raw mut stream, 1) },
+        0
+    );
     stream
 }
 
@@ -126,12 +135,22 @@ impl Asked {
             statuses.push(cublasLtCreate(&raw mut library));
             statuses.push(cublasLtMatmulDescCreate(&raw mut operation, self.compute, 0));
             for (attribute, turned) in [3, 4].into_iter().zip(&self.turned) {
-                statuses.push(cublasLtMatmulDescSetAttribute(operation, attribute, (&raw const *turned).cast(), 4));
+                statuses.push(cublasLtMatmulDescSetAttribute(
+                    operation,
+                    attribute,
+                    (&raw const *turned).cast(),
+                    4,
+                ));
             }
             for ((to, &(rows, columns, leading)), batch) in layouts.iter_mut().zip(&self.layouts).zip(&self.batch) {
                 statuses.push(cublasLtMatrixLayoutCreate(to, 0, rows, columns, leading));
                 statuses.push(cublasLtMatrixLayoutSetAttribute(*to, 5, (&raw const *batch).cast(), 4));
-                statuses.push(cublasLtMatrixLayoutSetAttribute(*to, 6, (&raw const self.stack).cast(), 8));
+                statuses.push(cublasLtMatrixLayoutSetAttribute(
+                    *to,
+                    6,
+                    (&raw const self.stack).cast(),
+                    8,
+                ));
             }
             statuses.push(cublasLtMatmulPreferenceCreate(&raw mut preference));
             let set = |attribute, value: *const c_void, bytes| {
@@ -160,13 +179,24 @@ impl Asked {
             if count == 1 {
                 let mut written = 0;
                 let to = (&raw mut parts).cast();
-                statuses.push(cublasLtMatmulAlgoConfigGetAttribute(algorithm, 2, to, 4, &raw mut written));
+                statuses.push(cublasLtMatmulAlgoConfigGetAttribute(
+                    algorithm,
+                    2,
+                    to,
+                    4,
+                    &raw mut written,
+                ));
                 if self.foreign {
                     // Of the transposed first matrix: what was proposed is for the one before.
                     let leading = &raw const self.stack;
                     statuses.push(cublasLtMatrixLayoutSetAttribute(of_a, 6, leading.cast(), 8));
                     let turned = 1i32;
-                    statuses.push(cublasLtMatmulDescSetAttribute(operation, 3, (&raw const turned).cast(), 4));
+                    statuses.push(cublasLtMatmulDescSetAttribute(
+                        operation,
+                        3,
+                        (&raw const turned).cast(),
+                        4,
+                    ));
                 }
                 let [alpha, beta] = self.factors.each_ref().map(|f| (&raw const *f).cast::<c_void>());
                 let at = |address: u64, off: u64| std::ptr::without_provenance_mut::<c_void>((address + off) as usize);
@@ -210,7 +240,9 @@ fn again(test: &str) -> bool {
         .env("TLC_SIM_ON_FINDING", "continue")
         .output()
         .unwrap();
-    let text = [ran.stdout, ran.stderr].map(|t| String::from_utf8_lossy(&t).into_owned()).concat();
+    let text = [ran.stdout, ran.stderr]
+        .map(|t| String::from_utf8_lossy(&t).into_owned())
+        .concat();
     assert!(ran.status.success() && text.contains("1 passed"), "{text}");
     false
 }
@@ -257,7 +289,11 @@ fn wrong_products_are_refused() {
         ("columns that overlap", |p| p.layouts[0].2 = 7, INVALID),
         ("another sum", |p| p.layouts[1] = (31, 4, 31), INVALID),
         ("another result", |p| p.layouts[2] = (8, 5, 8), INVALID),
-        ("a matrix that is turned, and was not meant", |p| p.turned = [1, 0], INVALID),
+        (
+            "a matrix that is turned, and was not meant",
+            |p| p.turned = [1, 0],
+            INVALID,
+        ),
         ("a matrix without elements", |p| p.layouts[1].1 = 0, INVALID),
         ("stacks of different heights", |p| p.batch = [2, 1, 2], INVALID),
         ("results that overlap", |p| (p.batch, p.stack) = ([2; 3], 16), INVALID),
@@ -276,7 +312,10 @@ fn wrong_products_are_refused() {
         assert_eq!(asked.ask(places, stream).0, status, "{what}");
     }
     // Whoever does not say that sums are one is proposed parts of them.
-    let splits = Asked { reductions: 7, ..Asked::right() };
+    let splits = Asked {
+        reductions: 7,
+        ..Asked::right()
+    };
     assert_eq!(splits.ask(places, stream), (0, true));
     synchronize(stream);
     // SAFETY: see above.
@@ -313,9 +352,16 @@ fn orders([a, b, d, workspace]: [u64; 4], right: &Asked) {
     assert!(report().matches("\"kind\": \"unordered\"").count() > 1, "{}", report());
     let mut fresh = 0;
     // SAFETY: see above.
-    assert_eq!(unsafe { driver!(c"cuMemAlloc_v2", fn(*mut u64, usize))(&raw mut fresh, 4096) }, 0);
+    assert_eq!(
+        unsafe { driver!(c"cuMemAlloc_v2", fn(*mut u64, usize))(&raw mut fresh, 4096) },
+        0
+    );
     assert_eq!(right.ask([fresh, b, d, workspace], two).0, 0);
     synchronize(two);
-    assert!(report().contains("it multiplies bytes that nobody wrote"), "{}", report());
+    assert!(
+        report().contains("it multiplies bytes that nobody wrote"),
+        "{}",
+        report()
+    );
     assert_eq!(right.ask([0, b, d, workspace], two).0, INVALID);
 }

@@ -68,7 +68,9 @@ pub(crate) fn replace(nodes: &mut [Node], handle: u64, child: &[Node]) -> Option
     if own.len() != child.len() || !own.iter().zip(child).all(alike) {
         return None;
     }
-    own.into_iter().zip(child).for_each(|(at, new)| nodes[at].work = new.work.clone());
+    own.into_iter()
+        .zip(child)
+        .for_each(|(at, new)| nodes[at].work = new.work.clone());
     Some(())
 }
 

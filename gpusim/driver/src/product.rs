@@ -135,7 +135,9 @@ impl Product {
         for b in 0..self.batch {
             // Each term of a column of results after the other, so that the factors' elements are looked up once.
             let factor = |t: u64| (0..self.rows).map(move |i| [b, i, t]);
-            let terms: Vec<Vec<f64>> = (0..self.terms).map(|t| factor(t).map(|at| left.get(at)).collect()).collect();
+            let terms: Vec<Vec<f64>> = (0..self.terms)
+                .map(|t| factor(t).map(|at| left.get(at)).collect())
+                .collect();
             for j in 0..self.columns {
                 let mut doubles = vec![0f64; self.rows as usize];
                 let mut singles = vec![0f32; self.rows as usize];
@@ -143,14 +145,19 @@ impl Product {
                     let y = right.get([b, t, j]);
                     match self.element {
                         Element::F64 => doubles.iter_mut().zip(terms).for_each(|(sum, x)| *sum += x * y),
-                        _ => singles.iter_mut().zip(terms).for_each(|(sum, x)| *sum += *x as f32 * y as f32),
+                        _ => singles
+                            .iter_mut()
+                            .zip(terms)
+                            .for_each(|(sum, x)| *sum += *x as f32 * y as f32),
                     }
                 }
                 match self.element {
                     Element::F64 => doubles.iter().for_each(|v| out.extend(v.to_le_bytes())),
                     Element::F32 => singles.iter().for_each(|v| out.extend(v.to_le_bytes())),
                     Element::F16 => singles.iter().for_each(|v| out.extend(f16::from_f32(*v).to_le_bytes())),
-                    Element::Bf16 => singles.iter().for_each(|v| out.extend(bf16::from_f32(*v).to_le_bytes())),
+                    Element::Bf16 => singles
+                        .iter()
+                        .for_each(|v| out.extend(bf16::from_f32(*v).to_le_bytes())),
                 }
             }
         }

@@ -526,7 +526,9 @@ impl Machine {
         for (number, (matrix, extents)) in product.matrices().into_iter().enumerate() {
             let is_result = number == 2;
             // Looked at when it was asked for.
-            let Some(ranges) = product.ranges(&matrix, extents) else { return };
+            let Some(ranges) = product.ranges(&matrix, extents) else {
+                return;
+            };
             for &(start, end) in &ranges {
                 if self.enter(gpu, start, end - start, is_result, stamp).is_none() {
                     return;

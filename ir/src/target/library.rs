@@ -39,7 +39,10 @@ impl fmt::Display for LibraryShare {
                     true => "faster as measured",
                     false => "taken to be faster, not measured",
                 };
-                write!(f, "nothing else in its kernel and no extent below {least_extent}: {known}")
+                write!(
+                    f,
+                    "nothing else in its kernel and no extent below {least_extent}: {known}"
+                )
             }
         }
     }

@@ -153,7 +153,11 @@ impl Clusterer<'_> {
         let inlined = |kind: &NodeKind| {
             matches!(
                 kind,
-                NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Gather { .. } | NodeKind::View(_) | NodeKind::Random { .. }
+                NodeKind::Map(_)
+                    | NodeKind::Convert(_)
+                    | NodeKind::Gather { .. }
+                    | NodeKind::View(_)
+                    | NodeKind::Random { .. }
             )
         };
         let read = [product.lhs.base, product.rhs.base];

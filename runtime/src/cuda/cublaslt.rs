@@ -199,11 +199,17 @@ impl Library {
 
     fn load(simulated: bool) -> Result<Library, Unavailable> {
         let refused = |message: String| Unavailable::Products { message };
-        let set = std::env::var_os("TLC_CUBLASLT").filter(|v| !v.is_empty()).map(PathBuf::from);
+        let set = std::env::var_os("TLC_CUBLASLT")
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from);
         let paths = match set {
             Some(folder) if folder.is_dir() => vec![folder.join(NAME)],
             Some(file) => vec![file],
-            None if simulated => return Err(refused("the device is simulated, and TLC_CUBLASLT names no stand-in".into())),
+            None if simulated => {
+                return Err(refused(
+                    "the device is simulated, and TLC_CUBLASLT names no stand-in".into(),
+                ));
+            }
             None => beside_nvrtc().chain([PathBuf::from(NAME)]).collect(),
         };
         let mut tried = Vec::new();
@@ -227,7 +233,11 @@ impl Library {
         };
         if version < OLDEST {
             let expected = version_text(OLDEST);
-            return Err(refused(format!("{} is of version {}; expected {expected}", path.display(), version_text(version))));
+            return Err(refused(format!(
+                "{} is of version {}; expected {expected}",
+                path.display(),
+                version_text(version)
+            )));
         }
         // SAFETY: it is only asked whether it is there.
         let stands_in = unsafe { loaded.get::<unsafe extern "C" fn()>(STAND_IN) }.is_ok();
@@ -236,7 +246,10 @@ impl Library {
                 true => ["a stand-in", "is real"],
                 false => ["not the stand-in", "is simulated"],
             };
-            return Err(refused(format!("{} is {library}, and the device {device}", path.display())));
+            return Err(refused(format!(
+                "{} is {library}, and the device {device}",
+                path.display()
+            )));
         }
         Library::of(loaded, version, &path)
     }
@@ -398,7 +411,9 @@ fn set<T>(
     value: &T,
 ) -> Result<(), String> {
     // SAFETY: the handle is alive, and the value has the type that the attribute has in the library's manual.
-    checked(call, unsafe { f(of, attribute, std::ptr::from_ref(value).cast(), size_of::<T>()) })
+    checked(call, unsafe {
+        f(of, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
+    })
 }
 
 impl Multiplication {
@@ -422,11 +437,17 @@ impl Multiplication {
         for (attribute, of) in value::TURNED.into_iter().zip(&shape.layouts) {
             let turned = &value::OPERATIONS[usize::from(of.turned)];
             let call = "cublasLtMatmulDescSetAttribute";
-            set(call, library.cublasLtMatmulDescSetAttribute, (made.operation, attribute), turned)?;
+            set(
+                call,
+                library.cublasLtMatmulDescSetAttribute,
+                (made.operation, attribute),
+                turned,
+            )?;
         }
         for (layout, of) in made.layouts.iter_mut().zip(&shape.layouts) {
             // SAFETY: see above.
-            let created = unsafe { (library.cublasLtMatrixLayoutCreate)(layout, element, of.rows, of.columns, of.leading) };
+            let created =
+                unsafe { (library.cublasLtMatrixLayoutCreate)(layout, element, of.rows, of.columns, of.leading) };
             checked("cublasLtMatrixLayoutCreate", created)?;
             let call = "cublasLtMatrixLayoutSetAttribute";
             let f = library.cublasLtMatrixLayoutSetAttribute;
@@ -457,7 +478,13 @@ impl Multiplication {
             let room = std::ptr::from_mut(&mut found).cast();
             // SAFETY: valid places for the results, of the type that these attributes have.
             let asked = unsafe {
-                (library.cublasLtMatmulAlgoConfigGetAttribute)(&algorithm, attribute, room, size_of::<u32>(), &mut written)
+                (library.cublasLtMatmulAlgoConfigGetAttribute)(
+                    &algorithm,
+                    attribute,
+                    room,
+                    size_of::<u32>(),
+                    &mut written,
+                )
             };
             checked("cublasLtMatmulAlgoConfigGetAttribute", asked)?;
             if found > most {
@@ -465,7 +492,9 @@ impl Multiplication {
             }
         }
         if workspace_bytes as u64 > self.shape.workspace_bytes {
-            return Err(format!("cuBLASLt wants {workspace_bytes} bytes to work in; it was told of fewer"));
+            return Err(format!(
+                "cuBLASLt wants {workspace_bytes} bytes to work in; it was told of fewer"
+            ));
         }
         self.algorithm = algorithm;
         self.workspace_bytes = workspace_bytes;
@@ -518,8 +547,14 @@ impl Multiplication {
             DType::F64 => double.each_ref().map(|v| std::ptr::from_ref(v).cast()),
             _ => single.each_ref().map(|v| std::ptr::from_ref(v).cast()),
         };
-        let [left, right, result] = places.matrices.map(|at| std::ptr::without_provenance_mut::<c_void>(at as usize));
-        let [a, b] = if self.shape.swapped { [right, left] } else { [left, right] };
+        let [left, right, result] = places
+            .matrices
+            .map(|at| std::ptr::without_provenance_mut::<c_void>(at as usize));
+        let [a, b] = if self.shape.swapped {
+            [right, left]
+        } else {
+            [left, right]
+        };
         let [first, second, of_result] = self.layouts;
         let workspace = std::ptr::without_provenance_mut(places.workspace as usize);
         // SAFETY: the descriptions are alive and agree with the algorithm; the caller promises the rest.
@@ -557,5 +592,129 @@ impl Drop for Multiplication {
             // SAFETY: as above.
             let _ = unsafe { (self.library.cublasLtMatmulDescDestroy)(self.operation) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::binding::product::Leg;
+
+    #[test]
+    fn the_table_has_the_signatures_of_the_librarys_header() {
+        for (name, ours, theirs) in signatures() {
+            assert_eq!(ours, theirs, "{name}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_librarys_header() {
+        use cudarc::cublaslt::sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F};
+        use cudarc::cublaslt::sys::cublasLtMatmulAlgoConfigAttributes_t::{
+            CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+        };
+        use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::{
+            CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB,
+        };
+        use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t::{
+            CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+        };
+        use cudarc::cublaslt::sys::cublasLtMatrixLayoutAttribute_t::{
+            CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+        };
+        use cudarc::cublaslt::sys::{cublasLtMatmulHeuristicResult_t, cudaDataType_t};
+        assert_eq!(value::IN_SINGLE, CUBLAS_COMPUTE_32F as u32);
+        assert_eq!(value::IN_DOUBLE, CUBLAS_COMPUTE_64F as u32);
+        let types = [
+            cudaDataType_t::CUDA_R_32F,
+            cudaDataType_t::CUDA_R_64F,
+            cudaDataType_t::CUDA_R_16F,
+            cudaDataType_t::CUDA_R_16BF,
+        ];
+        assert_eq!(
+            [value::SINGLE, value::DOUBLE, value::HALF, value::BRAIN],
+            types.map(|t| t as u32)
+        );
+        assert_eq!(
+            value::TURNED,
+            [CUBLASLT_MATMUL_DESC_TRANSA as u32, CUBLASLT_MATMUL_DESC_TRANSB as u32]
+        );
+        assert_eq!(value::BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as u32);
+        assert_eq!(value::BATCH_OFFSET, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as u32);
+        assert_eq!(value::MOST_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32);
+        assert_eq!(value::REDUCTIONS, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK as u32);
+        let alignments = [
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ];
+        assert_eq!(value::ALIGNMENTS, alignments.map(|a| a as u32));
+        assert_eq!(value::PARTS_OF_SUM, CUBLASLT_ALGO_CONFIG_SPLITK_NUM as u32);
+        assert_eq!(value::REDUCTION, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME as u32);
+        assert_eq!(size_of::<Proposal>(), size_of::<cublasLtMatmulHeuristicResult_t>());
+    }
+
+    /// A product of so many rows, columns and terms whose matrices have these strides: down and across.
+    fn product([m, n, k]: [usize; 3], strides: [[isize; 2]; 3]) -> BoundProduct {
+        let matrix = |[down, across]: [isize; 2], [rows, columns]: [usize; 2]| BoundMatrix {
+            slot: 0,
+            offset: 0,
+            batch: Vec::new(),
+            row: vec![Leg {
+                extent: rows,
+                stride: down,
+            }],
+            column: vec![Leg {
+                extent: columns,
+                stride: across,
+            }],
+            composite: false,
+        };
+        let [lhs, rhs, dst] = strides;
+        BoundProduct {
+            dtype: DType::F32,
+            batch: Vec::new(),
+            m,
+            n,
+            k,
+            lhs: matrix(lhs, [m, k]),
+            rhs: matrix(rhs, [k, n]),
+            dst: matrix(dst, [m, n]),
+            workspace: None,
+            epilogue: None,
+            states: [None, None],
+        }
+    }
+
+    #[test]
+    fn matrices_are_described_by_columns() {
+        let described = |p: &BoundProduct| {
+            let shape = Shape::of(p)?;
+            Some((
+                shape.swapped,
+                shape.layouts.map(|l| (l.rows, l.columns, l.leading, l.turned)),
+            ))
+        };
+        // By rows: the turned product of the operands in the other order.
+        let by_rows = product([5, 7, 3], [[3, 1], [7, 1], [7, 1]]);
+        let expected = [(7, 3, 7, false), (3, 5, 3, false), (7, 5, 7, false)];
+        assert_eq!(described(&by_rows), Some((true, expected)));
+        // The left operand by columns, rows of the right one apart.
+        let mixed = product([5, 7, 3], [[1, 5], [10, 1], [7, 1]]);
+        let expected = [(7, 3, 10, false), (5, 3, 5, true), (7, 5, 7, false)];
+        assert_eq!(described(&mixed), Some((true, expected)));
+        let by_columns = product([5, 7, 3], [[1, 6], [1, 3], [1, 5]]);
+        let expected = [(5, 3, 6, false), (3, 7, 3, false), (5, 7, 5, false)];
+        assert_eq!(described(&by_columns), Some((false, expected)));
+        // Sides of one element have no stride that matters.
+        let thin = product([1, 1, 3], [[3, 1], [1, 1], [1, 1]]);
+        let expected = [(1, 3, 1, false), (3, 1, 3, false), (1, 1, 1, false)];
+        assert_eq!(described(&thin), Some((false, expected)));
+        // Gaps along both axes, and rows that overlap.
+        assert_eq!(described(&product([5, 7, 3], [[6, 2], [7, 1], [7, 1]])), None);
+        assert_eq!(described(&product([5, 7, 3], [[1, 1], [7, 1], [7, 1]])), None);
     }
 }

@@ -7,9 +7,10 @@ use crate::capture::{Capture, Captured, Exec, Graph, Node, append, chains, ends,
 use crate::clock::Clock;
 use crate::history::Access;
 use crate::result::{
-    CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_SUPPORTED,
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
+    CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_ILLEGAL_STATE,
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
 };
 use crate::work::{Stamp, Work};
 use tlc_gpusim::Launch;
@@ -157,7 +158,9 @@ impl Driver {
     pub(crate) fn add_child(&self, graph: u64, after: &[u64], child: u64) -> Result<u64, CUresult> {
         let mut state = self.state();
         let child = state.graphs.get(&child).map(|g| g.nodes.clone());
-        let child = child.filter(|nodes| !nodes.is_empty()).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let child = child
+            .filter(|nodes| !nodes.is_empty())
+            .ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let handle = state.handle();
         // Those of the nodes within lie between this handle and the next.
         for _ in 0..child.len() {

@@ -234,7 +234,9 @@ unsafe fn handles(at: *const Handle, count: usize) -> Result<Vec<u64>, CUresult>
         (_, 0) => Ok(Vec::new()),
         (true, _) => Err(CUDA_ERROR_INVALID_VALUE),
         // SAFETY: the caller's promise.
-        (false, _) => Ok((0..count).map(|i| number(unsafe { at.add(i).read_unaligned() })).collect()),
+        (false, _) => Ok((0..count)
+            .map(|i| number(unsafe { at.add(i).read_unaligned() }))
+            .collect()),
     }
 }
 

@@ -66,7 +66,10 @@ impl Products {
     /// As for [`Multiplication::give`], the context aside.
     unsafe fn give(&self, context: &Context, (shape, at): (&Shape, &At), stream: Handle) -> Result<(), RunError> {
         let Some(known) = self.known.get(shape) else {
-            return Err(refused(context, "a bug in tlc: nothing was decided about a product".into()));
+            return Err(refused(
+                context,
+                "a bug in tlc: nothing was decided about a product".into(),
+            ));
         };
         let products = context.products()?;
         context.call("cublasLtMatmul", |_| 0)?;

@@ -32,7 +32,9 @@ impl Gpu {
         let operation = operation();
         let handle = match operation {
             Operation::Fixed(_) => std::ptr::null_mut(),
-            Operation::Kernel { .. } | Operation::Copy { .. } | Operation::Product(..) => self.last_node(state, queue)?,
+            Operation::Kernel { .. } | Operation::Copy { .. } | Operation::Product(..) => {
+                self.last_node(state, queue)?
+            }
         };
         state.noted.push(Node { handle, operation });
         Ok(())
