@@ -536,8 +536,12 @@ fn write_plan(
                 }
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => {
-                let slot = planned.values.iter().position(|v| *v == Some(c.roots[0]));
-                let device = slot.map_or(DeviceId::HOST, |s| plan.slots[s].device);
+                let results = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
+                    Step::Gemm(g) => Some(g.dst.slot.0 as usize),
+                    _ => None,
+                });
+                let mut of = results.filter(|slot| planned.values[*slot] == Some(c.roots[0]));
+                let device = of.next().map_or(DeviceId::HOST, |slot| plan.slots[slot].device);
                 match devices.target(device) {
                     Target::Gpu(Gpu {
                         products: Some(library),

@@ -151,20 +151,21 @@ impl Gpu {
         if queue >= RECORDED && state.amended.is_some() {
             return self.amend_next(&mut state, operation);
         }
-        let to = self.queue(&mut state, queue)?;
-        to.given += 1;
-        let stream = to.stream;
-        if queue < RECORDED {
-            // SAFETY: the caller's promise; the shape is that of the slots.
-            return unsafe { state.products.give(&self.context, (&shape, &places), stream) };
-        }
         if state.products.stream.is_none() {
+            // Before anything is recorded: then the driver may refuse.
             let mut made: Handle = std::ptr::null_mut();
             // SAFETY: a valid place for the result.
             self.context.call("cuStreamCreate", |d| unsafe {
                 (d.cuStreamCreate)(&mut made, STREAM_FLAGS)
             })?;
             state.products.stream = Some(made);
+        }
+        let to = self.queue(&mut state, queue)?;
+        to.given += 1;
+        let stream = to.stream;
+        if queue < RECORDED {
+            // SAFETY: the caller's promise; the shape is that of the slots.
+            return unsafe { state.products.give(&self.context, (&shape, &places), stream) };
         }
         // SAFETY: the caller's promise, which a recording passes on.
         let child = unsafe { state.products.captured(&self.context, &shape, &places) }?;
