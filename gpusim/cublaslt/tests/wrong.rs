@@ -13,16 +13,24 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A function of the driver that was loaded.
+/// Where a function of the driver that was loaded is.
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: the names end with a zero byte, and the driver is loaded under this one.
+    let found = unsafe { dlsym(dlopen(c"libcuda.so.1".as_ptr(), 2 | 4), name.as_ptr()) };
+    assert!(!found.is_null(), "{name:?}");
+    found
+}
+
+/// A call of a function of the driver that succeeds.
 macro_rules! driver {
-    ($name:literal, fn($($t:ty),*)) => {{
-        // SAFETY: the driver is loaded under this name, and the function has this type.
-        unsafe {
-            let library = dlopen(c"libcuda.so.1".as_ptr(), 2 | 4);
-            let found = dlsym(library, CStr::as_ptr($name));
-            assert!(!found.is_null(), "{:?}", $name);
-            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> u32>(found)
-        }
+    ($name:literal, fn($($t:ty),*), $($argument:expr),*) => {{
+        let found = symbol($name);
+        // SAFETY: the function has this type, and what it is given is ours.
+        let status = unsafe {
+            let function = std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($t),*) -> u32>(found);
+            function($($argument),*)
+        };
+        assert_eq!(status, 0, "{:?}", $name);
     }};
 }
 
@@ -31,57 +39,57 @@ fn start() {
     let test = std::env::current_exe().unwrap();
     let path = test.parent().unwrap().join("libtlc_gpusim_driver.so");
     let path = CString::new(path.to_str().unwrap()).unwrap();
-    // SAFETY: the pointers are ours, here and in all that follows.
-    unsafe {
-        assert!(!dlopen(path.as_ptr(), 2).is_null(), "{path:?}");
-        assert_eq!(driver!(c"cuInit", fn(u32))(0), 0);
-        let mut context = null_mut();
-        assert_eq!(
-            driver!(c"cuDevicePrimaryCtxRetain", fn(*mut Handle, i32))(&raw mut context, 0),
-            0
-        );
-        assert_eq!(driver!(c"cuCtxSetCurrent", fn(Handle))(context), 0);
-    }
+    // SAFETY: the name ends with a zero byte, and initializers of the driver have no preconditions.
+    let loaded = unsafe { dlopen(path.as_ptr(), 2) };
+    assert!(!loaded.is_null(), "{path:?}");
+    let mut context = null_mut();
+    driver!(c"cuInit", fn(u32), 0);
+    driver!(c"cuDevicePrimaryCtxRetain", fn(*mut Handle, i32), &raw mut context, 0);
+    driver!(c"cuCtxSetCurrent", fn(Handle), context);
+}
+
+fn alloc(bytes: usize) -> u64 {
+    let mut address = 0;
+    driver!(c"cuMemAlloc_v2", fn(*mut u64, usize), &raw mut address, bytes);
+    address
 }
 
 /// f32 values on the device.
 fn filled(values: &[f32]) -> u64 {
-    let mut address = 0;
     let bytes = size_of_val(values);
-    // SAFETY: see above.
-    unsafe {
-        assert_eq!(
-            driver!(c"cuMemAlloc_v2", fn(*mut u64, usize))(&raw mut address, bytes),
-            0
-        );
-        let upload = driver!(c"cuMemcpyHtoD_v2", fn(u64, *const c_void, usize));
-        assert_eq!(upload(address, values.as_ptr().cast(), bytes), 0);
-    }
+    let address = alloc(bytes);
+    let from = values.as_ptr().cast();
+    driver!(c"cuMemcpyHtoD_v2", fn(u64, *const c_void, usize), address, from, bytes);
     address
 }
 
 fn stream() -> Handle {
     let mut stream = null_mut();
-    // SAFETY: see above.
-    assert_eq!(
-        unsafe { driver!(c"cuStreamCreate", fn(*mut Handle, u32))(&raw mut stream, 1) },
-        0
-    );
+    driver!(c"cuStreamCreate", fn(*mut Handle, u32), &raw mut stream, 1);
     stream
 }
 
 fn synchronize(stream: Handle) {
-    // SAFETY: see above.
-    assert_eq!(unsafe { driver!(c"cuStreamSynchronize", fn(Handle))(stream) }, 0);
+    driver!(c"cuStreamSynchronize", fn(Handle), stream);
+}
+
+/// Overwrites the first matrix.
+fn fill(address: u64, stream: Handle) {
+    driver!(c"cuMemsetD8Async", fn(u64, u8, usize, Handle), address, 0, 1024, stream);
 }
 
 /// What was found so far, as JSON.
 fn report() -> String {
     let mut text = vec![0u8; 1 << 16];
     let mut needed = 0;
-    let ask = driver!(c"tlcSimReport", fn(*mut c_char, usize, *mut usize));
-    // SAFETY: see above.
-    assert_eq!(unsafe { ask(text.as_mut_ptr().cast(), text.len(), &raw mut needed) }, 0);
+    let to = text.as_mut_ptr().cast();
+    driver!(
+        c"tlcSimReport",
+        fn(*mut c_char, usize, *mut usize),
+        to,
+        text.len(),
+        &raw mut needed
+    );
     text.truncate(needed - 1);
     String::from_utf8(text).unwrap()
 }
@@ -130,7 +138,7 @@ impl Asked {
         let mut layouts = [null_mut(); 3];
         let mut statuses = Vec::new();
         let mut parts = 0u32;
-        // SAFETY: see above.
+        // SAFETY: the pointers are ours, here and below.
         unsafe {
             statuses.push(cublasLtCreate(&raw mut library));
             statuses.push(cublasLtMatmulDescCreate(&raw mut operation, self.compute, 0));
@@ -254,7 +262,7 @@ const UNSUPPORTED: u32 = 15;
 fn without_a_driver_there_is_no_library() {
     if again("without_a_driver_there_is_no_library") {
         let mut library = null_mut();
-        // SAFETY: see above.
+        // SAFETY: the pointer is ours.
         assert_eq!(unsafe { cublasLtCreate(&raw mut library) }, 1);
     }
 }
@@ -274,9 +282,8 @@ fn wrong_products_are_refused() {
     assert_eq!(right.ask(places, stream), (0, false));
     synchronize(stream);
     let mut found = vec![0f32; 32];
-    let download = driver!(c"cuMemcpyDtoH_v2", fn(*mut c_void, u64, usize));
-    // SAFETY: see above.
-    assert_eq!(unsafe { download(found.as_mut_ptr().cast(), d, 128) }, 0);
+    let to = found.as_mut_ptr().cast();
+    driver!(c"cuMemcpyDtoH_v2", fn(*mut c_void, u64, usize), to, d, 128);
     let (x, y) = (counted(512), counted(256));
     for (at, value) in found.iter().enumerate() {
         let (row, column) = (at % 8, at / 8);
@@ -318,9 +325,7 @@ fn wrong_products_are_refused() {
     };
     assert_eq!(splits.ask(places, stream), (0, true));
     synchronize(stream);
-    // SAFETY: see above.
-    let gone = unsafe { cublasLtMatmulDescDestroy(null_mut()) };
-    assert_eq!(gone, INVALID);
+    assert_eq!(cublasLtMatmulDescDestroy(null_mut()), INVALID);
     assert!(report().contains("\"found\": 0"), "{}", report());
     orders(places, &right);
 }
@@ -328,20 +333,17 @@ fn wrong_products_are_refused() {
 /// Operands that another stream still writes, bytes that nobody wrote, and memory to work in that two products share.
 fn orders([a, b, d, workspace]: [u64; 4], right: &Asked) {
     let (one, two) = (stream(), stream());
-    let fill = driver!(c"cuMemsetD8Async", fn(u64, u8, usize, Handle));
     let found = |what: &str, times: usize| {
         synchronize(one);
         synchronize(two);
         let text = report();
         assert_eq!(text.matches(what).count(), times, "{what}: {text}");
     };
-    // SAFETY: see above.
-    assert_eq!(unsafe { fill(a, 0, 1024, one) }, 0);
+    fill(a, one);
     assert_eq!(right.ask([a, b, d, workspace], two).0, 0);
     found("\"kind\": \"unordered\"", 1);
     // In one stream they are in order.
-    // SAFETY: see above.
-    assert_eq!(unsafe { fill(a, 0, 1024, two) }, 0);
+    fill(a, two);
     assert_eq!(right.ask([a, b, d, workspace], two).0, 0);
     found("\"kind\": \"unordered\"", 1);
     let other = filled(&[0.0; 64]);
@@ -350,12 +352,7 @@ fn orders([a, b, d, workspace]: [u64; 4], right: &Asked) {
     synchronize(one);
     synchronize(two);
     assert!(report().matches("\"kind\": \"unordered\"").count() > 1, "{}", report());
-    let mut fresh = 0;
-    // SAFETY: see above.
-    assert_eq!(
-        unsafe { driver!(c"cuMemAlloc_v2", fn(*mut u64, usize))(&raw mut fresh, 4096) },
-        0
-    );
+    let fresh = alloc(4096);
     assert_eq!(right.ask([fresh, b, d, workspace], two).0, 0);
     synchronize(two);
     assert!(
