@@ -67,6 +67,7 @@ pub mod guide;
 pub mod verify;
 
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};
+pub use tlc_ir::target::Products;
 pub use tlc_ir::tensor::TensorError;
 pub use tlc_ir::{DType, Element, HostTensor, Precision, Scalar};
 pub use tlc_onnx as onnx;

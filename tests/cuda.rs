@@ -20,6 +20,8 @@ mod memory;
 mod models;
 #[path = "cuda/onnx_attention.rs"]
 mod onnx_attention;
+#[path = "cuda/products.rs"]
+mod products;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "onnx/proto.rs"]
 mod proto;
@@ -42,7 +44,7 @@ mod states;
 #[path = "cuda/tensor_cores.rs"]
 mod tensor_cores;
 
-use child::simulated;
+use child::{Settings, simulated};
 
 /// Orders that warps run in, each with a seed of streams' delays.
 const SCHEDULES: [(&str, &str); 3] = [("round-robin", "0"), ("random", "1"), ("adversarial", "2")];
@@ -123,9 +125,17 @@ fn calls_on_random_states_are_right_on_a_gpu() {
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.
 fn same_bits(test: &str) {
+    same_bits_of(test, &[]);
+}
+
+/// As [`same_bits`], with more variables.
+fn same_bits_of(test: &str, settings: Settings<'_>) {
     let runs: Vec<_> = SCHEDULES
         .iter()
-        .filter_map(|(schedule, seed)| simulated(test, &[("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)]))
+        .filter_map(|(schedule, seed)| {
+            let order = [("TLC_SIM_SCHEDULE", *schedule), ("TLC_SIM_SEED", *seed)];
+            simulated(test, &[settings, &order].concat())
+        })
         .collect();
     for other in &runs {
         assert!(!other.printed("bits").is_empty(), "{test} says nothing of bits");

@@ -7,9 +7,11 @@
 use std::sync::Arc;
 
 mod emitter;
+mod library;
 mod multiprocessor;
 
 pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
+pub use library::{LibraryShare, ProductLibrary, Products, UnknownProducts};
 pub use multiprocessor::{Limiter, Multiprocessor, Occupancy, half_full_blocks};
 
 use crate::dtype::DType;
@@ -123,8 +125,8 @@ pub struct Gpu {
     pub f32_flops_per_second: f64,
     /// Seconds that a launch takes besides the work.
     pub launch_seconds: f64,
-    /// Whether a library multiplies matrices there. Without one, kernels do.
-    pub library_products: bool,
+    /// The library that multiplies matrices there. Without one, kernels do.
+    pub products: Option<ProductLibrary>,
 }
 
 impl Cpu {
@@ -204,7 +206,11 @@ impl Gpu {
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
             launch_seconds: 3e-6,
-            library_products: true,
+            products: Some(ProductLibrary {
+                share: LibraryShare::All,
+                narrow: false,
+                workspace_bytes: 4 << 10,
+            }),
         }
     }
 
@@ -237,14 +243,6 @@ impl Target {
         match self {
             Target::Cpu(cpu) => &cpu.emitter(id).table,
             Target::Gpu(gpu) => &gpu.emitter,
-        }
-    }
-
-    /// Whether a library multiplies matrices there.
-    pub fn library_products(&self) -> bool {
-        match self {
-            Target::Cpu(_) => true,
-            Target::Gpu(gpu) => gpu.library_products,
         }
     }
 

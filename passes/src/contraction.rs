@@ -5,8 +5,9 @@
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::{Bounds, IndexExpr, VarId};
 use tlc_ir::plan::{Leg, Strides};
+use tlc_ir::target::ProductLibrary;
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, flat_index, is_source, label_count, moves_only, repeats, view_index};
@@ -56,6 +57,44 @@ pub struct MatrixProduct {
     pub dst: MatrixOperand,
 }
 
+impl MatrixProduct {
+    /// Makes one axis of those of the batch; `None` if they cannot be one.
+    fn stack(&mut self) -> Option<()> {
+        let real: SmallVec<[usize; 4]> = (0..self.batch.len()).filter(|&axis| !self.batch[axis].is(1)).collect();
+        let (&last, outer) = real.split_last().unwrap_or((&0, &[]));
+        let mut span = self.batch.get(last).cloned().unwrap_or(IndexExpr::ONE);
+        for &axis in outer.iter().rev() {
+            let fits = |o: &MatrixOperand| o.batch[axis] == o.batch[last].clone() * span.clone();
+            if ![&self.lhs, &self.rhs, &self.dst].into_iter().all(fits) {
+                return None;
+            }
+            span = span * self.batch[axis].clone();
+        }
+        for o in [&mut self.lhs, &mut self.rhs, &mut self.dst] {
+            o.batch = real.last().map(|&axis| o.batch[axis].clone()).into_iter().collect();
+        }
+        self.batch = real.last().map(|_| span).into_iter().collect();
+        Some(())
+    }
+}
+
+impl MatrixOperand {
+    /// Whether the elements of a row or of a column lie together, and rows or columns do not overlap.
+    fn is_packed(&self, extents: [&IndexExpr; 2], bounds: &dyn Bounds) -> bool {
+        let [row, column] = [&self.row, &self.column].map(|s| match &s.legs[..] {
+            [leg] => Some(&leg.stride),
+            _ => None,
+        });
+        let (Some(row), Some(column)) = (row, column) else {
+            return false;
+        };
+        let apart = |stride: &IndexExpr, extent: &IndexExpr| (stride.clone() - extent.clone()).interval(bounds).lo >= 0;
+        let ahead = |s: &IndexExpr| s.interval(bounds).lo >= 0;
+        let stacked = self.batch.iter().all(ahead);
+        stacked && (column.is(1) && apart(row, extents[1]) || row.is(1) && apart(column, extents[0]))
+    }
+}
+
 /// Strides of each label in an operand, through the views below it.
 pub(crate) struct Strided {
     /// The stored value.
@@ -71,8 +110,18 @@ pub fn library_dtype(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64)
 }
 
+/// Operands and labels of an einsum of two operands.
+type Binary<'g> = ([NodeId; 2], &'g [Labels], &'g Labels);
+
 /// Operands and labels of an einsum of two operands whose sum of products the library can compute, all in one dtype.
-fn library_einsum(graph: &Graph, id: NodeId) -> Option<([NodeId; 2], &[Labels], &Labels)> {
+fn library_einsum(graph: &Graph, id: NodeId) -> Option<Binary<'_>> {
+    binary_einsum(graph, id, |dtype, accumulator| {
+        library_dtype(dtype) && accumulator == dtype
+    })
+}
+
+/// Operands and labels of a sum of products of two operands, all in one dtype that, with that of the accumulator, `takes` says yes to.
+fn binary_einsum(graph: &Graph, id: NodeId, takes: impl Fn(DType, DType) -> bool) -> Option<Binary<'_>> {
     let node = graph.node(id);
     let NodeKind::Einsum {
         inputs,
@@ -85,8 +134,8 @@ fn library_einsum(graph: &Graph, id: NodeId) -> Option<([NodeId; 2], &[Labels], 
         return None;
     };
     let [a, b] = node.operands[..] else { return None };
-    let same = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator];
-    (library_dtype(*dtype) && same.iter().all(|d| d == dtype)).then_some(([a, b], inputs, output))
+    let same = [graph.ty(a).dtype, graph.ty(b).dtype].iter().all(|d| d == dtype);
+    (same && takes(*dtype, *accumulator)).then_some(([a, b], inputs, output))
 }
 
 /// The matrix form of an einsum that the library should compute.
@@ -94,7 +143,45 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     if direct_image(graph, id).is_some() {
         return None;
     }
-    let ([a, b], inputs, output) = library_einsum(graph, id)?;
+    product_of(graph, id, library_einsum(graph, id)?)
+}
+
+/// The matrix form of an einsum that the library of a GPU can compute: matrices whose elements lie together along rows or columns, with one
+/// stride along the other axis, that are stacked with one stride.
+pub fn stacked_product(graph: &Graph, id: NodeId, library: &ProductLibrary) -> Option<MatrixProduct> {
+    let einsum = binary_einsum(graph, id, |dtype, accumulator| library.multiplies(dtype, accumulator))?;
+    let mut product = product_of(graph, id, einsum)?;
+    product.stack()?;
+    let MatrixProduct {
+        m, n, k, lhs, rhs, dst, ..
+    } = &product;
+    let matrices = [(lhs, [m, k]), (rhs, [k, n]), (dst, [m, n])];
+    matrices
+        .iter()
+        .all(|(o, extents)| o.is_packed(*extents, graph))
+        .then_some(product)
+}
+
+/// Whether a graph, or what is inside of it, has products that may have so many multiply-adds.
+pub fn has_products(graph: &Graph, multiply_adds: i64) -> bool {
+    graph.nodes().any(|(_, node)| match &node.kind {
+        NodeKind::Einsum { inputs, .. } if node.operands.len() >= 2 => {
+            let mut extents = vec![1i64; label_count(inputs)];
+            for (operand, labels) in node.operands.iter().zip(inputs) {
+                for (&l, d) in labels.iter().zip(&graph.ty(*operand).shape) {
+                    extents[usize::from(l)] = d.interval(graph).hi.max(0);
+                }
+            }
+            let most = extents.iter().fold(1i64, |n, e| n.saturating_mul(*e));
+            most >= multiply_adds
+        }
+        NodeKind::Loop(l) => has_products(&l.body.0, multiply_adds),
+        NodeKind::Region(r) => r.bodies().any(|body| has_products(&body.0, multiply_adds)),
+        _ => false,
+    })
+}
+
+fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>) -> Option<MatrixProduct> {
     let Groups {
         labels,
         extents,

@@ -564,6 +564,16 @@ impl Planner<'_> {
                 operand(self, &product.rhs),
                 operand(self, &product.dst),
             );
+            let name = self.graph.value_name(c.roots[0]);
+            let workspace = match target {
+                Target::Gpu(gpu) => gpu.products.map_or(0, |library| library.workspace_bytes),
+                Target::Cpu(_) => 0,
+            };
+            let workspace = (workspace > 0).then(|| {
+                let bytes = IndexExpr::from(workspace as usize);
+                let storage = if self.once { Storage::Persistent } else { Storage::Arena };
+                self.push_slot(None, format!("{name}.workspace"), (DType::U8, bytes), storage, device)
+            });
             self.push(
                 Step::Gemm(Box::new(Gemm {
                     dtype: self.graph.ty(c.roots[0]).dtype,
@@ -574,8 +584,9 @@ impl Planner<'_> {
                     lhs,
                     rhs,
                     dst,
+                    workspace,
                     epilogue: None,
-                    label: format!("matmul {}", self.graph.value_name(c.roots[0])),
+                    label: format!("matmul {name}"),
                 })),
                 Vec::new(),
             );

@@ -290,7 +290,7 @@ fn product_case(dtype: &str, [m, _, n]: [i64; 3], labels: &str, shapes: [[i64; 2
          }}"
     );
     let without_library = Gpu {
-        library_products: false,
+        products: None,
         ..Gpu::any(tlc_codegen::cuda::emitter().into())
     };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));

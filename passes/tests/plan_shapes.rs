@@ -197,3 +197,73 @@ fn long_chains_block_with_ragged_ends() {
         b.finish(&[(z, None)]);
     }
 }
+
+/// A library of a GPU is given products that are large and stand alone, unless all are asked for; and memory of the plan's to work in.
+#[test]
+fn a_library_of_a_gpu_is_given_what_it_is_taken_to_be_faster_at() {
+    use tlc_ir::target::{Gpu, LibraryShare, ProductLibrary};
+    use tlc_ir::text::{no_data, parse_graph};
+    let plain = LibraryShare::Plain {
+        least_extent: 64,
+        measured: false,
+    };
+    let given = |text: &str, share: LibraryShare| -> (usize, usize) {
+        let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}"));
+        let library = ProductLibrary {
+            share,
+            narrow: true,
+            workspace_bytes: 512,
+        };
+        let gpu = Gpu {
+            products: Some(library),
+            ..Gpu::any(tlc_codegen::cuda::emitter().into())
+        };
+        let host = tlc_ir::target::Cpu::modest(tlc_codegen::clif::emitter(true).into());
+        let devices = tlc_passes::devices::Devices::new(host, [gpu]);
+        let compiled = tlc_passes::compile(&graph, &tlc_passes::Options::new(devices)).expect("it compiles");
+        let plan = &compiled.planned.plan;
+        let workspaces = plan
+            .slots
+            .iter()
+            .filter(|s| s.name.ends_with(".workspace") && s.len.is(512));
+        (products(&compiled), workspaces.count())
+    };
+    let matmul = |[m, k, n]: [&str; 3], dtype: &str, behind: &str| {
+        let acc = if dtype == "bf16" { "; acc=f32" } else { "" };
+        format!(
+            "graph @g(%x: {dtype}[{m}, {k}], %y: {dtype}[{k}, {n}]) where s in 1..=900 {{
+               %0 = einsum %x, %y {{ab,bc->ac{acc}}} : {dtype}[{m}, {n}]
+               {behind}
+             }}"
+        )
+    };
+    let alone = "return %0";
+    for dtype in ["f32", "bf16"] {
+        assert_eq!(given(&matmul(["64", "80", "96"], dtype, alone), plain), (1, 1));
+    }
+    // Too small along one side, of a size that may be, with something behind it, in front of it, or of integers.
+    let behind = "%1 = tanh %0 : f32[64, 96]\n return %1";
+    let in_front = "graph @g(%x: f32[64, 80], %y: f32[80, 96]) {
+      %0 = tanh %x : f32[64, 80]
+      %1 = einsum %0, %y {ab,bc->ac} : f32[64, 96]
+      return %1
+    }";
+    for text in [
+        matmul(["63", "80", "96"], "f32", alone),
+        matmul(["s", "80", "96"], "f32", alone),
+        matmul(["64", "80", "96"], "f32", behind),
+        in_front.to_string(),
+    ] {
+        assert_eq!(given(&text, plain), (0, 0), "{text}");
+        assert_eq!(given(&text, LibraryShare::All), (1, 1), "{text}");
+    }
+    let integers = matmul(["64", "80", "96"], "i32", alone);
+    assert_eq!(given(&integers, LibraryShare::All), (0, 0));
+    // Rows of windows overlap, which no leading dimension says.
+    let windows = "graph @g(%x: f32[200], %y: f32[64, 96]) {
+      %0 = window %x {axis=0, size=64, stride=1, dilation=1} : f32[137, 64]
+      %1 = einsum %0, %y {ab,bc->ac} : f32[137, 96]
+      return %1
+    }";
+    assert_eq!(given(windows, LibraryShare::All), (0, 0));
+}

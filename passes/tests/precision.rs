@@ -16,7 +16,7 @@ fn compiled(text: &str, precision: Precision) -> Compiled {
     let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
     // Kernels multiply what a library would.
     let gpu = Gpu {
-        library_products: false,
+        products: None,
         ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
     };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));

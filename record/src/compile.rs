@@ -22,8 +22,9 @@ use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
 use tlc_ir::plan::{KernelId, Plan, PlanState};
-use tlc_ir::target::Cpu;
+use tlc_ir::target::{Cpu, Gpu, ProductLibrary, Products};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Precision, TensorType};
+use tlc_passes::contraction::has_products;
 use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
@@ -36,6 +37,7 @@ use tlc_runtime::float_mode::DefaultMode;
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::null;
 use tlc_runtime::pool::{Pool, default_threads};
+use tlc_runtime::target::LEAST_LIBRARY_EXTENT;
 
 use crate::error::{Error, Errors};
 use crate::graph::Graph;
@@ -73,6 +75,8 @@ pub struct CompileOptions {
     /// How exactly products of f32 are computed. [`Precision::Tf32`] lets a GPU multiply them by matrix instructions, which take 10 of the
     /// mantissa's 23 bits; the host has no such instructions and always multiplies f32.
     pub precision: Precision,
+    /// What computes matrix products of a GPU: kernels of tlc's own, or the library cuBLASLt, where that is found.
+    pub products: Products,
 }
 
 /// Why a graph could not be compiled.
@@ -218,13 +222,19 @@ struct Compiler {
 }
 
 impl Compiler {
-    fn new(options: &CompileOptions) -> Result<Compiler, BuildError> {
+    fn new(graph: &IrGraph, options: &CompileOptions) -> Result<Compiler, BuildError> {
         let machine = Machine::with_threads(options.threads)?;
         let gpu = match options.device {
             Device::Cpu => None,
             Device::Cuda(ordinal) => Some(cuda::open(ordinal).map_err(RunError::from)?),
         };
-        let gpus = gpu.iter().map(|g| tlc_runtime::target::gpu(g.properties()));
+        let gpus = match &gpu {
+            None => None,
+            Some(context) => Some(Gpu {
+                products: product_library(graph, context, options.products)?,
+                ..tlc_runtime::target::gpu(context.properties())
+            }),
+        };
         let devices = Devices::new(machine.target.clone(), gpus);
         Ok(Compiler {
             options: pass_options(devices, options)?,
@@ -406,6 +416,22 @@ fn needs(need: &MemoryNeed) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// What passes are run with.
+/// The library of products that a device has for a graph. It is not loaded for one that has no products for it.
+fn product_library(
+    graph: &IrGraph,
+    context: &cuda::Context,
+    products: Products,
+) -> Result<Option<ProductLibrary>, RunError> {
+    let least = match products {
+        Products::Auto => LEAST_LIBRARY_EXTENT.pow(3),
+        _ => 0,
+    };
+    match has_products(graph, least) {
+        true => Ok(tlc_runtime::target::product_library(context, products)?),
+        false => Ok(None),
+    }
+}
+
 fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result<Options, BuildError> {
     Ok(Options {
         pipeline: match &options.passes {
@@ -434,7 +460,7 @@ fn compile_with_states(
 ) -> Result<Executable, BuildError> {
     let start = Instant::now();
     let _mode = DefaultMode::enter();
-    let mut compiler = Compiler::new(options)?;
+    let mut compiler = Compiler::new(graph, options)?;
     let stateless = states.is_empty();
     compiler.options.states = states;
     let errors = verify(graph);

@@ -7,7 +7,7 @@ use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
 use tlc_ir::plan::{Arena, DeviceId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
-use tlc_ir::target::{Cpu, Occupancy, STATIC_SHARED_BYTES};
+use tlc_ir::target::{Cpu, Gpu, Occupancy, STATIC_SHARED_BYTES};
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
@@ -535,7 +535,23 @@ fn write_plan(
                     _ => "a matrix product by the library, which packs one operand's windows as it goes".into(),
                 }
             }
-            tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
+            tlc_passes::cluster::ClusterKind::Gemm(_) => {
+                let results = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
+                    Step::Gemm(g) => Some(g.dst.slot.0 as usize),
+                    _ => None,
+                });
+                let mut of = results.filter(|slot| planned.values[*slot] == Some(c.roots[0]));
+                let device = of.next().map_or(DeviceId::HOST, |slot| plan.slots[slot].device);
+                match devices.target(device) {
+                    Target::Gpu(Gpu {
+                        products: Some(library),
+                        ..
+                    }) => {
+                        format!("a matrix product by the library ({})", library.share)
+                    }
+                    _ => "a matrix product by the library".into(),
+                }
+            }
             tlc_passes::cluster::ClusterKind::Attention(a) => {
                 format!(
                     "an attention, in blocks of {} rows, {} keys at a time",

@@ -113,6 +113,14 @@ pub enum Unavailable {
         /// What it says.
         message: String,
     },
+    /// No library of matrix products.
+    #[error(
+        "there is no cuBLASLt: {message}; the Python package nvidia-cublas has it, or CUDA 13 itself; TLC_CUBLASLT names its file or folder"
+    )]
+    Products {
+        /// What is missing.
+        message: String,
+    },
     /// No compiler.
     #[error(
         "{message}; the Python package nvidia-cuda-nvrtc has it, or CUDA 13 itself; TLC_NVRTC names its file or folder"

@@ -10,6 +10,7 @@
 
 mod libraries;
 
+pub(crate) use libraries::library_folders;
 pub use libraries::{GpuLibraries, NVRTC_VARIABLE};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};

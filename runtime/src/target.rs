@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use tlc_ir::target::{Cpu, CpuEmitter, Gpu, Multiprocessor};
+use tlc_ir::target::{Cpu, CpuEmitter, Gpu, LibraryShare, Multiprocessor, ProductLibrary, Products};
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
-use crate::cuda::Properties;
+use crate::cuda::{Context, Properties};
+use crate::error::Unavailable;
 use crate::machine::cache_sizes;
 use crate::pool::default_threads;
 
@@ -61,8 +62,44 @@ pub fn gpu(properties: &Properties) -> Gpu {
         f32_flops_per_second: known(flops, any.f32_flops_per_second),
         multiprocessors: properties.multiprocessors.into(),
         multiprocessor,
-        // Products are kernels of our own.
-        library_products: false,
+        // Whether there is a library takes a context to find out: see `product_library`.
+        products: None,
         ..any
+    }
+}
+
+/// Rows, columns and sum of a product are so long at least for the library to be taken to be faster. No device has shown it yet.
+pub const LEAST_LIBRARY_EXTENT: i64 = 512;
+
+/// The library of products of a device, if it is to have some of them: what is asked for by name must be there, what is left to tlc need not.
+///
+/// # Errors
+/// If the library is asked for, and there is none.
+pub fn product_library(context: &Context, products: Products) -> Result<Option<ProductLibrary>, Unavailable> {
+    let share = match products {
+        Products::Library => LibraryShare::All,
+        Products::Auto => LibraryShare::Plain {
+            least_extent: LEAST_LIBRARY_EXTENT,
+            measured: false,
+        },
+        _ => return Ok(None),
+    };
+    match context.product_library() {
+        Err(e) if products == Products::Library => Err(e),
+        Err(_) => Ok(None),
+        Ok(_) => Ok(Some(ProductLibrary {
+            share,
+            narrow: true,
+            workspace_bytes: workspace_bytes(context.properties().capability),
+        })),
+    }
+}
+
+/// Bytes that NVIDIA recommends to give the library to work in (cuBLAS library, "cublasSetWorkspace").
+fn workspace_bytes((major, _): (i32, i32)) -> u64 {
+    match major {
+        9..=11 => 32 << 20,
+        12 => 12 << 20,
+        _ => 4 << 20,
     }
 }

@@ -38,10 +38,11 @@ struct GpuKernel {
 }
 
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
+    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let gpu = Gpu {
         // A library multiplies f32 exactly.
-        library_products: case.precision == Precision::Exact,
-        ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
+        products: any.products.filter(|_| case.precision == Precision::Exact),
+        ..any
     };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let options = Options {

@@ -92,7 +92,7 @@ impl Product {
     /// Its kernel for a GPU with such multiprocessors.
     fn kernel(&self, multiprocessor: Multiprocessor) -> Kernel {
         let gpu = Gpu {
-            library_products: false,
+            products: None,
             multiprocessor,
             opt_in_shared_bytes: multiprocessor.shared_bytes - multiprocessor.reserved_bytes,
             ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))

@@ -28,6 +28,11 @@ pub fn library() -> Option<PathBuf> {
     if let Some(set) = std::env::var_os("TLC_SIM_LIB") {
         return Some(PathBuf::from(set));
     }
+    beside("libtlc_gpusim_driver.so")
+}
+
+/// A library that cargo builds for tests, or was asked to build.
+pub fn beside(name: &str) -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     let target = test.ancestors().nth(3)?;
     // Beside this test is where cargo puts what it builds for tests.
@@ -36,7 +41,7 @@ pub fn library() -> Option<PathBuf> {
         target.join("release"),
         target.join("debug"),
     ];
-    let libraries = folders.map(|f| f.join("libtlc_gpusim_driver.so"));
+    let libraries = folders.map(|f| f.join(name));
     libraries.into_iter().find(|p| p.exists())
 }
 

@@ -8,15 +8,16 @@ use tlc::{
     CompileOptions, DType, Device, Executable, Graph, GridSample, HostTensor, Input, Interpolation, Outside, Specialize,
 };
 
-use crate::child::simulated;
+use crate::child::{Settings, simulated};
 
 /// How often each entry point of the driver was called by a test of this file that makes so many calls of an executable.
-fn calls_of(test: &str, times: usize) -> Option<BTreeMap<String, i64>> {
+fn calls_of(test: &str, times: usize, settings: Settings<'_>) -> Option<BTreeMap<String, i64>> {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report");
     let times = times.to_string();
     let path = report.to_str().expect("a path in UTF-8");
-    simulated(test, &[("TLC_SIM_REPORT", path), ("TLC_TEST_CALLS", &times)])?;
+    let own = [("TLC_SIM_REPORT", path), ("TLC_TEST_CALLS", &*times)];
+    simulated(test, &[settings, &own].concat())?;
     // A real driver counts nothing.
     report.exists().then(|| counted(&report))
 }
@@ -33,9 +34,9 @@ fn counted(report: &Path) -> BTreeMap<String, i64> {
 }
 
 /// What ten warm calls asked of the driver, without what makes a context current, and what NVRTC asks where its results are not in the cache.
-pub fn ten_warm_calls(test: &str) -> Option<BTreeMap<String, i64>> {
-    let few = calls_of(test, 4)?;
-    let mut more = calls_of(test, 14)?;
+pub fn ten_warm_calls(test: &str, settings: Settings<'_>) -> Option<BTreeMap<String, i64>> {
+    let few = calls_of(test, 4, settings)?;
+    let mut more = calls_of(test, 14, settings)?;
     for (name, n) in &few {
         *more.entry(name.clone()).or_default() -= n;
     }
@@ -46,7 +47,7 @@ pub fn ten_warm_calls(test: &str) -> Option<BTreeMap<String, i64>> {
 
 #[test]
 fn a_warm_call_is_one_graph_and_one_wait() {
-    let Some(calls) = ten_warm_calls("recorded::children::steps") else {
+    let Some(calls) = ten_warm_calls("recorded::children::steps", &[]) else {
         return;
     };
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
@@ -55,7 +56,7 @@ fn a_warm_call_is_one_graph_and_one_wait() {
 
 #[test]
 fn loops_that_the_host_need_not_watch_are_part_of_the_graph() {
-    let Some(calls) = ten_warm_calls("recorded::children::loops") else {
+    let Some(calls) = ten_warm_calls("recorded::children::loops", &[]) else {
         return;
     };
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
@@ -183,7 +184,7 @@ pub fn run(e: &Executable, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, Str
 }
 
 /// Whether results differ by no more than rounding does.
-fn assert_close(found: &[HostTensor], expected: &[HostTensor]) {
+pub fn assert_close(found: &[HostTensor], expected: &[HostTensor]) {
     for (found, expected) in found.iter().zip(expected) {
         assert_eq!(found.shape(), expected.shape());
         let (found, expected) = (found.as_slice::<f32>(), expected.as_slice::<f32>());

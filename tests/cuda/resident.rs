@@ -22,7 +22,7 @@ fn tensors_on_a_device_have_the_values_of_those_of_the_host() {
 
 #[test]
 fn a_state_that_is_given_away_stays_where_it_is() {
-    let Some(calls) = ten_warm_calls("resident::children::steps") else {
+    let Some(calls) = ten_warm_calls("resident::children::steps", &[]) else {
         return;
     };
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
@@ -35,7 +35,7 @@ fn what_moved_is_changed_in_the_graph() {
     for (test, moved) in [("one", &["x"][..]), ("two", &["x", "b"])] {
         let touched = touching(moved);
         assert!((1..=3).contains(&touched), "{touched} launches");
-        let Some(calls) = ten_warm_calls(&format!("resident::children::moved_{test}")) else {
+        let Some(calls) = ten_warm_calls(&format!("resident::children::moved_{test}"), &[]) else {
             return;
         };
         let expected = [
@@ -47,7 +47,7 @@ fn what_moved_is_changed_in_the_graph() {
         ];
         assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
     }
-    if let Some(calls) = ten_warm_calls("resident::children::in_turn") {
+    if let Some(calls) = ten_warm_calls("resident::children::in_turn", &[]) {
         let expected = [
             ("cuGraphLaunch", 30),
             ("cuStreamSynchronize", 30),
@@ -62,7 +62,7 @@ fn what_moved_is_changed_in_the_graph() {
 fn touching(inputs: &[&str]) -> usize {
     let host = tlc_ir::target::Cpu::modest(tlc_codegen::clif::emitter(true).into());
     let gpu = tlc_ir::target::Gpu {
-        library_products: false,
+        products: None,
         ..tlc_ir::target::Gpu::any(tlc_codegen::cuda::emitter().into())
     };
     let options = tlc_passes::Options {

@@ -13,7 +13,7 @@ use crate::recorded::{compiled, ten_warm_calls, times};
 
 #[test]
 fn a_training_step_is_one_graph_that_copies_inputs_and_outputs_alone() {
-    let Some(calls) = ten_warm_calls("resident_states::children::training") else {
+    let Some(calls) = ten_warm_calls("resident_states::children::training", &[]) else {
         return;
     };
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
@@ -45,7 +45,7 @@ fn states_are_fetched_saved_shared_and_replaced_from_a_gpu() {
 
 #[test]
 fn each_state_has_a_graph_at_its_addresses() {
-    let Some(calls) = ten_warm_calls("resident_states::children::decoders") else {
+    let Some(calls) = ten_warm_calls("resident_states::children::decoders", &[]) else {
         return;
     };
     let expected = [("cuGraphLaunch", 50), ("cuStreamSynchronize", 50)];

@@ -21,6 +21,57 @@ pub(crate) struct Node {
     pub(crate) what: Arc<str>,
     pub(crate) work: Work,
     pub(crate) after: Vec<usize>,
+    /// The node that it is part of, if that is a graph.
+    pub(crate) part_of: Option<u64>,
+}
+
+impl Node {
+    /// The handle that programs know it by.
+    pub(crate) fn known_as(&self) -> u64 {
+        self.part_of.unwrap_or(self.handle)
+    }
+}
+
+/// The nodes of a handle that others are after: of a graph in the graph, those that nothing of it is after.
+pub(crate) fn ends(nodes: &[Node], handle: u64) -> Vec<usize> {
+    let mut own: Vec<usize> = (0..nodes.len()).filter(|&i| nodes[i].known_as() == handle).collect();
+    let followed: Vec<usize> = own.iter().flat_map(|&i| &nodes[i].after).copied().collect();
+    own.retain(|i| !followed.contains(i));
+    own
+}
+
+/// Adds a graph to the nodes of another, behind some of them, as the node of that handle.
+pub(crate) fn append(nodes: &mut Vec<Node>, child: &[Node], after: &[usize], handle: u64) {
+    let offset = nodes.len();
+    for (number, node) in child.iter().enumerate() {
+        let inside: Vec<usize> = node.after.iter().map(|b| b + offset).collect();
+        nodes.push(Node {
+            // Nobody asks for the nodes within.
+            handle: handle + 1 + number as u64,
+            what: node.what.clone(),
+            work: node.work.clone(),
+            after: if inside.is_empty() { after.to_vec() } else { inside },
+            part_of: Some(handle),
+        });
+    }
+}
+
+/// Has the nodes of a handle do what those of another graph do, which has as many, of the same kinds and in the same order.
+pub(crate) fn replace(nodes: &mut [Node], handle: u64, child: &[Node]) -> Option<()> {
+    let own: Vec<usize> = (0..nodes.len()).filter(|&i| nodes[i].part_of == Some(handle)).collect();
+    let first = *own.first()?;
+    let alike = |(&at, new): (&usize, &Node)| {
+        let inside: Vec<usize> = new.after.iter().map(|b| b + first).collect();
+        let same_order = inside.is_empty() || nodes[at].after == inside;
+        same_order && std::mem::discriminant(&nodes[at].work) == std::mem::discriminant(&new.work)
+    };
+    if own.len() != child.len() || !own.iter().zip(child).all(alike) {
+        return None;
+    }
+    own.into_iter()
+        .zip(child)
+        .for_each(|(at, new)| nodes[at].work = new.work.clone());
+    Some(())
 }
 
 /// A capture that goes on.

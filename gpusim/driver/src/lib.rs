@@ -51,6 +51,7 @@ mod driver;
 mod entry;
 mod history;
 mod pool;
+mod product;
 mod report;
 mod result;
 mod settings;

@@ -10,6 +10,7 @@ use tlc_gpusim::{Device, FindingKind, Launch, Module, Report, SlotEvent};
 use crate::clock::Clock;
 use crate::description::Description;
 use crate::history::{Access, History};
+use crate::product::Product;
 use crate::report::{Held, Log, append, counters, event, finding};
 use crate::result::{
     CUDA_ERROR_ASSERT, CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS,
@@ -314,6 +315,8 @@ pub(crate) enum Work {
         pattern: Vec<u8>,
         count: u64,
     },
+    /// A library's product of matrices.
+    Product(Arc<Product>),
     Slots(Arc<[SlotChange]>),
     Free {
         address: u64,
@@ -386,6 +389,7 @@ impl Machine {
                 pattern,
                 count,
             } => self.fill(gpu, *address, pattern, *count, stamp),
+            Work::Product(product) => self.product(gpu, product, stamp),
             Work::Slots(changes) => self.slots(gpu, changes, stamp),
             Work::Free { address, pool } => {
                 let Some(owner) = self.owner(*address) else { return };
@@ -411,7 +415,8 @@ impl Machine {
         }
     }
 
-    fn launch(&self, gpu: usize, module: &Module, kernel: &str, launch: &Launch, stamp: &Stamp) {
+    /// Counts a launch; whether the device fails at it, as it was asked to.
+    fn fails_at_launch(&self, gpu: usize) -> bool {
         let number = self.launches.fetch_add(1, Ordering::SeqCst) + 1;
         let faults = &self.settings.faults;
         let now = |at: Option<u64>| at == Some(number);
@@ -424,7 +429,14 @@ impl Machine {
         .into_iter()
         .find(|(at, _)| now(*at));
         if let Some((_, failure)) = fault {
-            return self.fail(gpu, failure);
+            self.fail(gpu, failure);
+        }
+        fault.is_some()
+    }
+
+    fn launch(&self, gpu: usize, module: &Module, kernel: &str, launch: &Launch, stamp: &Stamp) {
+        if self.fails_at_launch(gpu) {
+            return;
         }
         let launched = {
             let device = &self.gpus[gpu];
@@ -500,6 +512,57 @@ impl Machine {
         }
         self.touch(gpu, stamp, &[(address, address + bytes)], is_write);
         Some(owner)
+    }
+
+    fn product(&self, gpu: usize, product: &Product, stamp: &Stamp) {
+        if self.fails_at_launch(gpu) {
+            return;
+        }
+        let mut bytes: [Vec<u8>; 3] = Default::default();
+        let (workspace, room) = product.workspace;
+        if room > 0 && self.enter(gpu, workspace, room, true, stamp).is_none() {
+            return;
+        }
+        for (number, (matrix, extents)) in product.matrices().into_iter().enumerate() {
+            let is_result = number == 2;
+            // Looked at when it was asked for.
+            let Some(ranges) = product.ranges(&matrix, extents) else {
+                return;
+            };
+            for &(start, end) in &ranges {
+                if self.enter(gpu, start, end - start, is_result, stamp).is_none() {
+                    return;
+                }
+                let memory = self.gpus[gpu].memory();
+                let holes = match self.settings.checks && !is_result {
+                    true => memory.unwritten(start, end - start).unwrap_or_default(),
+                    false => Vec::new(),
+                };
+                drop(memory);
+                if let Some(&(start, end)) = holes.first() {
+                    self.misused(gpu, stamp, start, end - start, "it multiplies bytes that nobody wrote");
+                }
+            }
+            let end = ranges.iter().map(|r| r.1).max().unwrap_or(matrix.address);
+            bytes[number] = vec![0; (end - matrix.address) as usize];
+            // The ranges were looked at above, here and below; what lies between them has no meaning.
+            let _ = self.gpus[gpu].memory().read(matrix.address, &mut bytes[number]);
+        }
+        let [left, right, _] = &bytes;
+        let results = product.compute(left, right);
+        let width = product.element.bytes();
+        let result = &product.result;
+        let mut memory = self.gpus[gpu].memory();
+        let mut elements = results.chunks_exact(width as usize);
+        for b in 0..product.batch {
+            for column in 0..product.columns {
+                for row in 0..product.rows {
+                    let number = b * result.stack + column * result.across + row * result.down;
+                    let Some(element) = elements.next() else { return };
+                    let _ = memory.write(result.address + number * width, element);
+                }
+            }
+        }
     }
 
     fn fill(&self, gpu: usize, address: u64, pattern: &[u8], count: u64, stamp: &Stamp) {

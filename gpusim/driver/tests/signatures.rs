@@ -110,6 +110,9 @@ fn every_entry_point_has_the_signature_of_the_real_one() {
     same!(cuGraphLaunch, _, _);
     same!(cuGraphExecDestroy, _);
     same!(cuGraphDestroy, _);
+    same!(cuGraphAddChildGraphNode, _, _, _, _, _);
+    same!(cuGraphExecChildGraphNodeSetParams, _, _, _);
+    same!(cuStreamUpdateCaptureDependencies_v2, _, _, _, _, _);
     same!(cuGraphGetNodes, _, _, _);
     same!(cuGraphNodeGetType, _, _);
     same!(cuGraphKernelNodeGetParams_v2, _, _);

@@ -195,7 +195,7 @@ impl Launch {
 /// one operand is composite (see [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
-    /// f32 or f64.
+    /// f32 or f64; on a GPU also f16 or bf16, which are added up in f32 and rounded once.
     pub dtype: DType,
     /// Extents of the batch axes (possibly none).
     pub batch: Shape,
@@ -211,6 +211,8 @@ pub struct Gemm {
     pub rhs: GemmOperand,
     /// Result.
     pub dst: GemmOperand,
+    /// Memory that the library of a GPU works in (u8). Its bytes mean nothing before or after the step.
+    pub workspace: Option<SlotId>,
     /// What runs on the result, in the same step.
     pub epilogue: Option<Box<Epilogue>>,
     /// What it computes, for reports.
@@ -549,6 +551,7 @@ impl Step {
                 f(g.lhs.slot, false);
                 f(g.rhs.slot, false);
                 f(g.dst.slot, true);
+                g.workspace.iter().for_each(|s| f(*s, true));
                 if let Some(e) = &g.epilogue {
                     launch(&e.launch, f);
                     if let Some(p) = &e.product {
@@ -590,7 +593,7 @@ impl Step {
             Step::Gemm(g) => {
                 let g = &mut **g;
                 let operands = [&mut g.lhs.slot, &mut g.rhs.slot, &mut g.dst.slot];
-                operands.into_iter().for_each(&mut *f);
+                operands.into_iter().chain(&mut g.workspace).for_each(&mut *f);
                 if let Some(e) = &mut g.epilogue {
                     e.launch.args.iter_mut().for_each(&mut *f);
                     if let Some(p) = &mut e.product {

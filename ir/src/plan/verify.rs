@@ -177,6 +177,7 @@ impl Checker<'_> {
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
                 Step::Gemm(g) => {
                     [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot));
+                    g.workspace.iter().for_each(|s| self.exists(*s));
                     g.epilogue.iter().for_each(|e| self.launch_ids(&e.launch));
                     let behind = g.behind().into_iter().flat_map(|p| [&p.lhs, &p.rhs, &p.dst]);
                     behind.for_each(|o| self.exists(o.slot));
@@ -570,6 +571,20 @@ impl Checker<'_> {
         for operand in [&g.lhs, &g.rhs] {
             if self.root(operand.slot) == self.root(g.dst.slot) {
                 self.error(PlanRule::NotInPlace(operand.slot, g.dst.slot));
+            }
+        }
+        let Some(workspace) = g.workspace else { return };
+        let found = plan.slots[workspace.0 as usize].dtype;
+        if found != DType::U8 {
+            self.error(PlanRule::Dtype {
+                slot: workspace,
+                expected: DType::U8,
+                found,
+            });
+        }
+        for operand in [&g.lhs, &g.rhs, &g.dst] {
+            if self.root(operand.slot) == self.root(workspace) {
+                self.error(PlanRule::NotInPlace(operand.slot, workspace));
             }
         }
     }

@@ -213,7 +213,7 @@
 //! step      = launch
 //!           | "group" "{" { launch } "}"
 //!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
-//!             "lhs" matrix "rhs" matrix "dst" matrix
+//!             "lhs" matrix "rhs" matrix "dst" matrix [ "workspace" SLOT ]
 //!           | "copy" SLOT "to" SLOT
 //!           | "call" function "shapes" "[" extents { "," extents } "]"
 //!             slots "to" slots "workspace" SLOT STRING

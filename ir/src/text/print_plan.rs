@@ -166,6 +166,9 @@ impl Plan {
         writeln!(f, "      lhs {}", self.operand(&g.lhs))?;
         writeln!(f, "      rhs {}", self.operand(&g.rhs))?;
         writeln!(f, "      dst {}", self.operand(&g.dst))?;
+        if let Some(workspace) = g.workspace {
+            writeln!(f, "      workspace {workspace}")?;
+        }
         let Some(e) = &g.epilogue else { return Ok(()) };
         let [iterations, elements] = [&e.lines.iterations, &e.lines.elements].map(|e| self.dim(e));
         let launch = self.launch(&e.launch);

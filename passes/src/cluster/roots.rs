@@ -4,12 +4,12 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{Support, Target, Width};
+use tlc_ir::target::{LibraryShare, Support, Target, Width};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
-use crate::contraction;
+use crate::contraction::{self, MatrixProduct};
 use crate::direct::direct_image;
 use crate::emitters::{Operation, choose, tiles};
 use crate::legalize::{convert_statements, map_statements};
@@ -130,6 +130,41 @@ fn overlap(kind: &NodeKind) -> Option<i64> {
 }
 
 impl Clusterer<'_> {
+    /// The matrix form of an einsum that a library is given.
+    fn library_product(&self, id: NodeId) -> Option<MatrixProduct> {
+        let Target::Gpu(gpu) = self.placement.target(id) else {
+            return contraction::matrix_product(self.graph, id);
+        };
+        let library = gpu.products.as_ref()?;
+        let product = contraction::stacked_product(self.graph, id, library)?;
+        match library.share {
+            LibraryShare::All => Some(product),
+            LibraryShare::Plain { least_extent, .. } => {
+                let large = |e: &IndexExpr| e.interval(self.graph).lo >= least_extent;
+                let extents = [&product.m, &product.n, &product.k];
+                (extents.into_iter().all(large) && self.is_plain(id, &product)).then_some(product)
+            }
+        }
+    }
+
+    /// Whether a kernel that multiplies would do no more than that: neither are its operands computed where they are read, nor does anything
+    /// follow on its results.
+    fn is_plain(&self, id: NodeId, product: &MatrixProduct) -> bool {
+        let inlined = |kind: &NodeKind| {
+            matches!(
+                kind,
+                NodeKind::Map(_)
+                    | NodeKind::Convert(_)
+                    | NodeKind::Gather { .. }
+                    | NodeKind::View(_)
+                    | NodeKind::Random { .. }
+            )
+        };
+        let read = [product.lhs.base, product.rhs.base];
+        let follows = |user: &NodeId| matches!(self.kind(*user), NodeKind::Map(_) | NodeKind::Convert(_));
+        !read.into_iter().any(|base| inlined(self.kind(base))) && !self.users[id.index()].iter().any(follows)
+    }
+
     pub(super) fn mark_roots(&mut self, once: bool) {
         // Library calls first: they decide which values must exist in memory.
         for (id, node) in self.graph.nodes() {
@@ -139,8 +174,7 @@ impl Clusterer<'_> {
                 }
                 self.weight_gradients.insert(id, form);
             } else if let NodeKind::Einsum { .. } = node.kind
-                && self.placement.target(id).library_products()
-                && let Some(product) = contraction::matrix_product(self.graph, id)
+                && let Some(product) = self.library_product(id)
             {
                 for base in [product.lhs.base, product.rhs.base] {
                     self.is_root[base.index()] |= !is_source(self.kind(base));

@@ -220,7 +220,7 @@ pub fn gpu() -> Options {
 /// For one GPU without a library of matrix products.
 pub fn gpu_alone() -> Options {
     let gpu = Gpu {
-        library_products: false,
+        products: None,
         ..one_gpu()
     };
     Options::new(Devices::new(host(128), [gpu]))

@@ -109,9 +109,18 @@ pub struct BoundMatrix {
     pub composite: bool,
 }
 
+/// Memory that a library works in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundWorkspace {
+    /// The slot.
+    pub slot: usize,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, and what runs on the result.
 pub struct BoundProduct {
-    /// f32 or f64.
+    /// f32 or f64; on a GPU also f16 or bf16.
     pub dtype: DType,
     /// Extents of the batch axes.
     pub batch: Vec<usize>,
@@ -127,6 +136,8 @@ pub struct BoundProduct {
     pub rhs: BoundMatrix,
     /// Result.
     pub dst: BoundMatrix,
+    /// What the library of a GPU works in.
+    pub workspace: Option<BoundWorkspace>,
     /// What runs on the result.
     pub epilogue: Option<BoundEpilogue>,
     /// The states that the operands are, left and right, if they are any.
@@ -150,6 +161,7 @@ impl BoundProduct {
     pub(super) fn bind(
         g: &Gemm,
         (launch, states): (Option<BoundLaunch>, [Option<ReadState>; 2]),
+        slot_bytes: &[u64],
         eval: &dyn Fn(&IndexExpr, &str) -> Result<i64, RunError>,
     ) -> Result<BoundProduct, RunError> {
         let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
@@ -181,7 +193,7 @@ impl BoundProduct {
                     iterations: lines(&e.lines.iterations)?,
                     elements: lines(&e.lines.elements)?,
                     product: match &e.product {
-                        Some(p) => Some(Box::new(BoundProduct::bind(p, (None, [None, None]), eval)?)),
+                        Some(p) => Some(Box::new(BoundProduct::bind(p, (None, [None, None]), slot_bytes, eval)?)),
                         None => None,
                     },
                 })
@@ -197,6 +209,11 @@ impl BoundProduct {
             lhs: matrix(&g.lhs)?,
             rhs: matrix(&g.rhs)?,
             dst: matrix(&g.dst)?,
+            workspace: g.workspace.map(|slot| {
+                let slot = slot.0 as usize;
+                let bytes = slot_bytes[slot];
+                BoundWorkspace { slot, bytes }
+            }),
             epilogue,
             states,
         })

@@ -119,10 +119,11 @@ impl Segments {
         match &step.work {
             // A loop that has a device is all that device's.
             BoundWork::Launches { .. } | BoundWork::Loop(_) => true,
+            BoundWork::Product { product, .. } => product.epilogue.is_none(),
             BoundWork::Copy(c) if c.from == c.to => true,
             BoundWork::Copy(c) if c.from == 0 => self.stages(plan, sizes, c.src),
             BoundWork::Copy(c) if c.to == 0 => self.stages(plan, sizes, c.dst),
-            BoundWork::Copy(_) | BoundWork::Product { .. } | BoundWork::Call(_) => false,
+            BoundWork::Copy(_) | BoundWork::Call(_) => false,
         }
     }
 
@@ -179,6 +180,7 @@ fn home_of_loop<P>(plan: &Plan, l: &BoundLoop<P>) -> Option<usize> {
     let mut all = edges.chain(l.body.steps.iter().map(|step| match &step.work {
         _ if step.awaited_by_host => None,
         BoundWork::Launches { .. } => Some(step.on),
+        BoundWork::Product { product, .. } if product.epilogue.is_none() => Some(step.on),
         BoundWork::Copy(c) if c.from == c.to => Some(step.on),
         BoundWork::Copy(c) if c.from == 0 && is_number(body, &l.body.sizes, c.src) => Some(step.on),
         BoundWork::Loop(inner) => home_of_loop(body, inner),
@@ -268,7 +270,13 @@ impl Inside {
                 self.slots
                     .extend(walks.flat_map(|w| std::iter::once(w.slot).chain(w.element)));
             }
-            BoundWork::Product { .. } | BoundWork::Call(_) => {}
+            BoundWork::Product { product, .. } => {
+                self.enters(step.queue);
+                let matrices = [&product.lhs, &product.rhs, &product.dst].map(|m| m.slot);
+                self.slots.extend(matrices);
+                self.slots.extend(product.workspace.iter().map(|w| w.slot));
+            }
+            BoundWork::Call(_) => {}
         }
         self.launches(&mut Vec::new(), number, &step.work);
     }

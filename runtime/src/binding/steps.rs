@@ -329,7 +329,7 @@ impl<P> Binding<P> {
                 Step::Gemm(g) => {
                     let behind = g.epilogue.as_ref().map(|e| launches.bind(&e.launch)).transpose()?;
                     let states = [&g.lhs, &g.rhs].map(|o| read_state(plan, o, slot_bytes));
-                    let product = Box::new(BoundProduct::bind(g, (behind, states), &eval)?);
+                    let product = Box::new(BoundProduct::bind(g, (behind, states), slot_bytes, &eval)?);
                     let mut number = None;
                     let choice = match on {
                         0 => {

@@ -376,6 +376,7 @@ mod tests {
             bytes: 4 * (k * n) as u64,
         };
         BoundProduct {
+            workspace: None,
             dtype: DType::F32,
             batch: Vec::new(),
             m,

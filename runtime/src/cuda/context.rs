@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use super::cublaslt;
 use super::library::{Address, Code, Handle, Library, Refusal};
 use crate::error::{RunError, Unavailable};
 
@@ -92,6 +93,14 @@ pub struct Context {
     /// Whether it refused machine code, so that it gets PTX.
     wants_ptx: AtomicBool,
     live_bytes: AtomicU64,
+    products: OnceLock<Result<Products, Unavailable>>,
+}
+
+/// The library of products, opened for a context, with which it stays.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    pub(super) library: &'static cublaslt::Library,
+    pub(super) handle: Handle,
 }
 
 // SAFETY: the context's handle is the driver's, which takes it on every thread.
@@ -212,6 +221,7 @@ pub fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
         lost: OnceLock::new(),
         wants_ptx: AtomicBool::new(false),
         live_bytes: AtomicU64::new(0),
+        products: OnceLock::new(),
     });
     known.push(Arc::clone(&context));
     Ok(context)
@@ -227,6 +237,26 @@ impl Context {
     /// What it is.
     pub fn properties(&self) -> &Properties {
         &self.properties
+    }
+
+    /// The version of the library of matrix products, which is loaded at the first call.
+    ///
+    /// # Errors
+    /// If there is none that can be used here.
+    pub fn product_library(&self) -> Result<String, Unavailable> {
+        Ok(self.products()?.library.version())
+    }
+
+    /// The library of matrix products.
+    pub(super) fn products(&self) -> Result<Products, Unavailable> {
+        let opened = self.products.get_or_init(|| {
+            let library = cublaslt::Library::get(self.properties.simulated)?;
+            let current = self.quietly("cuCtxSetCurrent", |_| 0);
+            current.map_err(|e| broken(&e))?;
+            let handle = library.open()?;
+            Ok(Products { library, handle })
+        });
+        opened.clone()
     }
 
     /// Bytes that are allocated here.

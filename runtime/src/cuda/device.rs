@@ -7,6 +7,7 @@
 //! - A stream whose work the host has waited for is not asked again until it is given more.
 //! - Streams of queues from [`RECORDED`] on capture graphs and run nothing.
 
+mod products;
 mod recorder;
 
 use std::collections::btree_map::Entry;
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 use tlc_ir::target::EmitterId;
+
+use products::Products;
 
 use super::compile::{self, Function, Loaded};
 use super::context::{Context, open};
@@ -105,6 +108,7 @@ struct State {
     noted: Vec<Node>,
     /// The recording that is given its operations again, the number of the next one, and whether all were the same but for addresses.
     amended: Option<(u64, usize, bool)>,
+    products: Products,
     /// What was allocated, by address.
     memory: BTreeMap<Address, usize>,
     /// What was put back, by bytes: the last first, so that calls find the addresses that their graphs were recorded with.
@@ -346,12 +350,13 @@ impl Device for Gpu {
 
     unsafe fn multiply(
         &self,
-        _: u32,
-        _: &BoundProduct,
+        queue: u32,
+        product: &BoundProduct,
         (): &(),
-        _: &mut Places<'_, KernelHandle>,
+        at: &mut Places<'_, KernelHandle>,
     ) -> Result<(), RunError> {
-        Err(self.failed("a bug in tlc: there is no library of products here".into()))
+        // SAFETY: the caller's promise.
+        unsafe { self.multiplied(queue, product, at) }
     }
 
     unsafe fn copy(&self, queue: u32, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), RunError> {
@@ -661,10 +666,13 @@ impl Drop for Gpu {
                 state.free.push(*event);
             }
             state.free.extend(queue.clock.iter().flatten());
+        }
+        let streams = state.queues.values().map(|q| q.stream).chain(state.products.stream());
+        for stream in streams {
             // SAFETY: made here, destroyed once, and nothing runs in it any longer.
-            let _ = self.context.quietly("cuStreamDestroy_v2", |d| unsafe {
-                (d.cuStreamDestroy_v2)(queue.stream)
-            });
+            let _ = self
+                .context
+                .quietly("cuStreamDestroy_v2", |d| unsafe { (d.cuStreamDestroy_v2)(stream) });
         }
         for event in &state.free {
             // SAFETY: made here, destroyed once, and nothing waits for it.

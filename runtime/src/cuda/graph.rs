@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::compile::Function;
 use super::context::Context;
+use super::cublaslt;
 use super::library::{Address, CopyParams, Handle, KernelParams};
 use crate::error::RunError;
 
@@ -39,6 +40,8 @@ pub(super) enum Operation {
     },
     /// A copy.
     Copy { from: End, to: End, bytes: usize },
+    /// A product of the library's, which is a graph of its own: the kernels in it are the library's.
+    Product(cublaslt::Shape, cublaslt::Places),
     /// Something else, which these numbers tell from others. It may not change.
     Fixed(Vec<u64>),
 }
@@ -70,7 +73,7 @@ pub(super) enum Differs {
 }
 
 impl Graph {
-    /// Has the operation of that number be this one.
+    /// Has the operation of that number be this one. `captured` makes a graph of a product.
     ///
     /// # Errors
     /// If it differs in more than addresses, or the driver refuses.
@@ -80,6 +83,7 @@ impl Graph {
         to: Operation,
         context: &Context,
         functions: &[Function],
+        captured: &dyn Fn(&cublaslt::Shape, &cublaslt::Places) -> Result<Handle, RunError>,
     ) -> Result<(), Differs> {
         let Graph { exec, nodes, .. } = self;
         let node = nodes.get_mut(number).ok_or(Differs::Operation)?;
@@ -139,6 +143,15 @@ impl Graph {
                 });
                 done.map_err(Differs::Refused)?;
             }
+            (Operation::Product(shape, _), Operation::Product(new_shape, places)) if shape == new_shape => {
+                let child = captured(shape, places).map_err(Differs::Refused)?;
+                // SAFETY: the graph is alive, and what it was captured as; the driver copies what the other graph has.
+                let done = context.call("cuGraphExecChildGraphNodeSetParams", |d| unsafe {
+                    (d.cuGraphExecChildGraphNodeSetParams)(*exec, node.handle, child)
+                });
+                forget(context, child);
+                done.map_err(Differs::Refused)?;
+            }
             _ => return Err(Differs::Operation),
         }
         node.operation = to;
@@ -155,6 +168,12 @@ impl Graph {
         // SAFETY: the caller's promise.
         let _ = context.quietly("cuGraphDestroy", |d| unsafe { (d.cuGraphDestroy)(self.captured) });
     }
+}
+
+/// Gives a graph back that was captured and never launched. What fails here failed before.
+pub(super) fn forget(context: &Context, graph: Handle) {
+    // SAFETY: whoever captured it has no other use for it.
+    let _ = context.quietly("cuGraphDestroy", |d| unsafe { (d.cuGraphDestroy)(graph) });
 }
 
 /// Whether both are in the memory of the same machine: a node of a graph stays with it.

@@ -179,6 +179,9 @@ entry_points! {
     cuGraphLaunch(Handle, Handle);
     cuGraphExecKernelNodeSetParams_v2(Handle, Handle, *const KernelParams);
     cuGraphExecMemcpyNodeSetParams(Handle, Handle, *const CopyParams, Handle);
+    cuGraphAddChildGraphNode(*mut Handle, Handle, *const Handle, usize, Handle);
+    cuGraphExecChildGraphNodeSetParams(Handle, Handle, Handle);
+    cuStreamUpdateCaptureDependencies_v2(Handle, *mut Handle, *const c_void, usize, c_uint);
     cuGraphExecDestroy(Handle);
     cuGraphDestroy(Handle);
     cuEventCreate(*mut Handle, c_uint);
@@ -310,12 +313,12 @@ impl Library {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::any::type_name;
 
     /// A parameter or result: its size and alignment, and how pointers lead to it.
     #[derive(PartialEq, Eq, Debug)]
-    pub(super) struct Kind {
+    pub(in super::super) struct Kind {
         size: usize,
         align: usize,
         pointers: String,
@@ -334,11 +337,11 @@ mod tests {
         }
     }
 
-    pub(super) trait Signature {
+    pub(in super::super) trait Signature {
         fn kinds() -> Vec<Kind>;
     }
 
-    pub(super) fn kinds<F: Signature>(_: F) -> Vec<Kind> {
+    pub(in super::super) fn kinds<F: Signature>(_: F) -> Vec<Kind> {
         F::kinds()
     }
 
@@ -362,7 +365,9 @@ mod tests {
     signatures!(A B C D);
     signatures!(A B C D E);
     signatures!(A B C D E F G);
+    signatures!(A B C D E F G H I J);
     signatures!(A B C D E F G H I J K);
+    signatures!(A B C D E F G H I J K L M N O P);
 
     /// Offsets of fields of a type.
     macro_rules! offsets {

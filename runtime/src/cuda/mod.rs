@@ -14,6 +14,7 @@
 mod cache;
 mod compile;
 mod context;
+mod cublaslt;
 mod device;
 mod graph;
 mod library;

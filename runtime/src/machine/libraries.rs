@@ -67,7 +67,7 @@ impl GpuLibraries {
 }
 
 /// The folders that a hint stands for: itself (or the file's own), and `nvidia/*/lib` below it, in order of name.
-fn library_folders(hint: &Path) -> Vec<PathBuf> {
+pub(crate) fn library_folders(hint: &Path) -> Vec<PathBuf> {
     if hint.is_file() {
         return hint.parent().map(Path::to_path_buf).into_iter().collect();
     }

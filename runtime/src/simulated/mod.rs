@@ -330,6 +330,12 @@ impl Device for OneOf {
         _: &(),
         at: &mut Places<'_, KernelHandle>,
     ) -> Result<(), RunError> {
+        if let Some(workspace) = &product.workspace {
+            // As a library would, it leaves something there.
+            let at = at.slots[workspace.slot].addr();
+            let bytes = workspace.bytes as usize;
+            self.give(queue, Job::Fill { at, byte: 0xa5, bytes });
+        }
         self.give(queue, Job::Multiply(Box::new(Product::of(product, at.slots))));
         match &product.epilogue {
             Some(e) => self.launched(queue, &e.launch, at),

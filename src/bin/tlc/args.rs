@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tlc::{Device, Precision};
+use tlc::{Device, Precision, Products};
 
 use crate::{
     bench, cache, check, compare, completions, einsum, emit, explain, export, fmt, grad, hwbench, import, opt, plan,
@@ -32,6 +32,7 @@ Environment:
   XDG_CACHE_HOME  where `tlc hwbench` keeps its measurement (default ~/.cache)
   TLC_CPU         the widest instructions that kernels use: avx512, avx2, or sse for the portable ones (default: what there is)
   TLC_CUDA_DRIVER the CUDA driver, as a file or its folder (default libcuda.so.1)
+  TLC_CUBLASLT    NVIDIA's library of matrix products, as a file or its folder (default libcublasLt.so.13)
   TLC_NVRTC       NVIDIA's run-time compiler, as a file, its folder or one of Python packages
   TLC_CUDA_CODE   ptx or cubin: what GPU kernels are compiled to (default: whichever fits)
   TLC_CACHE       where compiled GPU kernels are kept, or off (default tlc/cuda in the folder of caches)
@@ -100,6 +101,10 @@ pub struct Global {
     /// How exactly a GPU multiplies f32: exact, or tf32, which is faster and keeps 10 bits of the mantissa. A CPU is always exact
     #[arg(long, global = true, value_name = "PRECISION", default_value_t = Precision::Exact)]
     pub precision: Precision,
+    /// What multiplies matrices on a GPU: kernels, library (cuBLASLt, for all that it can compute), or auto (the library, where there is
+    /// one, for large products that nothing is fused with)
+    #[arg(long, global = true, value_name = "WHICH", default_value_t = Products::Auto)]
+    pub products: Products,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
     pub max_memory: Option<u64>,

@@ -1,6 +1,7 @@
 //! `tlc info`: what this machine offers.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tlc::explain::bytes_text;
@@ -24,6 +25,9 @@ pub fn run(session: &Session) -> Result<(), Failure> {
     }
     if let Ok(nvrtc) = Nvrtc::load() {
         machine.gpu.nvrtc = Some(nvrtc.path().to_string_lossy().into_owned());
+    }
+    if let Some(path) = std::env::var_os("TLC_CUBLASLT").filter(|p| Path::new(p).exists()) {
+        machine.gpu.cublaslt = Some(path.to_string_lossy().into_owned());
     }
     let cache = cache_directory().map(|d| d.to_string_lossy().into_owned());
     if session.console.json() {

@@ -61,7 +61,7 @@ pub struct Source {
 /// A GPU that need not be here, where kernels of our own multiply matrices, as on those that tlc runs.
 pub fn any_gpu() -> Gpu {
     Gpu {
-        library_products: false,
+        products: None,
         ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
     }
 }
@@ -240,6 +240,7 @@ impl Session {
             max_memory_bytes: self.global.max_memory,
             device: self.global.device.unwrap_or_default(),
             precision: self.global.precision,
+            products: self.global.products,
             ..CompileOptions::default()
         }
     }

@@ -147,6 +147,7 @@ impl Apart {
         }
         arguments.push(format!("--device={}", options.device).into());
         arguments.push(format!("--precision={}", options.precision).into());
+        arguments.push(format!("--products={}", options.products).into());
         arguments.extend(options.passes.iter().map(|p| format!("--passes={p}").into()));
         isolated::run(&self.scratch, &arguments, None, true)
     }

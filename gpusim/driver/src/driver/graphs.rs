@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::{Driver, State};
-use crate::capture::{Capture, Captured, Exec, Graph, Node, chains, order};
+use crate::capture::{Capture, Captured, Exec, Graph, Node, append, chains, ends, order, replace};
 use crate::clock::Clock;
 use crate::history::Access;
 use crate::result::{
-    CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_ILLEGAL_STATE, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_SUPPORTED,
-    CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
-    CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
+    CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_ILLEGAL_STATE,
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+    CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
 };
 use crate::work::{Stamp, Work};
 use tlc_gpusim::Launch;
@@ -36,6 +37,7 @@ impl State {
             what: what.into(),
             work,
             after: captured.after.clone(),
+            part_of: None,
         };
         let capture = self.captures.get_mut(&captured.id).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         if capture.is_invalid {
@@ -150,6 +152,65 @@ impl Driver {
         let new = state.handle();
         state.graphs.insert(new, Graph { nodes: capture.nodes });
         Ok(new)
+    }
+
+    /// Adds a graph to another, which may be one that is captured, behind nodes of it: the new node's handle.
+    pub(crate) fn add_child(&self, graph: u64, after: &[u64], child: u64) -> Result<u64, CUresult> {
+        let mut state = self.state();
+        let child = state.graphs.get(&child).map(|g| g.nodes.clone());
+        let child = child
+            .filter(|nodes| !nodes.is_empty())
+            .ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let handle = state.handle();
+        // Those of the nodes within lie between this handle and the next.
+        for _ in 0..child.len() {
+            let _ = state.handle();
+        }
+        let State { captures, graphs, .. } = &mut *state;
+        let captured = captures.get_mut(&graph).map(|c| &mut c.nodes);
+        let nodes = captured.or_else(|| graphs.get_mut(&graph).map(|g| &mut g.nodes));
+        let nodes = nodes.ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let mut behind = Vec::new();
+        for &of in after {
+            let found = ends(nodes, of);
+            if found.is_empty() {
+                return Err(CUDA_ERROR_INVALID_HANDLE);
+            }
+            behind.extend(found);
+        }
+        append(nodes, &child, &behind, handle);
+        Ok(handle)
+    }
+
+    /// Has the next node of a stream that captures be behind others, beside those that it would be behind or in their place.
+    pub(crate) fn set_dependencies(&self, stream: u64, nodes: &[u64], adds: bool) -> Result<(), CUresult> {
+        let mut state = self.state();
+        let stream = state.stream(&self.machine, stream)?;
+        let State { captures, streams, .. } = &mut *state;
+        let at = streams.get_mut(&stream).and_then(|s| s.capture.as_mut());
+        let at = at.ok_or(CUDA_ERROR_ILLEGAL_STATE)?;
+        let capture = captures.get(&at.id).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let mut after = if adds { at.after.clone() } else { Vec::new() };
+        for &of in nodes {
+            let found = ends(&capture.nodes, of);
+            if found.is_empty() {
+                return Err(CUDA_ERROR_INVALID_HANDLE);
+            }
+            after.extend(found);
+        }
+        after.sort_unstable();
+        after.dedup();
+        at.after = after;
+        Ok(())
+    }
+
+    /// Has the graph within an executable one do what another graph does.
+    pub(crate) fn change_child(&self, exec: u64, node: u64, child: u64) -> Result<(), CUresult> {
+        let mut state = self.state();
+        let State { execs, graphs, .. } = &mut *state;
+        let exec = execs.get_mut(&exec).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let child = graphs.get(&child).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        replace(&mut exec.nodes, node, &child.nodes).ok_or(CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE)
     }
 
     /// Makes a graph executable on a device: its handle.

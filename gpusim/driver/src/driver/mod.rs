@@ -100,6 +100,8 @@ struct Left {
 pub(crate) struct State {
     next: u64,
     operations: u64,
+    /// Of a library beside the driver.
+    pub(crate) library_handles: i64,
     pub(crate) contexts: Vec<Context>,
     pub(crate) streams: HashMap<u64, Stream>,
     /// What destroyed streams were given, by device and whether they were ordered with the default stream.
@@ -512,7 +514,7 @@ impl Driver {
             held.pinned_bytes = s.pinned.values().sum();
             let of_programs = s.streams.len() - s.defaults.len() + s.pools.len() - s.default_pools.len();
             let made = s.events.len() + s.modules.len() + s.functions.len() + s.graphs.len() + s.execs.len();
-            held.handles = (of_programs + made) as u64;
+            held.handles = (of_programs + made) as u64 + s.library_handles.max(0) as u64;
         }
         lock(&self.machine.log).summary(&held)
     }

@@ -72,7 +72,8 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
         let found = known.map(|capture| {
             // The caller may look at them until the stream is given something else.
             let after = captured.iter().flat_map(|c| &c.after);
-            capture.asked = after.map(|&n| capture.nodes[n].handle).collect();
+            capture.asked = after.map(|&n| capture.nodes[n].known_as()).collect();
+            capture.asked.dedup();
             (capture.is_invalid, capture.asked.as_ptr(), capture.asked.len())
         });
         let (is, at, nodes) = match found {
@@ -83,8 +84,8 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
         // SAFETY: the manual's contract for the caller's pointers, all but the first of which may be null.
         unsafe {
             put(status, is)?;
-            put_if(id, captured.map_or(0, |c| c.id));
-            put_if(graph, std::ptr::null_mut());
+            put_if(id, captured.as_ref().map_or(0, |c| c.id));
+            put_if(graph, captured.map_or(std::ptr::null_mut(), |c| handle(c.id)));
             put_if(dependencies, at.cast());
             put_if(edges, std::ptr::null());
             put_if(count, nodes);
@@ -169,6 +170,7 @@ pub unsafe extern "C" fn cuGraphNodeGetType(of: Handle, kind: *mut c_uint) -> CU
             Work::Launch { .. } => 0,
             Work::Copy { .. } => 1,
             Work::Fill { .. } => 2,
+            Work::Product(_) => 0,
             Work::Slots(_) => 3,
             Work::Mark | Work::Claim { .. } | Work::Graph(_) => 5,
             Work::Free { .. } => 11,
@@ -176,6 +178,66 @@ pub unsafe extern "C" fn cuGraphNodeGetType(of: Handle, kind: *mut c_uint) -> CU
         // SAFETY: the manual's contract for the caller's pointer.
         unsafe { put(kind, found) }
     })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGraphAddChildGraphNode(
+    to: *mut Handle,
+    graph: Handle,
+    after: *const Handle,
+    count: usize,
+    child: Handle,
+) -> CUresult {
+    entry("cuGraphAddChildGraphNode", || {
+        // SAFETY: the manual's contract for the caller's pointers, here and below.
+        let after = unsafe { handles(after, count) }?;
+        let new = Driver::get()?.add_child(number(graph), &after, number(child))?;
+        // SAFETY: see above.
+        unsafe { put(to, handle(new)) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn cuGraphExecChildGraphNodeSetParams(exec: Handle, of: Handle, child: Handle) -> CUresult {
+    entry("cuGraphExecChildGraphNodeSetParams", || {
+        let driver = Driver::get()?;
+        driver.current()?;
+        driver.change_child(number(exec), number(of), number(child))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuStreamUpdateCaptureDependencies_v2(
+    stream: Handle,
+    nodes: *mut Handle,
+    _edges: *const c_void,
+    count: usize,
+    flags: c_uint,
+) -> CUresult {
+    entry("cuStreamUpdateCaptureDependencies_v2", || {
+        // `CU_STREAM_ADD_CAPTURE_DEPENDENCIES` and `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
+        if flags > 1 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the manual's contract for the caller's pointer.
+        let nodes = unsafe { handles(nodes, count) }?;
+        Driver::get()?.set_dependencies(number(stream), &nodes, flags == 0)
+    })
+}
+
+/// Handles of a caller.
+///
+/// # Safety
+/// `at` is null or points to so many.
+unsafe fn handles(at: *const Handle, count: usize) -> Result<Vec<u64>, CUresult> {
+    match (at.is_null(), count) {
+        (_, 0) => Ok(Vec::new()),
+        (true, _) => Err(CUDA_ERROR_INVALID_VALUE),
+        // SAFETY: the caller's promise.
+        (false, _) => Ok((0..count)
+            .map(|i| number(unsafe { at.add(i).read_unaligned() }))
+            .collect()),
+    }
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`.

@@ -18,6 +18,7 @@ mod memory;
 mod module;
 mod pool;
 mod procedure;
+mod product;
 mod slots;
 mod stream;
 
@@ -31,6 +32,7 @@ pub use memory::*;
 pub use module::*;
 pub use pool::*;
 pub use procedure::*;
+pub use product::*;
 pub use slots::*;
 pub use stream::*;
 

@@ -248,3 +248,74 @@ fn captures_that_are_wrong_are_refused() {
         clean();
     });
 }
+
+/// A graph that is a node of another is done in its place, and changes without the rest; edges around it count.
+#[test]
+fn a_graph_is_a_node_of_another() {
+    let seeds: [(&str, &[(&str, &str)]); 2] = [("in order", &[]), ("any order", &[("TLC_SIM_SEED", "3")])];
+    cases("graphs::a_graph_is_a_node_of_another", &seeds, |_| {
+        let p = Program::new();
+        let (a, b) = (stream(), stream());
+        let (x, y, z) = (filled(&counted()), filled(&counted()), filled(&counted()));
+        let (w, other) = (filled(&counted()), filled(&plus(100)));
+        let twice = |from: u64| {
+            graph(b, || {
+                ok(p.next(y, from, b));
+                ok(p.next(z, y, b));
+            })
+        };
+        let (child, moved) = (twice(x), twice(other));
+        let shorter = graph(b, || ok(p.next(y, x, b)));
+        let mut node = null_mut();
+        let whole = graph(a, || {
+            ok(p.next(x, w, a));
+            let (mut status, mut of, mut after, mut count) = (0, null_mut(), std::ptr::null::<Handle>(), 0);
+            // SAFETY: the pointers are ours, here and below; nodes are read before the stream is given anything.
+            unsafe {
+                let unasked = null_mut();
+                ok(cuStreamGetCaptureInfo_v3(
+                    a,
+                    &raw mut status,
+                    unasked,
+                    &raw mut of,
+                    &raw mut after,
+                    null_mut(),
+                    &raw mut count,
+                ));
+                assert_eq!(count, 1);
+                ok(cuGraphAddChildGraphNode(&raw mut node, of, after, count, child));
+                let mut last = node;
+                ok(cuStreamUpdateCaptureDependencies_v2(
+                    a,
+                    &raw mut last,
+                    std::ptr::null(),
+                    1,
+                    1,
+                ));
+            }
+            ok(p.next(w, z, a));
+        });
+        // SAFETY: see above.
+        let exec = handle(|to| unsafe { cuGraphInstantiateWithFlags(to, whole, 0) });
+        // What was added is a copy.
+        ok(cuGraphDestroy(child));
+        ok(cuGraphDestroy(whole));
+        for round in 1..=2 {
+            ok(cuGraphLaunch(exec, a));
+            ok(cuStreamSynchronize(a));
+            assert_eq!(read(w, LEN), plus(4 * round));
+        }
+        ok(cuGraphExecChildGraphNodeSetParams(exec, node, moved));
+        ok(cuGraphLaunch(exec, a));
+        ok(cuStreamSynchronize(a));
+        assert_eq!(read(w, LEN), plus(103));
+        let refused = cuGraphExecChildGraphNodeSetParams(exec, node, shorter);
+        assert_eq!(refused, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+        assert_eq!(
+            cuGraphExecChildGraphNodeSetParams(exec, wrong(), moved),
+            CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
+        );
+        ok(cuGraphExecDestroy(exec));
+        clean();
+    });
+}

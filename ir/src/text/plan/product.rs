@@ -32,7 +32,7 @@ fn stride(c: &mut Cursor<'_>, names: &mut Names) -> Parsed<Stride> {
 }
 
 impl PlanParser<'_, '_, '_, '_> {
-    /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst … epilogue …`, behind the first word.
+    /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst … workspace … epilogue …`, behind the first word.
     pub(super) fn gemm(&mut self) -> Parsed<Gemm> {
         let mut product = self.product()?;
         if self.c.eat_word("epilogue") {
@@ -55,6 +55,10 @@ impl PlanParser<'_, '_, '_, '_> {
         let lhs = self.operand("lhs", [&m, &k])?;
         let rhs = self.operand("rhs", [&k, &n])?;
         let dst = self.operand("dst", [&m, &n])?;
+        let workspace = match self.c.eat_word("workspace") {
+            true => Some(self.slot("gemm", TokenKind::Slot.describe())?),
+            false => None,
+        };
         Ok(Gemm {
             dtype,
             batch,
@@ -64,6 +68,7 @@ impl PlanParser<'_, '_, '_, '_> {
             lhs,
             rhs,
             dst,
+            workspace,
             epilogue: None,
             label,
         })

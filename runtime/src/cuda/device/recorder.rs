@@ -4,7 +4,9 @@
 
 use std::ffi::c_void;
 
-use super::super::graph::{Differs, Graph, Node, Operation};
+use smallvec::SmallVec;
+
+use super::super::graph::{Differs, Graph, Node, Operation, forget};
 use super::super::library::{Code, Handle, Library};
 use super::{CAPTURE_MODE, Gpu, Last, PORTABLE, State};
 use crate::device::{KernelHandle, RECORDED, Recorder};
@@ -30,7 +32,9 @@ impl Gpu {
         let operation = operation();
         let handle = match operation {
             Operation::Fixed(_) => std::ptr::null_mut(),
-            Operation::Kernel { .. } | Operation::Copy { .. } => self.last_node(state, queue)?,
+            Operation::Kernel { .. } | Operation::Copy { .. } | Operation::Product(..) => {
+                self.last_node(state, queue)?
+            }
         };
         state.noted.push(Node { handle, operation });
         Ok(())
@@ -39,7 +43,16 @@ impl Gpu {
     /// The node of what a queue that is recorded was given last: what comes next there would be after it.
     fn last_node(&self, state: &mut State, queue: u32) -> Result<Handle, RunError> {
         let stream = self.queue(state, queue)?.stream;
-        let (mut status, mut after, mut count) = (0, std::ptr::null::<Handle>(), 0);
+        match self.recorded_so_far(stream)?.1[..] {
+            [node] => Ok(node),
+            _ => Err(self.failed("what was recorded has no node of its own".into())),
+        }
+    }
+
+    /// The graph that a stream captures, and the nodes that come before the next.
+    pub(super) fn recorded_so_far(&self, stream: Handle) -> Result<(Handle, SmallVec<[Handle; 4]>), RunError> {
+        let (mut status, mut graph) = (0, std::ptr::null_mut());
+        let (mut after, mut count) = (std::ptr::null::<Handle>(), 0);
         let null = std::ptr::null_mut::<c_void>();
         // SAFETY: valid places for the results that are asked for; the others may be null.
         self.context.call("cuStreamGetCaptureInfo_v3", |d| unsafe {
@@ -47,34 +60,38 @@ impl Gpu {
                 stream,
                 &mut status,
                 null.cast(),
-                null.cast(),
+                &mut graph,
                 &mut after,
                 null.cast(),
                 &mut count,
             )
         })?;
-        match count {
-            // SAFETY: the driver says that there is one, which it keeps until the stream is given something else.
-            1 if !after.is_null() => Ok(unsafe { after.read() }),
-            _ => Err(self.failed("what was recorded has no node of its own".into())),
-        }
+        let nodes = match after.is_null() {
+            true => &[],
+            // SAFETY: the driver says that there are so many, which it keeps until the stream is given something else.
+            false => unsafe { std::slice::from_raw_parts(after, count) },
+        };
+        Ok((graph, SmallVec::from_slice(nodes)))
     }
 
     /// Holds an operation against the one that was recorded.
-    fn amend_next(&self, state: &mut State, operation: Operation) -> Result<(), RunError> {
+    pub(super) fn amend_next(&self, state: &mut State, operation: Operation) -> Result<(), RunError> {
         let State {
             recordings,
             kernels,
+            products,
             amended: Some((recording, next, same)),
             ..
         } = state
         else {
             return Ok(());
         };
+        // SAFETY: whoever gives the operation promises what it touches, and to wait before that goes.
+        let captured = |shape: &_, places: &_| unsafe { products.captured(&self.context, shape, places) };
         let changed = recordings
             .get_mut(recording)
             .ok_or(Differs::Operation)
-            .and_then(|graph| graph.change(*next, operation, &self.context, kernels));
+            .and_then(|graph| graph.change(*next, operation, &self.context, kernels, &captured));
         *next += 1;
         changed.map_err(|e| {
             *same = false;
@@ -135,10 +152,7 @@ impl Recorder for Gpu {
             (d.cuGraphInstantiateWithFlags)(&mut exec, graph, 0)
         });
         if let Err(e) = made {
-            // SAFETY: captured once, destroyed once.
-            let _ = self
-                .context
-                .quietly("cuGraphDestroy", |d| unsafe { (d.cuGraphDestroy)(graph) });
+            forget(&self.context, graph);
             return Err(e);
         }
         let mut state = self.state();

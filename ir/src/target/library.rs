@@ -1,0 +1,107 @@
+//! The library of matrix products that a GPU may have, and which products it is given.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::dtype::DType;
+
+/// A library that multiplies matrices on a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProductLibrary {
+    /// What it is given of the products that it can compute.
+    pub share: LibraryShare,
+    /// Whether it multiplies f16 and bf16 too, which it adds up in f32.
+    pub narrow: bool,
+    /// Bytes of memory that it is given to work in.
+    pub workspace_bytes: u64,
+}
+
+/// Which products a library is given; kernels compute the others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LibraryShare {
+    /// All that it can compute.
+    All,
+    /// Large products that share no kernel with what is around them.
+    Plain {
+        /// The least extent of rows, columns and sum.
+        least_extent: i64,
+        /// Whether it was measured on such a device that it is faster there.
+        measured: bool,
+    },
+}
+
+impl fmt::Display for LibraryShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LibraryShare::All => f.write_str("asked for"),
+            LibraryShare::Plain { least_extent, measured } => {
+                let known = match measured {
+                    true => "faster as measured",
+                    false => "taken to be faster, not measured",
+                };
+                write!(
+                    f,
+                    "nothing else in its kernel and no extent below {least_extent}: {known}"
+                )
+            }
+        }
+    }
+}
+
+impl ProductLibrary {
+    /// Whether it multiplies elements of a type that are added up in another.
+    pub fn multiplies(&self, dtype: DType, accumulator: DType) -> bool {
+        match dtype {
+            DType::F32 | DType::F64 => accumulator == dtype,
+            DType::F16 | DType::BF16 => self.narrow && accumulator == DType::F32,
+            _ => false,
+        }
+    }
+}
+
+/// What is to compute the matrix products of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+#[non_exhaustive]
+pub enum Products {
+    /// The library, where there is one, for what it is taken to be faster at ([`LibraryShare::Plain`]); else kernels.
+    #[default]
+    Auto,
+    /// Kernels.
+    Kernels,
+    /// The library, for all that it can compute.
+    Library,
+}
+
+impl Products {
+    /// All of them.
+    pub const ALL: [Products; 3] = [Products::Auto, Products::Kernels, Products::Library];
+
+    /// What text calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Products::Auto => "auto",
+            Products::Kernels => "kernels",
+            Products::Library => "library",
+        }
+    }
+}
+
+impl fmt::Display for Products {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A word that names no [`Products`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("unknown way to multiply matrices `{0}`; expected auto, kernels or library")]
+pub struct UnknownProducts(String);
+
+impl FromStr for Products {
+    type Err = UnknownProducts;
+
+    fn from_str(text: &str) -> Result<Products, UnknownProducts> {
+        let found = Products::ALL.into_iter().find(|p| p.name() == text);
+        found.ok_or_else(|| UnknownProducts(text.into()))
+    }
+}

@@ -1,0 +1,197 @@
+//! Products of a GPU: given to the library, or recorded as graphs of their own.
+//!
+//! Invariants:
+//! - What the library decides about a shape is kept, and decided before anything of that shape is captured.
+//! - A product that is recorded is one node, a graph that a stream of its own captured: whichever kernels the library makes of it, that node alone
+//!   changes when a matrix moves.
+
+use rustc_hash::FxHashMap;
+
+use super::super::context::Context;
+use super::super::cublaslt::{Multiplication, Places as At, Shape};
+use super::super::graph::{Node, Operation, forget};
+use super::super::library::Handle;
+use super::{CAPTURE_MODE, Gpu, STREAM_FLAGS, State};
+use crate::binding::product::{BoundMatrix, BoundProduct};
+use crate::device::{Device, KernelHandle, Places, RECORDED};
+use crate::error::RunError;
+
+/// Shapes that a device keeps: one executable may see any number of sizes.
+const MOST_SHAPES: usize = 256;
+/// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
+const SET_DEPENDENCIES: u32 = 1;
+
+/// What a device keeps of products.
+#[derive(Default)]
+pub(super) struct Products {
+    known: FxHashMap<Shape, Multiplication>,
+    /// It captures products, and does nothing.
+    stream: Option<Handle>,
+}
+
+/// An error of the library's.
+fn refused(context: &Context, message: String) -> RunError {
+    RunError::Device {
+        device: context.properties().title(),
+        message,
+    }
+}
+
+impl Products {
+    /// The stream that captures products, to be destroyed with the device.
+    pub(super) fn stream(&self) -> Option<Handle> {
+        self.stream
+    }
+
+    /// Has the library decide about a shape, unless it has.
+    fn decide(&mut self, context: &Context, shape: Shape) -> Result<(), RunError> {
+        if self.known.contains_key(&shape) {
+            return Ok(());
+        }
+        let products = context.products()?;
+        // With the context current on the thread, and an error if the device is lost.
+        context.call("cublasLtMatmulAlgoGetHeuristic", |_| 0)?;
+        let decided = Multiplication::new(products.library, products.handle, shape);
+        let decided = decided.map_err(|message| refused(context, message))?;
+        if self.known.len() >= MOST_SHAPES {
+            self.known.clear();
+        }
+        self.known.insert(shape, decided);
+        Ok(())
+    }
+
+    /// Gives a stream a product whose shape was decided about.
+    ///
+    /// # Safety
+    /// As for [`Multiplication::give`], the context aside.
+    unsafe fn give(&self, context: &Context, (shape, at): (&Shape, &At), stream: Handle) -> Result<(), RunError> {
+        let Some(known) = self.known.get(shape) else {
+            return Err(refused(
+                context,
+                "a bug in tlc: nothing was decided about a product".into(),
+            ));
+        };
+        let products = context.products()?;
+        context.call("cublasLtMatmul", |_| 0)?;
+        // SAFETY: the context is current, and the caller promises the rest.
+        let given = unsafe { known.give(products.handle, at, stream) };
+        given.map_err(|message| refused(context, message))
+    }
+
+    /// A graph of a product whose shape was decided about.
+    ///
+    /// # Safety
+    /// As for [`Multiplication::give`], when the graph is launched.
+    pub(super) unsafe fn captured(&self, context: &Context, shape: &Shape, at: &At) -> Result<Handle, RunError> {
+        let Some(stream) = self.stream else {
+            return Err(refused(context, "a bug in tlc: nothing captures products".into()));
+        };
+        // SAFETY: a stream of this context, which nothing else is given to.
+        context.call("cuStreamBeginCapture_v2", |d| unsafe {
+            (d.cuStreamBeginCapture_v2)(stream, CAPTURE_MODE)
+        })?;
+        // SAFETY: the caller's promise.
+        let given = unsafe { self.give(context, (shape, at), stream) };
+        let mut graph: Handle = std::ptr::null_mut();
+        // Also if something failed: the capture is over.
+        // SAFETY: a valid place for the result, and a stream that captures.
+        let ended = context.call("cuStreamEndCapture", |d| unsafe {
+            (d.cuStreamEndCapture)(stream, &mut graph)
+        });
+        match given.and(ended) {
+            Ok(()) => Ok(graph),
+            Err(e) => {
+                if !graph.is_null() {
+                    forget(context, graph);
+                }
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Gpu {
+    /// Gives a queue a product.
+    ///
+    /// # Safety
+    /// As for [`Device::multiply`].
+    pub(super) unsafe fn multiplied(
+        &self,
+        queue: u32,
+        p: &BoundProduct,
+        at: &Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        if p.epilogue.is_some() {
+            return Err(self.failed("a bug in tlc: no kernel is part of a product here".into()));
+        }
+        let results = p.entries() * p.m * p.n;
+        let address = |matrix: &BoundMatrix| at.slots[matrix.slot].addr() as u64;
+        if results == 0 {
+            return Ok(());
+        }
+        if p.k == 0 {
+            let to = std::ptr::without_provenance_mut(address(&p.dst) as usize);
+            // SAFETY: the caller's promise; a product's result is the whole of its slot.
+            return unsafe { self.fill(queue, to, 0, results * p.dtype.bytes()) };
+        }
+        let first = |matrix: &BoundMatrix| {
+            let offset = matrix.offset as i64 * p.dtype.bytes() as i64;
+            address(matrix).wrapping_add_signed(offset)
+        };
+        let places = At {
+            matrices: [&p.lhs, &p.rhs, &p.dst].map(first),
+            workspace: p.workspace.map_or(0, |w| at.slots[w.slot].addr() as u64),
+        };
+        let Some(shape) = Shape::of(p) else {
+            return Err(self.failed("a bug in tlc: the library cannot take a product that it was given".into()));
+        };
+        let mut state = self.state();
+        state.products.decide(&self.context, shape)?;
+        let operation = Operation::Product(shape, places);
+        if queue >= RECORDED && state.amended.is_some() {
+            return self.amend_next(&mut state, operation);
+        }
+        if state.products.stream.is_none() {
+            // Before anything is recorded: then the driver may refuse.
+            let mut made: Handle = std::ptr::null_mut();
+            // SAFETY: a valid place for the result.
+            self.context.call("cuStreamCreate", |d| unsafe {
+                (d.cuStreamCreate)(&mut made, STREAM_FLAGS)
+            })?;
+            state.products.stream = Some(made);
+        }
+        let to = self.queue(&mut state, queue)?;
+        to.given += 1;
+        let stream = to.stream;
+        if queue < RECORDED {
+            // SAFETY: the caller's promise; the shape is that of the slots.
+            return unsafe { state.products.give(&self.context, (&shape, &places), stream) };
+        }
+        // SAFETY: the caller's promise, which a recording passes on.
+        let child = unsafe { state.products.captured(&self.context, &shape, &places) }?;
+        let node = self.appended(&mut state, queue, child);
+        forget(&self.context, child);
+        state.noted.push(Node {
+            handle: node?,
+            operation,
+        });
+        Ok(())
+    }
+
+    /// Makes a graph the next node of what a queue records.
+    fn appended(&self, state: &mut State, queue: u32, child: Handle) -> Result<Handle, RunError> {
+        let stream = self.queue(state, queue)?.stream;
+        let (graph, after) = self.recorded_so_far(stream)?;
+        let mut node: Handle = std::ptr::null_mut();
+        // SAFETY: a valid place for the result; the graph is being captured, the nodes are of it, and the driver copies the child.
+        self.context.call("cuGraphAddChildGraphNode", |d| unsafe {
+            (d.cuGraphAddChildGraphNode)(&mut node, graph, after.as_ptr(), after.len(), child)
+        })?;
+        let mut last = node;
+        // SAFETY: a stream that captures, and a node of what it captures.
+        self.context.call("cuStreamUpdateCaptureDependencies_v2", |d| unsafe {
+            (d.cuStreamUpdateCaptureDependencies_v2)(stream, &mut last, std::ptr::null(), 1, SET_DEPENDENCIES)
+        })?;
+        Ok(node)
+    }
+}
