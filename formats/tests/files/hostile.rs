@@ -1,10 +1,8 @@
 //! Broken, lying and oversized files: every one is an error that names its cause, and none costs more than it carries.
 
-mod expected;
-
 use std::io::{Cursor, Read, Write};
 
-use expected::{golden, golden_names, tensor};
+use crate::expected::{golden, golden_names, tensor};
 use tlc_formats::{ErrorKind, FormatError, ReadOptions, npy, npz, safetensors};
 use tlc_ir::dtype::DType;
 

@@ -281,7 +281,7 @@ fn thousands_of_layers_compile_under_a_limit_in_seconds() {
 #[test]
 fn random_gradients_compute_the_same_in_the_least_memory() {
     use ScalarOp::*;
-    let mut kinds = GenKind::ALL.to_vec();
+    let mut kinds = GenKind::all();
     kinds.extend([GenKind::Map; 6]);
     kinds.extend([GenKind::Input; 2]);
     let options = GenOptions {

@@ -1,12 +1,10 @@
 //! Kernels for a GPU give what the graph means: tiles of sums of products, whose operands go through shared memory, and pieces of
 //! elementwise results, which move together.
 
-mod oracle;
-
 use std::sync::Arc;
 
-use oracle::generate::Case;
-use oracle::stages::{check, gpu};
+use crate::oracle::generate::Case;
+use crate::oracle::stages::{check, gpu};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};

@@ -265,7 +265,7 @@ fn what_does_not_fit_is_refused_where_it_was_recorded() {
         assert!(results.iter().all(|r| r.is_poisoned()));
         let errors = g.finish().unwrap_err().to_string();
         assert!(errors.contains(expected), "{errors}");
-        assert!(errors.contains("tests/loops.rs"), "{errors}");
+        assert!(errors.contains("tests/graphs/loops.rs"), "{errors}");
     };
     let x = |g: &Graph| g.input("x", DType::F32, [3]);
     refused(

@@ -1,12 +1,10 @@
 //! Compiled plans against a plain evaluation of the graph, at every stage, with and without a shared arena; every kernel
 //! through the verifier.
 
-mod oracle;
-
 use std::collections::BTreeSet;
 
-use oracle::generate::{Rng, graph};
-use oracle::stages::{check, cpu, describe, gpu, scattered, two_emitters};
+use crate::oracle::generate::{Rng, graph};
+use crate::oracle::stages::{check, cpu, describe, gpu, scattered, two_emitters};
 use tlc_ir::plan::Step;
 use tlc_passes::pipeline::{PASSES, Pipeline};
 use tlc_passes::{Compiled, Options};

@@ -1,8 +1,6 @@
 //! The laws of kernel and plan texts: what the compiler makes prints as text that parses back to the same, and no damage to
 //! a text makes the parser or the verifiers fail otherwise than with an error.
 
-mod oracle;
-
 use std::sync::Arc;
 
 use tlc_ir::Graph;
@@ -123,7 +121,7 @@ fn kernels_and_plans_over_symbols_survive_their_text() {
         Some(from.parse().ok()?..to.parse().ok()?)
     });
     for seed in asked.unwrap_or(0..60) {
-        let case = oracle::generate::graph(seed, 10, 4096, true);
+        let case = crate::oracle::generate::graph(seed, 10, 4096, true);
         let compiled = compile(
             &case.graph,
             &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),

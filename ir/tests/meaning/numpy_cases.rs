@@ -155,7 +155,7 @@ struct Case {
 }
 
 fn table() -> Vec<Case> {
-    let text = include_str!("numpy_cases.txt");
+    let text = include_str!("../numpy_cases.txt");
     let mut lets = BTreeMap::new();
     let mut cases = Vec::new();
     let mut current: Option<(Vec<String>, Vec<HostTensor>)> = None;

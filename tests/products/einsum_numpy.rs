@@ -7,7 +7,7 @@ use std::process::Command;
 use tlc::{CompileOptions, DType, Graph, HostTensor, Input, Scalar};
 use tlc_formats::npy;
 
-const TABLE: &str = include_str!("einsum_numpy.txt");
+const TABLE: &str = include_str!("../einsum_numpy.txt");
 
 struct Case {
     line: usize,

@@ -1,10 +1,8 @@
 //! Graphs of known shapes at every stage against a plain evaluation: what random graphs rarely build. The mix of forms,
 //! products and in-place decisions that each must reach is part of the test.
 
-mod oracle;
-
-use oracle::generate::{Case, Rng};
-use oracle::stages::{check, cpu, describe, gpu, scattered};
+use crate::oracle::generate::{Case, Rng};
+use crate::oracle::stages::{check, cpu, describe, gpu, scattered};
 use smallvec::smallvec;
 use tlc_ir::graph::{Axes, Monoid, Origin, Semiring, Shape, TensorType, View};
 use tlc_ir::plan::Step;

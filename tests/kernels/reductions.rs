@@ -523,7 +523,10 @@ fn long_dot_products_round_no_more_often_than_their_tree_is_deep() {
 fn long_sums_are_as_exact_by_the_portable_emitter() {
     let program = std::env::current_exe().expect("this program");
     let output = std::process::Command::new(&program)
-        .args(["--exact", "long_sums_round_no_more_often_than_their_tree_is_deep"])
+        .args([
+            "--exact",
+            "reductions::long_sums_round_no_more_often_than_their_tree_is_deep",
+        ])
         .env(tlc_runtime::cpu::level::VARIABLE, "sse")
         .output()
         .expect("it runs");

@@ -1,8 +1,6 @@
 //! Files written by NumPy and by the safetensors package, read here.
 
-mod expected;
-
-use expected::{golden, golden_names, tensor};
+use crate::expected::{golden, golden_names, tensor};
 use tlc_formats::{ErrorKind, ReadOptions, npy, npz, safetensors};
 use tlc_ir::dtype::DType;
 

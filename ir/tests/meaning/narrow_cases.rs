@@ -22,7 +22,7 @@ fn same(a: Scalar, b: Scalar) -> bool {
 fn conversions_agree_with_the_references() {
     let (mut decoded, mut encoded) = (0, 0);
     let mut operands = "";
-    for line in include_str!("narrow_cases.txt").lines() {
+    for line in include_str!("../narrow_cases.txt").lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let dtype: DType = words[1].parse().expect("a dtype");
         if words[0] == "decode" {

@@ -68,7 +68,7 @@ const NUMPY_BUGS: &[&str] = &["\"ii->i\"\t0x1\tok 1"];
 
 #[test]
 fn accepts_and_refuses_what_numpy_does() {
-    let table = include_str!("einsum_numpy.txt");
+    let table = include_str!("../einsum_numpy.txt");
     let (mut accepted, mut refused, mut differing) = (0, 0, Vec::new());
     for line in table.lines().filter(|l| !l.starts_with('#') && !NUMPY_BUGS.contains(l)) {
         let mut fields = line.splitn(3, '\t');
@@ -139,7 +139,7 @@ fn ellipses_of_different_ranks_align_at_the_right() {
 #[test]
 fn labels_are_the_characters_that_opt_einsum_takes() {
     let (mut accepted, mut refused) = (0, 0);
-    for line in include_str!("einsum_labels.txt")
+    for line in include_str!("../einsum_labels.txt")
         .lines()
         .filter(|l| !l.starts_with('#'))
     {

@@ -1,6 +1,6 @@
 //! Graphs whose kernels would be too large for the code generator compile, and compute what the interpreter does: long chains of
 //! functions that become many statements, alone, in front of reductions and in rows. How large the kernels become is tested in
-//! `passes/tests/kernel_size.rs`, over all operations and dtypes.
+//! `passes/tests/stages/kernel_size.rs`, over all operations and dtypes.
 
 use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, keep};
 use tlc_ir::interp::{Options, compare, interpret_with_bounds};

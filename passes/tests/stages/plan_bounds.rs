@@ -1,11 +1,9 @@
 //! Random graphs of all node kinds and dtypes: every stage of compilation within the error bounds of the graph interpreter;
 //! every kernel and plan through its verifier.
 
-mod oracle;
-
 use std::sync::Arc;
 
-use oracle::stages::{describe, stages};
+use crate::oracle::stages::{describe, stages};
 use tlc_ir::graph::Condition;
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::kernel::verify::{Violation, verify};

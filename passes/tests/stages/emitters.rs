@@ -1,8 +1,6 @@
 //! Which emitter makes a kernel, why, and that its schedule is one for it.
 
-mod oracle;
-
-use oracle::stages::{two_emitters, wide_emitter};
+use crate::oracle::stages::{two_emitters, wide_emitter};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::target::{AccessKind, Cpu, CpuEmitter, EmitterId, Support};

@@ -248,7 +248,7 @@ fn random_reads_are_right_at_every_other_level() {
     let wide = level::all().iter().map(|l| l.name());
     for name in wide.chain([level::PORTABLE]).filter(|name| *name != level::name()) {
         let output = std::process::Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "random_reads_are_right_at_every_size"])
+            .args(["--exact", "gathers::random_reads_are_right_at_every_size"])
             .env(level::VARIABLE, name)
             .env("TLC_SEEDS", "100..112")
             .output()

@@ -1,10 +1,8 @@
 //! Inputs and outputs that are states: their new values are computed in their own bytes where nothing needs the old ones any longer, and
 //! every result is that of the graph without states.
 
-mod oracle;
-
-use oracle::generate::{Rng, graph};
-use oracle::stages::{cpu, describe, gpu, scattered};
+use crate::oracle::generate::{Rng, graph};
+use crate::oracle::stages::{cpu, describe, gpu, scattered};
 use tlc_ir::plan::interp::{interpret_bound, interpret_with_states};
 use tlc_ir::plan::verify::{check, verify_layout};
 use tlc_ir::plan::{Plan, Step};

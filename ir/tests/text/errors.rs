@@ -451,7 +451,7 @@ fn long_headers_break_into_lines() {
 
 #[test]
 fn the_example_in_the_documentation_is_canonical() {
-    let docs = include_str!("../src/text/mod.rs")
+    let docs = include_str!("../../src/text/mod.rs")
         .lines()
         .filter_map(|l| l.strip_prefix("//! "));
     let example: Vec<&str> = docs

@@ -239,7 +239,7 @@ fn all_values_of_the_narrow_types_are_right() {
 
 #[test]
 fn samples_of_the_wide_types_are_as_correctly_rounded_ones() {
-    let text = include_str!("reference/functions.json");
+    let text = include_str!("../reference/functions.json");
     let all: Value = serde_json::from_str(text).unwrap();
     let numbers = |list: &Value| -> Vec<f64> {
         let of = |v: &Value| f64::from_bits(u64::from_str_radix(v.as_str().unwrap(), 16).unwrap());

@@ -1,11 +1,9 @@
 //! What is written is read back, whatever the dtype and the shape; and the same tensors give the same bytes.
 
-mod expected;
-
 use std::collections::BTreeMap;
 use std::io::Cursor;
 
-use expected::tensor;
+use crate::expected::tensor;
 use tlc_formats::npz::Compression;
 use tlc_formats::{ErrorKind, ReadOptions, npy, npz, safetensors};
 use tlc_ir::dtype::DType;

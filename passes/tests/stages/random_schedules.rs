@@ -1,13 +1,11 @@
 //! A random legal schedule keeps the result: directives are applied at random to naive nests, and the kernels run in place
 //! of the planner's, before and after legalization.
 
-mod oracle;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use oracle::generate::{Case, Rng, graph};
-use oracle::stages::{describe, difference, naive_plan};
+use crate::oracle::generate::{Case, Rng, graph};
+use crate::oracle::stages::{describe, difference, naive_plan};
 use tlc_ir::kernel::verify::{structure, verify};
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt, ValueId};
@@ -290,7 +288,7 @@ fn check_case(seed: u64, case: &Case) -> Result<Vec<String>, String> {
         &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
     )
     .map_err(|e| e.to_string())?;
-    let expected = oracle::evaluate(&case.graph, &case.inputs, &case.symbols);
+    let expected = crate::oracle::evaluate(&case.graph, &case.inputs, &case.symbols);
     let mut rng = Rng(seed.wrapping_mul(77) | 1);
     let mut total = Vec::new();
     for _ in 0..4 {

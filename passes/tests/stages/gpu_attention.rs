@@ -1,10 +1,8 @@
 //! Attention on a GPU is one kernel that gives what the graph means, whatever its masks, heads and sizes; and stays several kernels
 //! where it must.
 
-mod oracle;
-
-use oracle::generate::Case;
-use oracle::stages::{check, gpu, gpu_alone};
+use crate::oracle::generate::Case;
+use crate::oracle::stages::{check, gpu, gpu_alone};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::cluster::ClusterKind;
