@@ -32,16 +32,15 @@ pub use crate::partition::{Attention, Blocks, Cluster, ClusterKind, Clusters, Lo
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::IndexExpr;
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, operand_indices, space};
 use crate::contraction::MatrixProduct;
 use crate::devices::{Placement, StateBinding};
-use crate::direct::direct_image;
 use crate::emitters::{Operations, choose, tiles};
 use crate::made::{Made, made};
-use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
+use crate::reason::{FusionDecision, FusionLedger, FusionStage, OwnStep};
 use crate::weight_gradient::WeightGradient;
 
 /// Legalized statements beyond which a kernel does not grow, before any loop is unrolled. Compile time is linear in a kernel's

@@ -181,7 +181,7 @@ impl Clusterer<'_> {
             && space.roles.iter().all(|r| r == first)
     }
 
-    fn is_once(&self, group: usize) -> bool {
+    pub(super) fn is_once(&self, group: usize) -> bool {
         self.once[self.groups[group].roots[0].index()]
     }
 

@@ -1,7 +1,6 @@
 //! Evaluating a node at an index: what each node kind means as kernel statements.
 
 use smallvec::SmallVec;
-use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};

@@ -3,7 +3,7 @@
 //! Every rule keeps the bits of the result (NaN payloads aside), or is licensed by the scalar semantics. Each is a named
 //! function of the new graph; the driver applies the first that returns.
 
-use tlc_ir::graph::{GraphError, View};
+use tlc_ir::graph::GraphError;
 use tlc_ir::{Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
