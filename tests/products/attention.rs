@@ -145,7 +145,7 @@ fn attention_is_right_whatever_its_heads_masks_and_sizes() {
         };
         let case = case(g, &mut r, &|n| if n == 3 { Kind::Mask } else { special }, &[]);
         let what = format!("{batch} x {heads} x {times}, {s} to {t}, {d} and {w}, {dtype}");
-        let e = compile_ir(&case.graph, &crate::options(1)).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let e = compile_ir(&case.graph, &self::options(1)).unwrap_or_else(|e| panic!("{what}: {e}"));
         let large = s >= 31 && t >= 47 && d >= 20 && w >= 24;
         assert!(passes_on(&e) || !large, "{what}\n{}", e.explain());
         passed += usize::from(large);
