@@ -250,10 +250,8 @@ fn order(x: &Tensor, axes: &[usize], scales: Option<&[f64]>) -> Vec<usize> {
 fn scaled_length(extent: &Dim, scale: f64, (start, end): (f64, f64)) -> Outcome<Dim> {
     match extent.as_const() {
         Some(e) => Ok(Dim::from((e as f64 * (end - start) * scale).floor() as i64)),
-        None if end < start => invalid(format!(
-            "a crop from {start} to {end}; expected an end behind the start"
-        )),
-        None => scaled_extent(extent, (end - start) * scale),
+        None if (start, end) == (0.0, 1.0) => scaled_extent(extent, scale),
+        None => unsupported("tf_crop_and_resize by scales over an axis of symbolic extent; expected sizes"),
     }
 }
 

@@ -392,16 +392,6 @@ fn resampling() {
             &[1.0, 1.0, 0.6, 0.3],
             &[linear.clone(), ("antialias", I(1))],
         ),
-        case(
-            "crop by scales",
-            19,
-            &[image],
-            vec![
-                numbers("r", &[0.0, 0.0, 0.25, 0.125, 1.0, 1.0, 0.875, 1.0]),
-                numbers("s", &[1.0, 1.0, 2.0, 1.5]),
-            ],
-            vec![op("Resize x r s -> y", &[linear.clone(), place("tf_crop_and_resize")])],
-        ),
         to("linear to a size", std::slice::from_ref(&linear)),
         to("cubic to a size", &[cubic, place("pytorch_half_pixel")]),
         case(
