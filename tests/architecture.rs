@@ -57,6 +57,37 @@ fn every_path_in_the_architecture_exists() {
     assert!(missing.is_empty(), "ARCHITECTURE.md names {missing:?}");
 }
 
+#[test]
+fn a_view_is_known_in_few_files_and_all_of_them_are_in_the_walk_through() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap();
+    let walk = text.split("### A view\n").nth(1).and_then(|t| t.split("\n### ").next());
+    let walk: BTreeSet<String> = named(walk.unwrap()).into_iter().collect();
+    assert!((1..=7).contains(&walk.len()), "{walk:?}");
+    // What names every view has to be changed for a new one.
+    let views = ["Reshape", "Permute", "Expand", "Pad", "Slice", "Window"];
+    let mut files = BTreeSet::new();
+    listed(root, "", &mut files);
+    let is_source = |f: &&String| f.ends_with(".rs") && (f.starts_with("src/") || f.contains("/src/"));
+    let names_all = |f: &&String| {
+        let text = std::fs::read_to_string(root.join(f)).unwrap();
+        if !text.contains("View") {
+            return false;
+        }
+        let code = code(&text);
+        let is_named = |v: &&&str| {
+            ["View::", "ViewKind::"]
+                .iter()
+                .any(|ty| code.contains(&format!("{ty}{v}")))
+        };
+        views.iter().filter(is_named).count() == views.len()
+    };
+    let naming: Vec<&String> = files.iter().filter(is_source).filter(names_all).collect();
+    assert!(naming.len() >= 4, "{naming:?}");
+    let missing: Vec<_> = naming.iter().filter(|f| !walk.contains(f.as_str())).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md says nothing of {missing:?}");
+}
+
 /// The code of a file without comments and without its tests at the end.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();

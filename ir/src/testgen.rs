@@ -14,7 +14,7 @@ mod kinds;
 mod products;
 
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Condition, ConstData, Graph, NodeId, NodeKind, Origin, Shape, TensorType, View, infer};
+use crate::graph::{Condition, ConstData, Graph, NodeId, NodeKind, Origin, Shape, TensorType, View, ViewKind, infer};
 use crate::index::IndexExpr;
 use crate::rng::Rng;
 use crate::scalar::ScalarOp;
@@ -35,12 +35,7 @@ pub enum GenKind {
     Einsum,
     Product,
     Reduce,
-    Reshape,
-    Permute,
-    Expand,
-    Pad,
-    Slice,
-    Window,
+    View(ViewKind),
     Gather,
     Scatter,
     Scan,
@@ -49,29 +44,24 @@ pub enum GenKind {
 
 impl GenKind {
     /// Every kind.
-    pub const ALL: [GenKind; 21] = [
-        GenKind::Input,
-        GenKind::Const,
-        GenKind::Data,
-        GenKind::Iota,
-        GenKind::Random,
-        GenKind::Map,
-        GenKind::Convert,
-        GenKind::Bitcast,
-        GenKind::Einsum,
-        GenKind::Product,
-        GenKind::Reduce,
-        GenKind::Reshape,
-        GenKind::Permute,
-        GenKind::Expand,
-        GenKind::Pad,
-        GenKind::Slice,
-        GenKind::Window,
-        GenKind::Gather,
-        GenKind::Scatter,
-        GenKind::Scan,
-        GenKind::Copy,
-    ];
+    pub fn all() -> Vec<GenKind> {
+        let mut all = vec![
+            GenKind::Input,
+            GenKind::Const,
+            GenKind::Data,
+            GenKind::Iota,
+            GenKind::Random,
+            GenKind::Map,
+            GenKind::Convert,
+            GenKind::Bitcast,
+            GenKind::Einsum,
+            GenKind::Product,
+            GenKind::Reduce,
+        ];
+        all.extend(ViewKind::ALL.map(GenKind::View));
+        all.extend([GenKind::Gather, GenKind::Scatter, GenKind::Scan, GenKind::Copy]);
+        all
+    }
 }
 
 /// What to generate.
@@ -108,7 +98,7 @@ pub struct GenOptions {
 
 impl Default for GenOptions {
     fn default() -> GenOptions {
-        let mut kinds = GenKind::ALL.to_vec();
+        let mut kinds = GenKind::all();
         // Elementwise operations are most of any real graph.
         kinds.extend([GenKind::Map; 8]);
         GenOptions {

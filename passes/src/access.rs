@@ -5,7 +5,7 @@
 //! the conditions under which the index is inside and the element stands there, and callers read nothing unless all hold.
 
 use smallvec::SmallVec;
-use tlc_ir::graph::{Labels, Shape, View, infer::row_major_strides};
+use tlc_ir::graph::{Labels, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
@@ -20,14 +20,6 @@ pub const MAX_INDEX_SIZE: u32 = 128;
 /// Whether an entry of an index has more than [`MAX_INDEX_SIZE`] nodes.
 pub fn is_long(index: &[IndexExpr]) -> bool {
     index.iter().any(|i| i.size() > MAX_INDEX_SIZE)
-}
-
-/// An operand index, with the half-open ranges that some of its entries must lie in (from `pad`).
-pub struct ViewIndex {
-    /// Index into the operand.
-    pub index: Index,
-    /// `(expression, extent)`: each expression must be in `0..extent`.
-    pub conditions: Vec<(IndexExpr, IndexExpr)>,
 }
 
 /// Loop variables with their extents, over a graph's symbols.
@@ -64,145 +56,6 @@ impl Bounds for Variables<'_> {
 /// True for nodes that hold a value without being computed.
 pub fn is_source(kind: &NodeKind) -> bool {
     matches!(kind, NodeKind::Input { .. } | NodeKind::Data(_))
-}
-
-/// True for views that only move elements (all but `pad`).
-pub fn moves_only(view: &View) -> bool {
-    !matches!(view, View::Pad { .. })
-}
-
-/// The C-order offset of an index.
-pub fn flat_index(index: &[IndexExpr], shape: &[IndexExpr]) -> IndexExpr {
-    let strides = row_major_strides(shape);
-    index
-        .iter()
-        .zip(strides)
-        .fold(IndexExpr::ZERO, |sum, (i, s)| sum + i.clone() * s)
-}
-
-/// The operand index that a view's result element is taken from. `from` is the operand's shape, `to` the result's.
-pub fn view_index(view: &View, from: &Shape, to: &Shape, index: &Index, bounds: &dyn Bounds) -> ViewIndex {
-    let mut conditions = Vec::new();
-    let index = match view {
-        View::Reshape(_) => reshape_index(from, to, index, bounds),
-        View::Permute(permutation) => {
-            let mut out: Index = SmallVec::from_elem(IndexExpr::ZERO, from.len());
-            for (i, &p) in permutation.iter().enumerate() {
-                out[p as usize] = index[i].clone();
-            }
-            out
-        }
-        View::Expand(_) => {
-            let lead = to.len() - from.len();
-            from.iter()
-                .zip(&index[lead..])
-                .map(|(d, i)| if d.is(1) { IndexExpr::ZERO } else { i.clone() })
-                .collect()
-        }
-        View::Pad { lo, interior, .. } => {
-            let mut out = Index::new();
-            for (((i, l), d), between) in index.iter().zip(lo).zip(from).zip(interior) {
-                let mut at = i.clone() - l.clone();
-                if *between > 0 {
-                    let apart = IndexExpr::Const(between + 1);
-                    let off = IndexExpr::modulo(&at, &apart).simplify(bounds);
-                    if !off.is(0) {
-                        conditions.push((off, IndexExpr::ONE));
-                    }
-                    at = IndexExpr::floor_div(&at, &apart).simplify(bounds);
-                }
-                if !(at.proves_nonnegative(bounds) && at.proves_less(d, bounds)) {
-                    conditions.push((at.clone(), d.clone()));
-                }
-                out.push(at);
-            }
-            out
-        }
-        View::Slice { start, step, .. } => index
-            .iter()
-            .zip(start.iter().zip(step))
-            .map(|(i, (s, k))| s.clone() + i.clone() * IndexExpr::Const(*k))
-            .collect(),
-        View::Window {
-            axis, stride, dilation, ..
-        } => {
-            let mut out: Index = index[..from.len()].into();
-            let at = *axis as usize;
-            out[at] =
-                out[at].clone() * IndexExpr::Const(*stride) + index[from.len()].clone() * IndexExpr::Const(*dilation);
-            out
-        }
-    };
-    ViewIndex { index, conditions }
-}
-
-/// Maps an index through a reshape, axis group by axis group: groups of axes with equal products map among themselves, so
-/// division appears only where axes really split or merge.
-fn reshape_index(from: &[IndexExpr], to: &[IndexExpr], index: &[IndexExpr], bounds: &dyn Bounds) -> Index {
-    let mut out: Index = SmallVec::from_elem(IndexExpr::ZERO, from.len());
-    let real = |shape: &[IndexExpr]| -> Vec<usize> { (0..shape.len()).filter(|&i| !shape[i].is(1)).collect() };
-    let (source, target) = (real(from), real(to));
-    let (mut i, mut j) = (0, 0);
-    while i < source.len() {
-        let (first_i, first_j) = (i, j);
-        let mut have = from[source[i]].clone();
-        let mut want = if j < target.len() {
-            to[target[j]].clone()
-        } else {
-            IndexExpr::ONE
-        };
-        i += 1;
-        j = (j + 1).min(target.len());
-        while have != want {
-            let grow_target = match (have.as_const(), want.as_const()) {
-                (Some(h), Some(w)) => w < h,
-                // A symbolic product: grow the side that the other is a multiple of, or else take all that is left.
-                _ => {
-                    let fits = |big: &IndexExpr, small: &IndexExpr| small.is(1) || IndexExpr::modulo(big, small).is(0);
-                    if fits(&have, &want) {
-                        true
-                    } else if fits(&want, &have) {
-                        false
-                    } else {
-                        i = source.len();
-                        j = target.len();
-                        break;
-                    }
-                }
-            };
-            if grow_target && j < target.len() {
-                want = want * to[target[j]].clone();
-                j += 1;
-            } else if !grow_target && i < source.len() {
-                have = have * from[source[i]].clone();
-                i += 1;
-            } else {
-                i = source.len();
-                j = target.len();
-                break;
-            }
-        }
-        let (group_from, group_to) = (&source[first_i..i], &target[first_j..j]);
-        if let ([one], [other]) = (group_from, group_to) {
-            out[*one] = index[*other].clone();
-            continue;
-        }
-        let extents: Vec<IndexExpr> = group_to.iter().map(|&t| to[t].clone()).collect();
-        let entries: Vec<IndexExpr> = group_to.iter().map(|&t| index[t].clone()).collect();
-        let mut rest = flat_index(&entries, &extents);
-        for (k, &axis) in group_from.iter().enumerate().rev() {
-            if k == 0 {
-                out[axis] = rest.clone();
-            } else if from[axis].is(0) {
-                // There is no element, and nothing divides by zero.
-                out[axis] = IndexExpr::ZERO;
-            } else {
-                out[axis] = IndexExpr::modulo(&rest, &from[axis]).simplify(bounds);
-                rest = IndexExpr::floor_div(&rest, &from[axis]).simplify(bounds);
-            }
-        }
-    }
-    out
 }
 
 /// The index of an einsum operand, given the index of each label.
@@ -316,7 +169,7 @@ pub fn loads_below(
             _ if elsewhere(node) => out.push((node, index)),
             NodeKind::View(view) => {
                 let from = &graph.ty(n.operands[0]).shape;
-                work.push((n.operands[0], view_index(view, from, &n.ty.shape, &index, vars).index));
+                work.push((n.operands[0], view.operand_index(from, &n.ty.shape, &index, vars).index));
             }
             NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_) | NodeKind::Copy => {
                 work.extend(operand_indices(graph, node, &index))

@@ -10,8 +10,9 @@ use tlc_ir::plan::{Leg, Strides};
 use tlc_ir::target::ProductLibrary;
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::{Index, Variables, flat_index, is_source, label_count, moves_only, repeats, view_index};
+use crate::access::{Index, Variables, is_source, label_count, repeats};
 use crate::direct::direct_image;
+use tlc_ir::graph::infer::flat_index;
 
 /// Below this many multiply-adds a loop nest beats the call.
 pub const MIN_LIBRARY_FLOPS: i64 = 8 * 1024;
@@ -632,9 +633,9 @@ pub(crate) fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: us
         best = Some((at, offset, strides));
         let node = graph.node(at);
         match &node.kind {
-            NodeKind::View(view) if moves_only(view) && !is_source(&node.kind) => {
+            NodeKind::View(view) if view.fill().is_none() && !is_source(&node.kind) => {
                 let below = node.operands[0];
-                index = view_index(view, &graph.ty(below).shape, here, &index, &vars).index;
+                index = view.operand_index(&graph.ty(below).shape, here, &index, &vars).index;
                 at = below;
             }
             _ => break,

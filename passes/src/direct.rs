@@ -15,7 +15,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{Emitter, LIBRARY_BLOCK_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::{moves_only, repeats};
+use crate::access::repeats;
 
 /// The fewest accumulators of a tile: a multiply-add takes as many cycles as about this many of them take to start.
 pub(crate) const FEWEST_ACCUMULATORS: i64 = 12;
@@ -191,7 +191,7 @@ pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
     }
     let mut at = operands[1 - w.weights];
     while let NodeKind::View(view) = &graph.node(at).kind
-        && moves_only(view)
+        && view.fill().is_none()
     {
         at = graph.node(at).operands[0];
     }

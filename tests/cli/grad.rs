@@ -140,7 +140,7 @@ fn what_cannot_be_differentiated_is_refused() {
         (
             &["m.onnx", "--of", "y", "--wrt", "V"],
             3,
-            "no input or weight is named `V`; `--wrt list` prints",
+            "no input or weight of at least two floats is named `V`; `--wrt list` prints",
         ),
         (
             &["m.onnx", "--of", "y", "--wrt", "b,weights"],

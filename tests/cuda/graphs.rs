@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tlc::{CompileOptions, Device, HostTensor, Specialize, compile_ir};
+use tlc_ir::graph::ViewKind;
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::{DeviceId, Plan};
 use tlc_ir::target::Cpu;
@@ -105,10 +106,15 @@ fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
 
 /// Extents at which rows, tiles, columns and blocks of several elements a thread are chosen, some of them just short of whole ones.
 fn large() -> GenOptions {
-    let mut kinds = GenKind::ALL.to_vec();
+    let mut kinds = GenKind::all();
     kinds.extend([GenKind::Map; 4]);
     // What has schedules of its own.
-    for kind in [GenKind::Permute, GenKind::Reduce, GenKind::Einsum, GenKind::Scan] {
+    for kind in [
+        GenKind::View(ViewKind::Permute),
+        GenKind::Reduce,
+        GenKind::Einsum,
+        GenKind::Scan,
+    ] {
         kinds.extend([kind; 4]);
     }
     GenOptions {

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use tlc::HostTensor;
 use tlc_formats::npy;
+use tlc_ir::graph::ViewKind;
 use tlc_ir::testgen::{GenKind, GenOptions, random_case};
 use tlc_ir::{DType, Graph, ScalarOp};
 
@@ -51,9 +52,9 @@ fn smooth(dtype: DType) -> GenOptions {
         Sub, Mul, Div, Max, Min,
     ];
     use GenKind::*;
-    let kinds = vec![
-        Input, Const, Data, Map, Map, Map, Map, Map, Einsum, Reduce, Reshape, Permute, Expand, Pad, Slice, Window, Copy,
-    ];
+    let mut kinds = vec![Input, Const, Data, Map, Map, Map, Map, Map, Einsum, Reduce];
+    kinds.extend(ViewKind::ALL.map(View));
+    kinds.push(Copy);
     GenOptions {
         dtypes: vec![dtype],
         kinds,

@@ -13,7 +13,7 @@ const STEP: f64 = 1e-5;
 
 fn options() -> GenOptions {
     use ScalarOp::*;
-    let mut kinds: Vec<GenKind> = GenKind::ALL.to_vec();
+    let mut kinds: Vec<GenKind> = GenKind::all();
     kinds.extend([GenKind::Map; 6]);
     kinds.extend([GenKind::Input; 2]);
     GenOptions {

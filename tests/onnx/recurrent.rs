@@ -51,14 +51,15 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
 const HIDDEN: usize = 3;
 const INPUT: usize = 2;
 
-fn lstm_model(direction: &str, lengths: bool) -> Vec<u8> {
+/// An LSTM of symbolic time and batch, with lengths of so many sequences if any.
+fn lstm_model(direction: &str, lengths: Option<D>) -> Vec<u8> {
     let directions = if direction == "bidirectional" { 2 } else { 1 };
     let (rows, size) = (4 * HIDDEN as i64, HIDDEN as i64);
     let attributes = [
         int_attribute("hidden_size", size),
         text_attribute("direction", direction),
     ];
-    let operands = ["x", "w", "r", "b", if lengths { "lengths" } else { "" }];
+    let operands = ["x", "w", "r", "b", if lengths.is_some() { "lengths" } else { "" }];
     let lstm = node("LSTM", "lstm", &operands, &["y", "h", "c"]).messages(5, attributes);
     let d = directions as usize;
     let w = floats(
@@ -73,8 +74,8 @@ fn lstm_model(direction: &str, lengths: bool) -> Vec<u8> {
         FLOAT,
         &[D::Sym("time"), D::Sym("batch"), D::N(INPUT as i64)],
     )];
-    if lengths {
-        inputs.push(value("lengths", INT64, &[D::Sym("batch")]));
+    if let Some(sequences) = lengths {
+        inputs.push(value("lengths", INT64, &[sequences]));
     }
     let outputs = ["y", "h", "c"].map(|n| value(n, FLOAT, &[]));
     model_of(&[lstm], &[w, r, b], &inputs, &outputs)
@@ -131,7 +132,7 @@ fn an_lstm_of_symbolic_time_and_batch_is_its_definition() {
         ("bidirectional", &[false, true]),
     ] {
         for lengths in [false, true] {
-            let model = lstm_model(direction, lengths);
+            let model = lstm_model(direction, lengths.then_some(D::Sym("batch")));
             for (time, batch) in [(5, 2), (1, 1), (4, 3)] {
                 let x = numbers(time * batch * INPUT, 7);
                 let own: Vec<i64> = (0..batch).map(|n| ((n * 3 + 1) % (time + 1)) as i64).collect();
@@ -156,6 +157,26 @@ fn an_lstm_of_symbolic_time_and_batch_is_its_definition() {
     }
 }
 
+#[test]
+fn lengths_of_a_number_of_sequences_need_a_batch_of_that_number() {
+    let imported = import(&lstm_model("forward", Some(D::N(2))), &ImportOptions::default()).unwrap();
+    let executable = compile_ir(&imported.graph, &CompileOptions::default()).unwrap();
+    let own = HostTensor::from_slice(&[2], &[1i64, 3]).unwrap();
+    let outcome = |batch: usize| {
+        let x = numbers(4 * batch * INPUT, 7);
+        let x = HostTensor::from_slice(&[4, batch, INPUT], &x).unwrap();
+        executable.run(&[(&x).into(), (&own).into()]).map(|y| y[0].to_host())
+    };
+    let expected = lstm_reference(&numbers(8 * INPUT, 7), 4, 2, &[false], Some(&[1, 3]));
+    let found = outcome(2).unwrap();
+    assert_eq!(found.len(), expected[0].len());
+    for (i, e) in expected[0].iter().enumerate() {
+        assert!((found.get(i).as_f64() - e).abs() < 1e-5, "element {i}, expected {e}");
+    }
+    let refused = outcome(3).expect_err("three sequences, two lengths").to_string();
+    assert!(refused.contains("batch = 2"), "{refused}");
+}
+
 fn bodies(plan: &Plan) -> Vec<&Plan> {
     let loops = plan.steps.iter().filter_map(|s| match s {
         Step::Loop(l) => Some(&l.body),
@@ -166,7 +187,7 @@ fn bodies(plan: &Plan) -> Vec<&Plan> {
 
 #[test]
 fn an_lstm_step_is_a_few_kernels_and_nothing_is_unrolled() {
-    let imported = import(&lstm_model("forward", false), &ImportOptions::default()).unwrap();
+    let imported = import(&lstm_model("forward", None), &ImportOptions::default()).unwrap();
     let loops = imported
         .graph
         .nodes()

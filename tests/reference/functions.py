@@ -1,4 +1,4 @@
-"""Reference values for tests/functions.rs: python3 tests/reference/functions.py > tests/reference/functions.json
+"""Reference values for tests/kernels/functions.rs: python3 tests/reference/functions.py > tests/reference/functions.json
 
 Needs mpmath. Every function is its definition in 1,000 bits (more than its cancellations lose), rounded once; the limit at
 infinities. Numbers are the bits of f64 in hexadecimal (of an f32 argument's value too), those of a result for f32 arguments

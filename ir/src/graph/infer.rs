@@ -9,8 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::control::unit;
 use super::{
-    Axes, Condition, Graph, Labels, MAX_INTERIOR, MAX_RANK, Monoid, NodeId, NodeKind, ScatterOp, Semiring, Shape,
-    TensorType, View,
+    Axes, Condition, Graph, Labels, MAX_RANK, Monoid, NodeId, NodeKind, ScatterOp, Semiring, Shape, TensorType,
 };
 use crate::dtype::DType;
 use crate::index::IndexExpr;
@@ -19,11 +18,11 @@ use crate::scalar::STORAGE_ADVICE;
 /// What is wrong, and what would fit.
 pub type Refusal = (String, Option<String>);
 
-fn refuse<T>(problem: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse<T>(problem: impl Into<String>) -> Result<T, Refusal> {
     Err((problem.into(), None))
 }
 
-fn refuse_expecting<T>(problem: impl Into<String>, expected: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refuse_expecting<T>(problem: impl Into<String>, expected: impl Into<String>) -> Result<T, Refusal> {
     Err((problem.into(), Some(expected.into())))
 }
 
@@ -34,9 +33,10 @@ const MAX_CONSTANTS: i128 = 1 << 56;
 /// The most bytes one tensor may declare.
 const MAX_BYTES: i128 = 1 << 60;
 
-struct Rule<'g> {
-    graph: &'g Graph,
-    conditions: &'g mut Vec<Condition>,
+/// What typing rules look at and write down.
+pub(super) struct Rule<'g> {
+    pub(super) graph: &'g Graph,
+    pub(super) conditions: &'g mut Vec<Condition>,
 }
 
 /// The result type of `kind` over `operands`. What is assumed of symbols is appended to
@@ -127,7 +127,7 @@ pub fn infer(
         NodeKind::Reduce { monoid, axes } => rule.reduce(types[0], *monoid, axes)?,
         NodeKind::View(view) => TensorType {
             dtype: types[0].dtype,
-            shape: rule.view(types[0], view)?,
+            shape: view.infer(types[0], &mut rule)?,
         },
         NodeKind::Gather { axes } => rule.gather(&types, axes)?,
         NodeKind::Scatter { axes, op } => rule.scatter(&types, axes, *op)?,
@@ -190,12 +190,12 @@ pub fn results(
 }
 
 impl Rule<'_> {
-    fn text(&self, d: &IndexExpr) -> String {
+    pub(super) fn text(&self, d: &IndexExpr) -> String {
         self.graph.dim_text(d)
     }
 
     /// Records that two extents must be equal; returns whether they can be.
-    fn agree(&mut self, a: &IndexExpr, b: &IndexExpr) -> bool {
+    pub(super) fn agree(&mut self, a: &IndexExpr, b: &IndexExpr) -> bool {
         if a == b {
             return true;
         }
@@ -414,159 +414,6 @@ impl Rule<'_> {
         })
     }
 
-    fn view(&mut self, t: &TensorType, view: &View) -> Result<Shape, Refusal> {
-        let rank_is = |n: usize| {
-            if n == t.rank() {
-                Ok(())
-            } else {
-                refuse_expecting(format!("{n} entries"), format!("one per axis, {}", t.rank()))
-            }
-        };
-        match view {
-            View::Reshape(shape) => {
-                let (from, to) = (element_product(&t.shape)?, element_product(shape)?);
-                if !self.agree(&from, &to) {
-                    let problem = format!("{} elements into {}", self.text(&from), self.graph.shape_text(shape));
-                    return refuse_expecting(problem, "as many elements");
-                }
-                Ok(shape.clone())
-            }
-            View::Permute(permutation) => {
-                rank_is(permutation.len())?;
-                let mut seen = vec![false; t.rank()];
-                for &p in permutation {
-                    match seen.get_mut(p as usize) {
-                        Some(s) if !*s => *s = true,
-                        _ => return refuse_expecting(format!("axes {permutation:?}"), "each axis once"),
-                    }
-                }
-                Ok(permutation.iter().map(|&p| t.shape[p as usize].clone()).collect())
-            }
-            View::Expand(shape) => {
-                if shape.len() < t.rank() {
-                    return refuse_expecting(
-                        format!("rank {} to rank {}", t.rank(), shape.len()),
-                        "at least as many axes",
-                    );
-                }
-                let lead = shape.len() - t.rank();
-                for (axis, d) in t.shape.iter().enumerate() {
-                    let to = &shape[lead + axis];
-                    if !d.is(1) && !self.agree(d, to) {
-                        let problem = format!("extent {} of axis {axis} to {}", self.text(d), self.text(to));
-                        return refuse_expecting(problem, "1 or an equal extent");
-                    }
-                }
-                Ok(shape.clone())
-            }
-            View::Pad {
-                lo,
-                hi,
-                interior,
-                value,
-            } => {
-                rank_is(lo.len())?;
-                rank_is(hi.len())?;
-                rank_is(interior.len())?;
-                if value.dtype() != t.dtype {
-                    return refuse_expecting(format!("fill of {}", value.dtype()), format!("{}", t.dtype));
-                }
-                for p in lo.iter().chain(hi) {
-                    if p.interval(self.graph).lo < 0 {
-                        return refuse_expecting(format!("padding {}", self.text(p)), "no negative padding");
-                    }
-                }
-                if let Some(bad) = interior.iter().find(|p| !(0..=MAX_INTERIOR).contains(*p)) {
-                    let fits = format!("0 to {MAX_INTERIOR} between two elements");
-                    return refuse_expecting(format!("interior padding {bad}"), fits);
-                }
-                let spread = t.shape.iter().zip(interior).map(|(d, p)| self.spread(d, *p));
-                Ok(spread
-                    .zip(lo.iter().zip(hi))
-                    .map(|(d, (l, h))| l.clone() + d + h.clone())
-                    .collect())
-            }
-            View::Slice { start, step, size } => {
-                rank_is(start.len())?;
-                rank_is(step.len())?;
-                rank_is(size.len())?;
-                for axis in 0..t.rank() {
-                    self.slice_axis(axis, &t.shape[axis], &start[axis], step[axis], &size[axis])?;
-                }
-                Ok(size.clone())
-            }
-            View::Window {
-                axis,
-                size,
-                stride,
-                dilation,
-            } => {
-                let Some(d) = t.shape.get(*axis as usize) else {
-                    return refuse(format!("axis {axis} of a tensor of rank {}", t.rank()));
-                };
-                if *stride < 1 || *dilation < 1 || size.interval(self.graph).lo < 1 {
-                    let problem = format!("size {}, stride {stride}, dilation {dilation}", self.text(size));
-                    return refuse_expecting(problem, "all at least 1");
-                }
-                let span = (size.clone() - IndexExpr::ONE) * IndexExpr::Const(*dilation);
-                let room = d.clone() - span.clone() - IndexExpr::ONE;
-                if room.interval(self.graph).hi < 0 {
-                    let problem = format!("a window over {} elements", self.text(&(span + IndexExpr::ONE)));
-                    return refuse_expecting(problem, format!("at most the extent {}", self.text(d)));
-                }
-                let positions = IndexExpr::floor_div(&room, &IndexExpr::Const(*stride)) + IndexExpr::ONE;
-                let mut shape = t.shape.clone();
-                shape[*axis as usize] = IndexExpr::max(&positions, &IndexExpr::ZERO).simplify(self.graph);
-                shape.push(size.clone());
-                Ok(shape)
-            }
-        }
-    }
-
-    /// The extent of an axis with so many elements between neighbours: `d + (d - 1) * interior`, and 0 of an empty one.
-    fn spread(&self, d: &IndexExpr, interior: i64) -> IndexExpr {
-        if interior == 0 {
-            return d.clone();
-        }
-        let spread = d.clone() * IndexExpr::Const(interior + 1) - IndexExpr::Const(interior);
-        match d.interval(self.graph).lo >= 1 {
-            true => spread,
-            false => IndexExpr::max(&spread, &IndexExpr::ZERO).simplify(self.graph),
-        }
-    }
-
-    /// The first and last taken index must lie in the axis, unless nothing is taken.
-    fn slice_axis(
-        &mut self,
-        axis: usize,
-        extent: &IndexExpr,
-        start: &IndexExpr,
-        step: i64,
-        size: &IndexExpr,
-    ) -> Result<(), Refusal> {
-        if step == 0 || step == i64::MIN {
-            return refuse_expecting(format!("step {step} on axis {axis}"), "a step other than 0");
-        }
-        let last = start.clone() + (size.clone() - IndexExpr::ONE) * IndexExpr::Const(step);
-        let (low, high) = if step > 0 { (start, &last) } else { (&last, start) };
-        let room = extent.clone() - high.clone() - IndexExpr::ONE;
-        for margin in [low, &room] {
-            // Nothing is taken when the size is 0, and then the ends do not matter.
-            let demand = IndexExpr::max(margin, &(IndexExpr::ZERO - size.clone()));
-            if demand.interval(self.graph).hi < 0 {
-                let text = |d| self.graph.dim_text(d);
-                let (start, size, extent) = (text(start), text(size), text(extent));
-                let problem =
-                    format!("axis {axis}: start {start}, step {step}, size {size} leaves the extent {extent}");
-                return refuse_expecting(problem, "every taken index inside the axis");
-            }
-            if !demand.proves_nonnegative(self.graph) && !margin.proves_nonnegative(self.graph) {
-                self.conditions.push(Condition::NonNegative(demand));
-            }
-        }
-        Ok(())
-    }
-
     /// Checks indexed axes and index operands; returns the index shape and the operand's other extents.
     fn indexed(&mut self, x: &TensorType, indices: &[&TensorType], axes: &Axes) -> Result<(Shape, Shape), Refusal> {
         if axes.is_empty() {
@@ -634,7 +481,7 @@ fn computed_in(dtype: DType) -> Result<(), Refusal> {
 
 /// Number of elements; refuses a product of sums that has too many terms when multiplied out (their number is exponential
 /// in the rank).
-fn element_product(shape: &[IndexExpr]) -> Result<IndexExpr, Refusal> {
+pub(super) fn element_product(shape: &[IndexExpr]) -> Result<IndexExpr, Refusal> {
     const MAX_TERMS: usize = 4096;
     let terms = |d: &IndexExpr| {
         let (terms, constant) = d.linear();
@@ -660,4 +507,13 @@ pub fn row_major_strides(shape: &[IndexExpr]) -> Shape {
         strides[i] = strides[i + 1].clone() * shape[i + 1].clone();
     }
     strides
+}
+
+/// The C-order offset of an index.
+pub fn flat_index(index: &[IndexExpr], shape: &[IndexExpr]) -> IndexExpr {
+    let strides = row_major_strides(shape);
+    index
+        .iter()
+        .zip(strides)
+        .fold(IndexExpr::ZERO, |sum, (i, s)| sum + i.clone() * s)
 }

@@ -19,6 +19,7 @@ pub mod region;
 mod sizes;
 mod specialize;
 pub mod verify;
+mod view;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -37,6 +38,8 @@ pub use control::{Along, Body, HostFunction, Loop};
 pub use origin::{Derivation, Derived, NamedValue, Origin};
 pub use region::{Region, Rule};
 pub use sizes::SizeRole;
+pub use view::{MAX_INTERIOR, View, ViewIndex, ViewKind};
+pub(crate) use view::{Movement, c_strides};
 
 /// A node of a [`Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -138,54 +141,6 @@ impl Hash for ConstData {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.data_address().hash(state);
     }
-}
-
-/// The most fill values between two elements: beyond it one element more is more than a tensor may have.
-pub const MAX_INTERIOR: i64 = i32::MAX as i64;
-
-/// A change of coordinates: each result element is one operand element (or, for `Pad`, a fill value).
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum View {
-    /// The same elements in C order under other extents.
-    Reshape(Shape),
-    /// Result axis `i` is operand axis `permutation[i]`.
-    Permute(Axes),
-    /// Broadcast: axes align at the right; an operand extent that is literally 1 repeats, a missing axis repeats.
-    Expand(Shape),
-    /// `lo[i]` fill values before and `hi[i]` behind axis `i`, and `interior[i]` between any two elements that are next to each
-    /// other; none is negative. An axis of extent `d > 0` becomes one of `lo + d + (d - 1) * interior + hi`, an empty one
-    /// of `lo + hi`. Interior padding is what undoes a slice with a step.
-    Pad {
-        /// Fill count before, per axis.
-        lo: Shape,
-        /// Fill count behind, per axis.
-        hi: Shape,
-        /// Fill count between neighbours, per axis, at most [`MAX_INTERIOR`].
-        interior: SmallVec<[i64; 4]>,
-        /// The fill value, of the operand's dtype.
-        value: Scalar,
-    },
-    /// `result[i] = operand[start + i * step]` per axis; a step may be negative, never zero.
-    Slice {
-        /// First operand index, per axis.
-        start: Shape,
-        /// Distance between taken elements, per axis.
-        step: SmallVec<[i64; 4]>,
-        /// Result extent, per axis.
-        size: Shape,
-    },
-    /// Sliding windows: axis `axis` becomes the window's position, and a new last axis runs through the window:
-    /// `result[.., o, .., k] = operand[.., o * stride + k * dilation, ..]`.
-    Window {
-        /// The operand axis that is slid over.
-        axis: u8,
-        /// Elements in a window, at least 1.
-        size: IndexExpr,
-        /// Distance between windows, at least 1.
-        stride: i64,
-        /// Distance between elements of a window, at least 1.
-        dilation: i64,
-    },
 }
 
 /// What a node computes.
@@ -322,12 +277,7 @@ impl NodeKind {
             NodeKind::Bitcast(_) => "bitcast",
             NodeKind::Einsum { .. } => "einsum",
             NodeKind::Reduce { .. } => "reduce",
-            NodeKind::View(View::Reshape(_)) => "reshape",
-            NodeKind::View(View::Permute(_)) => "permute",
-            NodeKind::View(View::Expand(_)) => "expand",
-            NodeKind::View(View::Pad { .. }) => "pad",
-            NodeKind::View(View::Slice { .. }) => "slice",
-            NodeKind::View(View::Window { .. }) => "window",
+            NodeKind::View(view) => view.kind().name(),
             NodeKind::Gather { .. } => "gather",
             NodeKind::Scatter { .. } => "scatter",
             NodeKind::Scan { .. } => "scan",
@@ -697,7 +647,7 @@ impl Graph {
             let n = self.node(node);
             match &n.kind {
                 NodeKind::Const(value) => return Some(*value),
-                NodeKind::View(view) if !matches!(view, View::Pad { .. }) => node = n.operands[0],
+                NodeKind::View(view) if view.fill().is_none() => node = n.operands[0],
                 _ => return None,
             }
         }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{HostFunction, NodeKind, View};
+use super::{HostFunction, NodeKind};
 use crate::index::{IndexExpr, IndexNode};
 
 /// What a size says.
@@ -18,7 +18,7 @@ pub enum SizeRole {
     Distance,
 }
 
-use SizeRole::{Distance, Extent};
+use SizeRole::Extent;
 
 impl NodeKind {
     /// Calls `f` on every size that the kind carries.
@@ -26,13 +26,7 @@ impl NodeKind {
         match self {
             NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
             NodeKind::Random { shape, .. } => shape.iter().for_each(f),
-            NodeKind::View(view) => match view {
-                View::Reshape(shape) | View::Expand(shape) => shape.iter().for_each(f),
-                View::Permute(_) => {}
-                View::Pad { lo, hi, .. } => lo.iter().chain(hi).for_each(f),
-                View::Slice { start, size, .. } => start.iter().chain(size).for_each(f),
-                View::Window { size, .. } => f(size),
-            },
+            NodeKind::View(view) => view.visit_sizes(f),
             NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
             NodeKind::Region(r) => r.symbols.iter().for_each(f),
             NodeKind::Call(function) => function.visit_sizes(f),
@@ -58,19 +52,7 @@ impl NodeKind {
         match &mut kind {
             NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => each(Extent, &mut ty.shape),
             NodeKind::Random { shape, .. } => each(Extent, shape),
-            NodeKind::View(view) => match view {
-                View::Reshape(shape) | View::Expand(shape) => each(Extent, shape),
-                View::Permute(_) => {}
-                View::Pad { lo, hi, .. } => {
-                    each(Distance, lo);
-                    each(Distance, hi);
-                }
-                View::Slice { start, size, .. } => {
-                    each(Distance, start);
-                    each(Extent, size);
-                }
-                View::Window { size, .. } => *size = f(Extent, size),
-            },
+            NodeKind::View(view) => view.map_sizes(f),
             NodeKind::Loop(l) => {
                 let l = Arc::make_mut(l);
                 each(Extent, &mut l.symbols);

@@ -7,12 +7,12 @@
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
-use crate::graph::{Labels, Monoid, Semiring};
+use crate::graph::{Labels, Monoid, Semiring, c_strides};
 use crate::tensor::{HostTensor, TensorError};
 
 use super::elementwise::convert;
 use super::lanes::{Lanes, Wide, Writer, lanes, store};
-use super::space::{Groups, Walk, c_strides};
+use super::space::{Groups, Walk};
 
 /// The parts of an einsum node.
 pub(super) struct Contraction<'a> {

@@ -28,7 +28,7 @@ pub(crate) use repeat::{element_of_tensor as element, stack_tensors as stack};
 
 use crate::binding::{BindError, bind_symbols, check_condition, condition_waits};
 use crate::dtype::DType;
-use crate::graph::{Condition, Graph, HostFunction, Node, NodeId, NodeKind, View, infer};
+use crate::graph::{Condition, Graph, HostFunction, Movement, Node, NodeId, NodeKind, View, infer};
 use crate::index::IndexExpr;
 use crate::precision::Precision;
 use crate::scalar::ScalarOp;
@@ -37,7 +37,6 @@ use crate::tensor::{HostTensor, TensorError, element_count};
 use combine::{Contraction, Prefix};
 use indexing::Indices;
 use lanes::Writer;
-use space::Movement;
 
 /// Settings of an interpretation.
 #[derive(Clone, Debug)]
@@ -138,10 +137,11 @@ impl Step<'_> {
 
     fn movement(&self, view: &View, operand: &[usize]) -> Result<Movement, InterpError> {
         let eval = |e: &IndexExpr| e.eval_symbols(self.symbols);
-        Movement::new(view, operand, &self.shape, &eval).ok_or_else(|| InterpError::Invalid {
-            node: self.id,
-            problem: "an index expression has no value".into(),
-        })
+        view.movement(operand, &self.shape, &eval)
+            .ok_or_else(|| InterpError::Invalid {
+                node: self.id,
+                problem: "an index expression has no value".into(),
+            })
     }
 }
 

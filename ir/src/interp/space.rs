@@ -4,8 +4,7 @@
 //! axis is never visited; offsets wrap, so that the offsets of elements that are never taken may be anything, and those of
 //! taken elements are right because a view's conditions were checked before.
 
-use crate::graph::View;
-use crate::index::IndexExpr;
+use crate::graph::{Movement, c_strides};
 
 /// The C-order walk over extents, carrying one flat offset per operand.
 pub(super) struct Walk {
@@ -61,15 +60,6 @@ impl Walk {
             }
         }
     }
-}
-
-/// Element strides of a C-contiguous shape.
-pub(super) fn c_strides(shape: &[usize]) -> Vec<i64> {
-    let mut strides = vec![1i64; shape.len()];
-    for i in (0..shape.len().saturating_sub(1)).rev() {
-        strides[i] = strides[i + 1].wrapping_mul(shape[i + 1] as i64);
-    }
-    strides
 }
 
 /// An iteration space in two levels: `outer` walks the result in C order, `inner` what is combined into one element.
@@ -140,75 +130,7 @@ impl Groups {
     }
 }
 
-/// A view with its numbers put in: where each element goes or comes from.
-pub(super) enum Movement {
-    /// The same elements in the same order.
-    Same,
-    /// Result elements in C order read the operand at `start + Σ index * strides`.
-    Read { start: i64, strides: Vec<i64> },
-    /// Operand elements in C order are written at `start + Σ index * strides`; the rest is the fill value.
-    Place { start: i64, strides: Vec<i64> },
-}
-
 impl Movement {
-    /// The movement of a view of an operand of `shape` with a result of `result`; `None` if an expression has no value.
-    pub(super) fn new(
-        view: &View,
-        shape: &[usize],
-        result: &[usize],
-        eval: &dyn Fn(&IndexExpr) -> Option<i64>,
-    ) -> Option<Movement> {
-        let strides = c_strides(shape);
-        Some(match view {
-            View::Reshape(_) => Movement::Same,
-            View::Permute(permutation) => Movement::Read {
-                start: 0,
-                strides: permutation.iter().map(|&p| strides[p as usize]).collect(),
-            },
-            View::Expand(_) => {
-                let lead = result.len() - shape.len();
-                let stride = |i: usize| {
-                    let repeats = i < lead || (shape[i - lead] == 1 && result[i] != 1);
-                    if repeats { 0 } else { strides[i - lead] }
-                };
-                Movement::Read {
-                    start: 0,
-                    strides: (0..result.len()).map(stride).collect(),
-                }
-            }
-            View::Pad { lo, interior, .. } => {
-                let into = c_strides(result);
-                let mut start = 0i64;
-                for (l, s) in lo.iter().zip(&into) {
-                    start = start.wrapping_add(eval(l)?.wrapping_mul(*s));
-                }
-                Movement::Place {
-                    start,
-                    strides: into.iter().zip(interior).map(|(s, p)| s.wrapping_mul(p + 1)).collect(),
-                }
-            }
-            View::Slice { start, step, .. } => {
-                let mut first = 0i64;
-                for (i, s) in start.iter().zip(&strides) {
-                    first = first.wrapping_add(eval(i)?.wrapping_mul(*s));
-                }
-                Movement::Read {
-                    start: first,
-                    strides: strides.iter().zip(step).map(|(s, k)| s.wrapping_mul(*k)).collect(),
-                }
-            }
-            View::Window {
-                axis, stride, dilation, ..
-            } => {
-                let along = strides[*axis as usize];
-                let mut all = strides;
-                all[*axis as usize] = along.wrapping_mul(*stride);
-                all.push(along.wrapping_mul(*dilation));
-                Movement::Read { start: 0, strides: all }
-            }
-        })
-    }
-
     /// Moves elements of any kind; `fill` is what padding reads.
     pub(super) fn apply<T: Copy>(&self, source: &[T], shape: &[usize], result: &[usize], fill: T, target: &mut [T]) {
         match self {

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{GenKind, Generator, random_scalar};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{
-    Axes, ConstData, Labels, Monoid, NodeId, NodeKind, Operands, ScatterOp, Semiring, Shape, TensorType, View,
+    Axes, ConstData, Labels, Monoid, NodeId, NodeKind, Operands, ScatterOp, Semiring, Shape, TensorType, View, ViewKind,
 };
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
@@ -93,18 +93,18 @@ impl Generator<'_> {
             GenKind::Einsum => self.grow_einsum(),
             GenKind::Product => self.grow_product(),
             GenKind::Reduce => self.grow_reduce(),
-            GenKind::Reshape | GenKind::Permute | GenKind::Expand | GenKind::Pad | GenKind::Slice | GenKind::Window => {
+            GenKind::View(kind) => {
                 // Most values have no axis to expand: those that have are tried more often.
                 let thin = |t: &TensorType| t.shape.iter().all(|d| d.is(1));
-                let x = match kind == GenKind::Expand && self.rng.chance(1, 2) {
+                let x = match kind == ViewKind::Expand && self.rng.chance(1, 2) {
                     true => self.any_where(thin)?,
                     false => self.any(),
                 };
                 let view = self.view(kind, &self.ty(x))?;
-                let bound = match &view {
-                    View::Pad { value, .. } if value.is_nan() => f64::INFINITY,
-                    View::Pad { value, .. } => self.bound(x).max(value.as_f64().abs()),
-                    _ => self.bound(x),
+                let bound = match view.fill() {
+                    Some(value) if value.is_nan() => f64::INFINITY,
+                    Some(value) => self.bound(x).max(value.as_f64().abs()),
+                    None => self.bound(x),
                 };
                 self.add(NodeKind::View(view), &[x], bound)
             }
@@ -392,11 +392,11 @@ impl Generator<'_> {
         self.add(kind, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
     }
 
-    fn view(&mut self, kind: GenKind, ty: &TensorType) -> Option<View> {
+    fn view(&mut self, kind: ViewKind, ty: &TensorType) -> Option<View> {
         let rank = ty.rank();
         Some(match kind {
-            GenKind::Permute => View::Permute(self.permutation(rank)),
-            GenKind::Expand => {
+            ViewKind::Permute => View::Permute(self.permutation(rank)),
+            ViewKind::Expand => {
                 let lead = self.rng.below(3);
                 let mut shape: Shape = (0..lead).map(|_| self.dim()).collect();
                 for d in &ty.shape {
@@ -404,8 +404,8 @@ impl Generator<'_> {
                 }
                 View::Expand(shape)
             }
-            GenKind::Reshape => View::Reshape(self.reshaped(&ty.shape)),
-            GenKind::Pad => {
+            ViewKind::Reshape => View::Reshape(self.reshaped(&ty.shape)),
+            ViewKind::Pad => {
                 let lo = (0..rank).map(|_| self.padding()).collect();
                 let hi = (0..rank).map(|_| self.padding()).collect();
                 let value = match self.rng.below(6) {
@@ -426,7 +426,7 @@ impl Generator<'_> {
                     value,
                 }
             }
-            GenKind::Slice => {
+            ViewKind::Slice => {
                 let (mut start, mut step, mut size) = (Shape::new(), SmallVec::new(), Shape::new());
                 for d in &ty.shape {
                     let (a, s, n) = self.slice_of(d);
@@ -436,7 +436,7 @@ impl Generator<'_> {
                 }
                 View::Slice { start, step, size }
             }
-            _ => {
+            ViewKind::Window => {
                 if rank == 0 {
                     return None;
                 }

@@ -18,7 +18,7 @@ use crate::dtype::DType;
 use crate::graph::control::unit;
 use crate::graph::{
     Along, Axes, ConstData, Derivation, Derived, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands,
-    Origin, Region, ScatterOp, Semiring, Shape, TensorType, View,
+    Origin, Region, ScatterOp, Semiring, Shape, TensorType, ViewKind,
 };
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
@@ -360,12 +360,6 @@ impl GraphParser<'_, '_, '_, '_> {
             "convert" => Form::Convert,
             "bitcast" => Form::Bitcast,
             "einsum" => Form::Einsum,
-            "reshape" => Form::Reshape,
-            "permute" => Form::Permute,
-            "expand" => Form::Expand,
-            "pad" => Form::Pad,
-            "slice" => Form::Slice,
-            "window" => Form::Window,
             "gather" => Form::Gather,
             "copy" => Form::Copy,
             "project" => Form::Project,
@@ -379,9 +373,10 @@ impl GraphParser<'_, '_, '_, '_> {
                 let from_name = |name: &str| REGIONS.into_iter().find(|n| *n == name);
                 Form::Region(self.modifier(op, from_name, &REGIONS)?)
             }
-            _ => match ScalarOp::from_name(op) {
-                Some(op) => Form::Map(op),
-                None => {
+            _ => match (ScalarOp::from_name(op), ViewKind::from_name(op)) {
+                (Some(op), _) => Form::Map(op),
+                (_, Some(view)) => Form::View(view),
+                (None, None) => {
                     let message = format!("unknown operation; expected an operation, found `{}`", excerpt(op));
                     return Err(self.c.error(word.span(), message));
                 }
@@ -510,36 +505,7 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Einsum | Form::Call(_) | Form::Loop | Form::Region(_) => unreachable!("it has its own braces"),
             Form::Project => NodeKind::Project(a.result),
             Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
-            Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
-            Form::Permute => NodeKind::View(View::Permute(a.axes)),
-            Form::Expand => NodeKind::View(View::Expand(ty.shape.clone())),
-            Form::Pad => {
-                let mut value = ty.dtype.zero();
-                if let Some(literal) = a.value {
-                    let dtype = operands.first().map_or(ty.dtype, |&o| self.graph.ty(o).dtype);
-                    self.c.reset(literal);
-                    value = scalar(self.c, dtype)?;
-                    self.c.reset(behind);
-                }
-                let (lo, hi) = (a.lo, a.hi);
-                NodeKind::View(View::Pad {
-                    interior: a.interior.unwrap_or_else(|| SmallVec::from_elem(0, lo.len())),
-                    lo,
-                    hi,
-                    value,
-                })
-            }
-            Form::Slice => NodeKind::View(View::Slice {
-                step: a.step.unwrap_or_else(|| SmallVec::from_elem(1, a.lo.len())),
-                start: a.lo,
-                size: ty.shape.clone(),
-            }),
-            Form::Window => NodeKind::View(View::Window {
-                axis: a.axis,
-                size: a.size.unwrap_or(IndexExpr::ONE),
-                stride: a.stride.unwrap_or(1),
-                dilation: a.dilation.unwrap_or(1),
-            }),
+            Form::View(view) => NodeKind::View(self.view(view, a, operands, ty)?),
             Form::Gather => NodeKind::Gather { axes: a.axes },
             Form::Scatter(op) => NodeKind::Scatter { axes: a.axes, op },
             Form::Scan(monoid) => NodeKind::Scan {
@@ -562,12 +528,7 @@ pub(super) enum Form {
     Bitcast,
     Einsum,
     Reduce(Monoid),
-    Reshape,
-    Permute,
-    Expand,
-    Pad,
-    Slice,
-    Window,
+    View(ViewKind),
     Gather,
     Scatter(ScatterOp),
     Scan(Monoid),
@@ -603,19 +564,19 @@ pub(super) struct EinsumSpec {
 /// What an operation's braces say; each operation uses a few.
 #[derive(Default)]
 pub(super) struct Attributes {
-    axis: u8,
-    axes: Axes,
+    pub(super) axis: u8,
+    pub(super) axes: Axes,
     stream: u32,
     /// `lo` of a pad, `start` of a slice.
-    lo: Shape,
-    hi: Shape,
-    step: Option<SmallVec<[i64; 4]>>,
-    interior: Option<SmallVec<[i64; 4]>>,
+    pub(super) lo: Shape,
+    pub(super) hi: Shape,
+    pub(super) step: Option<SmallVec<[i64; 4]>>,
+    pub(super) interior: Option<SmallVec<[i64; 4]>>,
     /// `size` of a window, `count` of a sort, `trip` of a loop.
-    size: Option<IndexExpr>,
-    stride: Option<i64>,
-    dilation: Option<i64>,
-    value: Option<Mark>,
+    pub(super) size: Option<IndexExpr>,
+    pub(super) stride: Option<i64>,
+    pub(super) dilation: Option<i64>,
+    pub(super) value: Option<Mark>,
     exclusive: bool,
     reverse: bool,
     result: u32,

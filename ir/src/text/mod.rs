@@ -255,6 +255,7 @@ mod plan;
 mod print;
 mod print_plan;
 mod verify;
+mod view;
 
 use std::fmt;
 

@@ -11,7 +11,7 @@ use super::{Module, Section};
 use crate::dtype::DType;
 use crate::graph::{
     Along, DEFAULT_SYMBOL_MAX, Derivation, Graph, HostFunction, Labels, Loop, Node, NodeId, NodeKind, Origin, Semiring,
-    TensorType, View,
+    TensorType,
 };
 use crate::index::IndexExpr;
 use crate::plan::Plan;
@@ -173,7 +173,7 @@ impl fmt::Display for Module {
     }
 }
 
-struct Printer<'g> {
+pub(super) struct Printer<'g> {
     graph: &'g Graph,
     /// Each node's name, with its sigil.
     names: Vec<String>,
@@ -246,11 +246,11 @@ impl Printer<'_> {
         name.unwrap_or_else(|| format!("%missing.{}", id.0))
     }
 
-    fn dim(&self, d: &IndexExpr) -> String {
+    pub(super) fn dim(&self, d: &IndexExpr) -> String {
         d.display(&|s| word_name(&self.graph.symbol_name(s))).to_string()
     }
 
-    fn dims(&self, shape: &[IndexExpr]) -> String {
+    pub(super) fn dims(&self, shape: &[IndexExpr]) -> String {
         format!("[{}]", comma(shape.iter().map(|d| self.dim(d))))
     }
 
@@ -318,8 +318,8 @@ impl Printer<'_> {
             | NodeKind::Map(_)
             | NodeKind::Convert(_)
             | NodeKind::Bitcast(_)
-            | NodeKind::Copy
-            | NodeKind::View(View::Reshape(_) | View::Expand(_)) => {}
+            | NodeKind::Copy => {}
+            NodeKind::View(view) => self.view(text, view),
             NodeKind::Const(value) => {
                 let _ = write!(text, " {value}");
             }
@@ -345,39 +345,8 @@ impl Printer<'_> {
                 accumulator,
                 ..
             } => self.einsum(text, inputs, output, *semiring, *accumulator, ty.dtype),
-            NodeKind::Reduce { axes, .. }
-            | NodeKind::Gather { axes }
-            | NodeKind::Scatter { axes, .. }
-            | NodeKind::View(View::Permute(axes)) => {
+            NodeKind::Reduce { axes, .. } | NodeKind::Gather { axes } | NodeKind::Scatter { axes, .. } => {
                 let _ = write!(text, " {{axes=[{}]}}", comma(axes.iter().map(|a| a.to_string())));
-            }
-            NodeKind::View(View::Pad {
-                lo,
-                hi,
-                interior,
-                value,
-            }) => {
-                let _ = write!(text, " {{lo={}, hi={}, ", self.dims(lo), self.dims(hi));
-                if interior.iter().any(|p| *p != 0) {
-                    let _ = write!(text, "interior=[{}], ", comma(interior.iter().map(|p| p.to_string())));
-                }
-                let _ = write!(text, "value={value}}}");
-            }
-            NodeKind::View(View::Slice { start, step, .. }) => {
-                let steps = comma(step.iter().map(|s| s.to_string()));
-                let _ = write!(text, " {{start={}, step=[{steps}]}}", self.dims(start));
-            }
-            NodeKind::View(View::Window {
-                axis,
-                size,
-                stride,
-                dilation,
-            }) => {
-                let size = self.dim(size);
-                let _ = write!(
-                    text,
-                    " {{axis={axis}, size={size}, stride={stride}, dilation={dilation}}}"
-                );
             }
             NodeKind::Scan {
                 axis,
@@ -487,7 +456,7 @@ fn derivation(text: &mut String, from: &Derivation) {
     }
 }
 
-fn comma(parts: impl Iterator<Item = String>) -> String {
+pub(super) fn comma(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 

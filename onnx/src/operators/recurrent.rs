@@ -150,13 +150,16 @@ impl Network {
         for k in 0..cell.states {
             initial.push(ranked(5 + k, 3)?.map(|t| swap(wide(t))));
         }
+        let x = swap(x);
+        // Their number is that of the batch, said in front of the loop: there it may be a guard.
+        let lengths = ranked(4, 1)?.map(|t| t.broadcast_to([x.dim(1)]));
         Ok(Network {
-            x: swap(x),
+            x,
             w,
             r,
             b,
             initial,
-            lengths: ranked(4, 1)?,
+            lengths,
             hidden,
             functions: functions(c, cell.functions, reverse.len())?,
             reverse,

@@ -17,7 +17,7 @@ use tlc_ir::target::{Gpu, Support};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
 use super::output_values;
-use crate::access::{Index, Variables, moves_only, repeats, view_index};
+use crate::access::{Index, Variables, repeats};
 use crate::devices::Placement;
 use crate::partition::{Attention, AttentionForm, ClusterKind, Clusters, Matrices, SingleRow};
 use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage};
@@ -395,10 +395,10 @@ fn row_value(
     loop {
         let node = graph.node(at);
         match &node.kind {
-            NodeKind::View(view) if moves_only(view) => {
+            NodeKind::View(view) if view.fill().is_none() => {
                 passed.push(at);
                 let from = &graph.ty(node.operands[0]).shape;
-                index = view_index(view, from, &node.ty.shape, &index, &vars).index;
+                index = view.operand_index(from, &node.ty.shape, &index, &vars).index;
                 at = node.operands[0];
             }
             NodeKind::Map(ScalarOp::Div) if inverse && !inverted && is_everywhere(graph, node.operands[0], 1.0) => {
@@ -443,7 +443,7 @@ fn is_guard(graph: &Graph, operands: &[NodeId], [of, by]: Guard) -> bool {
 /// Whether a value is that number everywhere.
 fn is_everywhere(graph: &Graph, mut at: NodeId, number: f64) -> bool {
     while let NodeKind::View(view) = &graph.node(at).kind
-        && moves_only(view)
+        && view.fill().is_none()
     {
         at = graph.node(at).operands[0];
     }

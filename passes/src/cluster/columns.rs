@@ -4,7 +4,8 @@ use tlc_ir::index::VarId;
 use tlc_ir::{Graph, NodeId};
 
 use super::{Cluster, LoopSpace, Role};
-use crate::access::{Index, Variables, flat_index, loads_below, space};
+use crate::access::{Index, Variables, loads_below, space};
+use tlc_ir::graph::infer::flat_index;
 
 /// Columns of which a vector can be filled.
 const FEWEST_COLUMNS: i64 = 4;

@@ -37,9 +37,10 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 use memories::Memories;
 
 use super::{Form, Level, Lowerer, Nest};
-use crate::access::{Index, flat_index, is_source, moves_only};
+use crate::access::{Index, is_source};
 use crate::cluster::Cluster;
 use crate::partition::{Attention, AttentionForm, Matrices};
+use tlc_ir::graph::infer::flat_index;
 
 /// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
 const BLOCK: usize = 0;
@@ -331,7 +332,7 @@ impl<'a> Blocks<'a> {
         let graph = self.lo.graph;
         let mut at = graph.node(product).operands[side];
         while let NodeKind::View(view) = &graph.node(at).kind
-            && moves_only(view)
+            && view.fill().is_none()
             && !self.lo.is_root[at.index()]
         {
             at = graph.node(at).operands[0];

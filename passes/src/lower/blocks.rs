@@ -13,8 +13,9 @@ use tlc_ir::kernel::{Access, Bind, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use super::{Form, Lowerer, Nest};
-use crate::access::{Index, flat_index};
+use crate::access::Index;
 use crate::cluster::{Blocks, Cluster};
+use tlc_ir::graph::infer::flat_index;
 
 /// A scan.
 struct Scan<'a> {

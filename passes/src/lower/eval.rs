@@ -1,14 +1,14 @@
 //! Evaluating a node at an index: what each node kind means as kernel statements.
 
 use smallvec::SmallVec;
-use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::inside::known_inside;
 use super::{Lowerer, reduces};
-use crate::access::{Index, flat_index, is_source, view_index};
+use crate::access::{Index, is_source};
+use tlc_ir::graph::infer::flat_index;
 
 impl Lowerer<'_> {
     /// The node's value at an index of its result. Where `mask` is false nothing is read and the value is arbitrary.
@@ -185,13 +185,11 @@ impl Lowerer<'_> {
             }
             NodeKind::View(view) => {
                 let from = &self.graph.ty(n.operands[0]).shape;
-                let mapped = view_index(view, from, &n.ty.shape, index, self);
+                let mapped = view.operand_index(from, &n.ty.shape, index, self);
                 if mapped.conditions.is_empty() {
                     return self.value_of(n.operands[0], &mapped.index, mask);
                 }
-                let View::Pad { value: fill, .. } = view else {
-                    unreachable!("only pad leaves its operand")
-                };
+                let fill = view.fill().expect("a view that leaves its operand fills");
                 let mut all = None;
                 for (e, extent) in &mapped.conditions {
                     let one = self.inside(e, extent);
@@ -209,7 +207,7 @@ impl Lowerer<'_> {
                     }
                 }
                 let value = self.value_of(n.operands[0], &below, Some(guard));
-                let fill = self.constant(*fill);
+                let fill = self.constant(fill);
                 self.map(ScalarOp::Select, &[inside, value, fill])
             }
             NodeKind::Gather { axes } => {

@@ -6,8 +6,9 @@ use tlc_ir::kernel::{Access, Bind, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Form, Level, Lowerer, Nest};
-use crate::access::{Index, flat_index};
+use crate::access::Index;
 use crate::cluster::{Cluster, Updates};
+use tlc_ir::graph::infer::flat_index;
 
 /// A scan: parallel over the other axes, serial along its own, the running value in a register.
 pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Nest {

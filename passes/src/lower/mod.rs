@@ -32,10 +32,11 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, Value
 use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 
-use crate::access::{Index, flat_index, is_source, operand_indices, space};
+use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role};
 use crate::made::{Made, made};
+use tlc_ir::graph::infer::flat_index;
 
 /// Roots of a cluster beyond which values are evaluated in the order of the graph instead of on demand.
 const LONG_CLUSTER: usize = 16;

@@ -3,7 +3,7 @@
 //! Every rule keeps the bits of the result (NaN payloads aside), or is licensed by the scalar semantics. Each is a named
 //! function of the new graph; the driver applies the first that returns.
 
-use tlc_ir::graph::{GraphError, View};
+use tlc_ir::graph::GraphError;
 use tlc_ir::{Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
@@ -164,11 +164,8 @@ fn nested_views(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rew
         return Ok(None);
     };
     let base = inner.operands[0];
-    let view = match (outer, below) {
-        (View::Reshape(shape), View::Reshape(_)) => View::Reshape(shape.clone()),
-        (View::Permute(p), View::Permute(q)) => View::Permute(p.iter().map(|&i| q[i as usize]).collect()),
-        (View::Expand(shape), View::Expand(_)) => View::Expand(shape.clone()),
-        _ => return Ok(None),
+    let Some(view) = outer.after(below) else {
+        return Ok(None);
     };
     let rule = trivial_view(re, &NodeKind::View(view.clone()), &[base])?;
     match rule {
@@ -180,19 +177,7 @@ fn nested_views(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rew
 /// A view that changes nothing: the operand.
 fn trivial_view(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
     let NodeKind::View(view) = kind else { return Ok(None) };
-    let shape = &re.graph.ty(operands[0]).shape;
-    let trivial = match view {
-        View::Reshape(to) | View::Expand(to) => to == shape,
-        View::Permute(p) => p.iter().enumerate().all(|(i, &a)| a as usize == i),
-        View::Pad { lo, hi, interior, .. } => {
-            let nothing_between = |(p, d): (&i64, &tlc_ir::IndexExpr)| *p == 0 || d.is(0) || d.is(1);
-            lo.iter().chain(hi).all(|p| p.is(0)) && interior.iter().zip(shape).all(nothing_between)
-        }
-        View::Slice { start, step, size } => {
-            start.iter().all(|s| s.is(0)) && step.iter().all(|&s| s == 1) && size == shape
-        }
-        View::Window { .. } => false,
-    };
+    let trivial = view.changes_nothing(&re.graph.ty(operands[0]).shape);
     Ok(trivial.then_some(operands[0]))
 }
 

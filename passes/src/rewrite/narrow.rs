@@ -139,7 +139,8 @@ fn narrowed(
             let of = narrowed(re, below, p[axis] as usize, from, count)?;
             (View::Permute(p), of)
         }
-        View::Reshape(_) | View::Expand(_) | View::Slice { .. } => return Ok(None),
+        // Padding is looked for below these alone.
+        _ => return Ok(None),
     };
     match of {
         Some(of) => re.add(NodeKind::View(view), &[of]).map(Some),

@@ -7,7 +7,7 @@
 //!   the line in reverse mode: `Σ cotangent * jvp(tangent) = Σ vjp(cotangent) * tangent`, at corners too.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::{Node, NodeId, NodeKind, View};
+use tlc_ir::graph::{Node, NodeId, NodeKind};
 
 use super::node::{Differentiate, Linearized, sum, zeros};
 use super::{combine, einsum, index, region, repeat, scalar};
@@ -160,7 +160,8 @@ fn rule(at: &Linearized<'_>) -> Step<Option<Tensor>> {
             dtype: _,
         } => einsum::tangent(inputs, output, *semiring, *accumulator, at),
         NodeKind::Reduce { monoid, axes } => combine::reduce_tangent(*monoid, axes, at),
-        NodeKind::View(view) => at.first(|t| t.view(linear(view, t))),
+        // Fill values have no tangent.
+        NodeKind::View(view) => at.first(|t| t.view(view.filled_with(t.dtype().zero()))),
         NodeKind::Gather { axes } => index::gather_tangent(axes, at),
         NodeKind::Scatter { axes, op } => index::scatter_tangent(axes, *op, at),
         NodeKind::Scan {
@@ -172,21 +173,6 @@ fn rule(at: &Linearized<'_>) -> Step<Option<Tensor>> {
         NodeKind::Copy => at.first(|t| Ok(t.clone())),
         NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) | NodeKind::Project(_) => {
             refuse("a node of several results")
-        }
-    }
-}
-
-/// What a view does to tangents: the same, but that fill values have none.
-fn linear(view: &View, t: &Tensor) -> View {
-    match view {
-        View::Pad { lo, hi, interior, .. } => View::Pad {
-            lo: lo.clone(),
-            hi: hi.clone(),
-            interior: interior.clone(),
-            value: t.dtype().zero(),
-        },
-        View::Reshape(_) | View::Permute(_) | View::Expand(_) | View::Slice { .. } | View::Window { .. } => {
-            view.clone()
         }
     }
 }

@@ -323,7 +323,8 @@ fn axis_below(view: &View, axis: usize, to: &Shape, from: &Shape) -> Option<usiz
             let untouched = lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0;
             (untouched && value.as_f64() == 0.0).then_some(axis)
         }
-        View::Expand(_) | View::Window { .. } => None,
+        // None of the others leaves an axis of these products as it is.
+        _ => None,
     }
 }
 

@@ -148,7 +148,9 @@ fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
         if found.is_empty() {
             let message = match name == WEIGHTS {
                 true => "the model has no weights to differentiate by; expected inputs".to_string(),
-                false => format!("no input or weight is named `{name}`; `--wrt {LIST}` prints their names"),
+                false => format!(
+                    "no input or weight of at least two floats is named `{name}`; `--wrt {LIST}` prints their names"
+                ),
             };
             return Err(Failure::at(Code::Invalid, &model.file, message));
         }

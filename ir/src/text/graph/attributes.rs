@@ -13,19 +13,18 @@ use crate::index::{IndexExpr, IndexNode};
 use crate::text::cursor::{Cursor, Parsed};
 use crate::text::expr::{dim, dims};
 use crate::text::lexer::{Span, TokenKind, excerpt};
+use crate::text::view::view_attributes;
 
 impl GraphParser<'_, '_, '_, '_> {
     /// Reads the braces that belong to the operation.
     pub(super) fn attributes(&mut self, op: &str, form: Form) -> Parsed<Full> {
         let allowed: &[&str] = match form {
-            Form::Map(_) | Form::Convert | Form::Bitcast | Form::Reshape | Form::Expand | Form::Copy => &[],
+            Form::Map(_) | Form::Convert | Form::Bitcast | Form::Copy => &[],
+            Form::View(view) => view_attributes(view),
             Form::Einsum => return self.einsum(),
             Form::Iota => &["axis"],
             Form::Random => &["stream"],
-            Form::Reduce(_) | Form::Permute | Form::Gather | Form::Scatter(_) => &["axes"],
-            Form::Pad => &["lo", "hi", "interior", "value"],
-            Form::Slice => &["start", "step"],
-            Form::Window => &["axis", "size", "stride", "dilation"],
+            Form::Reduce(_) | Form::Gather | Form::Scatter(_) => &["axes"],
             Form::Scan(_) => &["axis", "exclusive", "reverse"],
             Form::Project => &["result"],
             Form::Region(_) => &["symbols"],

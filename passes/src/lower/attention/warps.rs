@@ -14,8 +14,9 @@ use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{NodeId, NodeKind, ScalarOp};
 
 use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
-use crate::access::{Index, flat_index, is_source, moves_only, view_index};
+use crate::access::{Index, is_source};
 use crate::partition::Matrices;
+use tlc_ir::graph::infer::flat_index;
 
 /// Rows of an operand, and where they go in shared memory.
 pub(super) struct Rows {
@@ -411,9 +412,9 @@ impl Blocks<'_> {
                 return Some((node, index));
             }
             match &n.kind {
-                NodeKind::View(view) if moves_only(view) => {
+                NodeKind::View(view) if view.fill().is_none() => {
                     let from = &graph.ty(n.operands[0]).shape;
-                    index = view_index(view, from, &n.ty.shape, &index, &self.lo).index;
+                    index = view.operand_index(from, &n.ty.shape, &index, &self.lo).index;
                     node = n.operands[0];
                 }
                 _ => return None,

@@ -1,0 +1,420 @@
+//! Kernels for a GPU give what the graph means: tiles of sums of products, whose operands go through shared memory, and pieces of
+//! elementwise results, which move together.
+
+use std::sync::Arc;
+
+use crate::oracle::generate::Case;
+use crate::oracle::stages::{check, gpu};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
+use tlc_ir::target::{Cpu, Gpu};
+use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{HostTensor, Scalar};
+use tlc_passes::Options;
+use tlc_passes::devices::Devices;
+use tlc_passes::pipeline::Pipeline;
+
+/// The case of a graph with inputs for values of its symbols.
+fn case(text: &str, symbols: &[i64], tolerance: Option<f64>) -> Case {
+    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    let inputs: Vec<HostTensor> = graph
+        .inputs()
+        .iter()
+        .map(|&i| {
+            let ty = graph.ty(i);
+            let sizes = ty.shape.iter().map(|d| d.eval_symbols(symbols).unwrap() as usize);
+            let mut x = HostTensor::zeros(ty.dtype, &sizes.collect::<Vec<_>>()).unwrap();
+            for k in 0..x.len() {
+                let value = ((k * 37 + 11) % 101) as f64 / 25.0 - 2.0;
+                x.set(k, Scalar::from_f64(x.dtype(), value));
+            }
+            x
+        })
+        .collect();
+    Case {
+        tolerance: vec![tolerance; graph.outputs().len()],
+        graph,
+        inputs,
+        symbols: symbols.to_vec(),
+    }
+}
+
+/// Whether a kernel of the plan is a contraction.
+fn contracts(case: &Case) -> bool {
+    let compiled = check(case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let launches = &compiled.planned.launches;
+    let contraction = |s: &Stmt| matches!(s, Stmt::Contract(_));
+    launches.iter().any(|l| l.scheduled.statements().any(contraction))
+}
+
+#[test]
+fn large_products_are_tiled_and_small_ones_are_not() {
+    let product = |m: usize, k: usize, n: usize| {
+        format!(
+            "graph @product(%x: i8[{m}, {k}], %y: i8[{k}, {n}], %b: i32[{n}]) {{
+               %0 = einsum %x, %y {{ab,bc->ac; acc=i32}} : i32[{m}, {n}]
+               %1 = expand %b : i32[{m}, {n}]
+               %2 = add %0, %1 : i32[{m}, {n}]
+               return %2, %0
+             }}"
+        )
+    };
+    for (sizes, tiled) in [
+        ([16, 48, 16], true),
+        ([17, 33, 70], true),
+        ([64, 40, 16], true),
+        ([80, 64, 65], true),
+        // Blocks would be mostly empty.
+        ([15, 40, 64], false),
+        ([64, 40, 1], false),
+    ] {
+        let text = product(sizes[0], sizes[1], sizes[2]);
+        assert_eq!(contracts(&case(&text, &[], None)), tiled, "{sizes:?}");
+    }
+}
+
+#[test]
+fn batches_windows_and_narrow_floats_are_tiled() {
+    let attention = "graph @scores(%q: f16[2, 20, 48], %k: f16[2, 33, 48]) {
+       %0 = einsum %q, %k {hab,hcb->hac; acc=f32} : f32[2, 20, 33]
+       %1 = tanh %0 : f32[2, 20, 33]
+       return %1
+     }";
+    assert!(contracts(&case(attention, &[], Some(1e-4))));
+    let scaled = "graph @scaled(%x: f32[20, 40], %w: u8[40, 24], %s: f32[40]) {
+       %0 = convert %w : f32[40, 24]
+       %1 = reshape %s : f32[40, 1]
+       %2 = expand %1 : f32[40, 24]
+       %3 = mul %0, %2 : f32[40, 24]
+       %4 = convert %3 : f64[40, 24]
+       %5 = convert %x : f64[20, 40]
+       %6 = einsum %5, %4 {ab,bc->ac} : f64[20, 24]
+       return %6
+     }";
+    check(&case(scaled, &[], Some(1e-9)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let symbolic = "graph @rows(%x: i16[n, m], %y: i16[m, 40]) where n in 1..=4096, m in 0..=4096 {
+       %0 = einsum %x, %y {ab,bc->ac; acc=i32} : i32[n, 40]
+       return %0
+     }";
+    for sizes in [[1, 5], [40, 17], [33, 0], [64, 16]] {
+        assert!(contracts(&case(symbolic, &sizes, None)), "{sizes:?}");
+    }
+}
+
+/// How many elements a thread of the only kernel takes at once.
+fn pieces(text: &str, symbols: &[i64]) -> i64 {
+    let compiled =
+        check(&case(text, symbols, Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {text}")
+    };
+    let kernel = &launch.scheduled;
+    let lanes = kernel.statements().find_map(|s| match s {
+        Stmt::Loop {
+            var, bind: Bind::Lanes, ..
+        } => kernel.extents[var.0 as usize].as_const(),
+        _ => None,
+    });
+    lanes.unwrap_or(1)
+}
+
+#[test]
+fn threads_take_aligned_pieces_of_elementwise_results() {
+    let chain = |dtype: &str, shape: &str| {
+        format!(
+            "graph @chain(%x: {dtype}[{shape}]) {{
+               %0 = add %x, %x : {dtype}[{shape}]
+               return %0
+             }}"
+        )
+    };
+    for (dtype, shape, symbols, expected) in [
+        ("f32", "16384", &[][..], 4),
+        ("f64", "128, 129", &[], 2),
+        ("bf16", "17000", &[], 8),
+        ("u8", "n", &[16385], 16),
+        ("f32", "n", &[3], 4),
+        ("f32", "n, 6", &[5], 4),
+        ("f32", "n", &[0], 4),
+        // Few elements are a thread each.
+        ("f32", "100, 100", &[], 1),
+    ] {
+        assert_eq!(pieces(&chain(dtype, shape), symbols), expected, "{dtype}[{shape}]");
+    }
+    // Of several types the widest decides; rows and columns that are repeated are read as often as they need to be.
+    let mixed = "graph @mixed(%x: f32[n, 36], %row: f16[36], %column: f32[n], %m: bool[n, 36]) {
+       %0 = convert %row : f32[36]
+       %1 = expand %0 : f32[n, 36]
+       %2 = reshape %column : f32[n, 1]
+       %3 = expand %2 : f32[n, 36]
+       %4 = mul %x, %1 : f32[n, 36]
+       %5 = select %m, %4, %3 : f32[n, 36]
+       return %5
+     }";
+    assert_eq!(pieces(mixed, &[7]), 4);
+    // Rows that do not begin at multiples, and an operand that begins elsewhere.
+    for (text, symbols) in [
+        (
+            "graph @odd(%x: f32[n, 35], %row: f32[35]) {
+               %0 = expand %row : f32[n, 35]
+               %1 = add %x, %0 : f32[n, 35]
+               return %1
+             }",
+            &[9][..],
+        ),
+        (
+            "graph @shifted(%x: f32[20001]) {
+               %0 = slice %x {start=[1], step=[1]} : f32[20000]
+               %1 = neg %0 : f32[20000]
+               return %1
+             }",
+            &[],
+        ),
+        (
+            "graph @padded(%x: f32[20000]) {
+               %0 = pad %x {lo=[4], hi=[4], value=1.0} : f32[20008]
+               %1 = neg %0 : f32[20008]
+               return %1
+             }",
+            &[],
+        ),
+    ] {
+        assert_eq!(pieces(text, symbols), 1, "{text}");
+    }
+}
+
+#[test]
+fn threads_take_aligned_pieces_of_rows() {
+    let softmax = |dtype: &str, rows: &str, columns: usize| {
+        let (all, each) = (format!("{dtype}[{rows}, {columns}]"), format!("{dtype}[{rows}]"));
+        format!(
+            "graph @softmax(%x: {all}) {{
+               %0 = reduce max %x {{axes=[1]}} : {each}
+               %1 = reshape %0 : {dtype}[{rows}, 1]
+               %2 = expand %1 : {all}
+               %3 = sub %x, %2 : {all}
+               %4 = exp %3 : {all}
+               %5 = reduce add %4 {{axes=[1]}} : {each}
+               %6 = reshape %5 : {dtype}[{rows}, 1]
+               %7 = expand %6 : {all}
+               %8 = div %4, %7 : {all}
+               return %8
+             }}"
+        )
+    };
+    for (dtype, rows, columns, symbols, expected) in [
+        ("f32", "6", 128, &[][..], 4),
+        ("f32", "n", 2052, &[3], 4),
+        ("f64", "4", 66, &[], 2),
+        ("f64", "4", 1026, &[], 2),
+        // Too short for a warp, and rows that begin elsewhere.
+        ("f32", "70", 64, &[], 2),
+        ("f32", "6", 130, &[], 2),
+        ("f32", "6", 129, &[], 1),
+    ] {
+        let found = pieces(&softmax(dtype, rows, columns), symbols);
+        assert_eq!(found, expected, "{dtype}[{rows}, {columns}]");
+    }
+    let norm = "graph @norm(%x: bf16[5, 512], %w: f32[512]) {
+       %0 = convert %x : f32[5, 512]
+       %1 = mul %0, %0 : f32[5, 512]
+       %2 = reduce add %1 {axes=[1]} : f32[5]
+       %3 = rsqrt %2 : f32[5]
+       %4 = reshape %3 : f32[5, 1]
+       %5 = expand %4 : f32[5, 512]
+       %6 = mul %0, %5 : f32[5, 512]
+       %7 = expand %w : f32[5, 512]
+       %8 = mul %6, %7 : f32[5, 512]
+       return %8
+     }";
+    assert_eq!(pieces(norm, &[]), 4);
+    let sums = "graph @sums(%x: i16[9, 1024]) {
+       %0 = reduce add %x {axes=[1]} : i16[9]
+       return %0
+     }";
+    assert_eq!(pieces(sums, &[]), 8);
+}
+
+#[test]
+fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
+    let across = |dtype: &str, shape: &str, turned: &str, axes: &str| {
+        format!(
+            "graph @across(%x: {dtype}[{shape}], %y: {dtype}[{turned}]) {{
+               %0 = permute %y {{axes={axes}}} : {dtype}[{shape}]
+               %1 = add %x, %0 : {dtype}[{shape}]
+               return %1
+             }}"
+        )
+    };
+    for (dtype, shape, turned, axes, symbols, tiled) in [
+        ("f32", "64, 96", "96, 64", "[1, 0]", &[][..], true),
+        ("f32", "40, 33", "33, 40", "[1, 0]", &[], true),
+        ("bf16", "n, m", "m, n", "[1, 0]", &[35, 70], true),
+        ("u8", "n, m", "m, n", "[1, 0]", &[0, 7], true),
+        ("i64", "3, 40, 50", "3, 50, 40", "[0, 2, 1]", &[], true),
+        ("f32", "40, 3, 50", "50, 3, 40", "[2, 1, 0]", &[], true),
+        // Distances that are sums of products are one side of a tile.
+        ("f32", "k, m + 1, n", "n, k, m + 1", "[1, 2, 0]", &[5, 39, 40], true),
+        // Too short for tiles, and what is walked along all the same.
+        ("f32", "64, 20", "20, 64", "[1, 0]", &[], false),
+        ("f32", "40, 3, 50", "3, 40, 50", "[1, 0, 2]", &[], false),
+    ] {
+        let text = across(dtype, shape, turned, axes);
+        let compiled = check(&case(&text, symbols, Some(1e-5)), &Pipeline::default(), gpu());
+        let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
+        let kernel = &compiled.planned.launches[0].scheduled;
+        let shared = kernel.scratch.iter().any(|s| s.scope == Scope::Shared);
+        assert_eq!(shared, tiled, "{text}");
+    }
+    // Two that are walked across, one of them repeated along a row, beside one that is not.
+    let text = "graph @several(%x: f32[64, 64], %y: f32[64, 64], %z: f32[64]) {
+       %0 = permute %y {axes=[1, 0]} : f32[64, 64]
+       %1 = permute %x {axes=[1, 0]} : f32[64, 64]
+       %2 = reshape %z : f32[64, 1]
+       %3 = expand %2 : f32[64, 64]
+       %4 = fma %0, %1, %3 : f32[64, 64]
+       %5 = add %4, %x : f32[64, 64]
+       return %5
+     }";
+    check(&case(text, &[], Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// A product, with the operands' dtype, and the options of a GPU whose kernels multiply what a library would.
+fn product_case(dtype: &str, [m, _, n]: [i64; 3], labels: &str, shapes: [[i64; 2]; 2]) -> (Case, Options) {
+    let [[a, b], [c, d]] = shapes;
+    let text = format!(
+        "graph @product(%x: {dtype}[{a}, {b}], %y: {dtype}[{c}, {d}]) {{
+           %0 = einsum %x, %y {{{labels}; acc=f32}} : f32[{m}, {n}]
+           return %0
+         }}"
+    );
+    let without_library = Gpu {
+        products: None,
+        ..Gpu::any(tlc_codegen::cuda::emitter().into())
+    };
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let options = Options::new(Devices::new(host, [without_library]));
+    (case(&text, &[], Some(1e-3)), options)
+}
+
+/// The kernel of a product, and the directives that were refused.
+fn product_of(dtype: &str, sizes: [i64; 3], labels: &str, shapes: [[i64; 2]; 2]) -> (Kernel, String) {
+    let (case, options) = product_case(dtype, sizes, labels, shapes);
+    let compiled = check(&case, &Pipeline::default(), options).unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {sizes:?}")
+    };
+    ((*launch.scheduled).clone(), launch.schedule.to_string())
+}
+
+/// Whether warps multiply, and how many copies run beside the threads.
+fn forms(kernel: &Kernel) -> (bool, usize) {
+    let scope = |m: Memory| match m {
+        Memory::Scratch(i) => Some(kernel.scratch[i as usize].scope),
+        Memory::Param(_) => None,
+    };
+    let multiplies = |s: &Stmt| matches!(s, Stmt::Contract(c) if scope(c.dst) == Some(Scope::WarpFragment));
+    let copies = kernel.statements().filter(|s| matches!(s, Stmt::CopyAsync(_)));
+    (kernel.statements().any(multiplies), copies.count())
+}
+
+#[test]
+fn warps_multiply_floats_of_sixteen_bits() {
+    for (dtype, sizes, copies) in [
+        // One block of steps: nothing to copy beside.
+        ("f16", [16, 16, 16], 0),
+        ("bf16", [32, 40, 16], 0),
+        // Two, and three: each operand twice, or thrice and in a loop.
+        ("bf16", [32, 128, 16], 4),
+        ("f16", [16, 192, 16], 6),
+        // Not whole tiles, but whole copies.
+        ("f16", [18, 136, 24], 6),
+        // Rows that are not aligned.
+        ("f16", [18, 131, 17], 0),
+    ] {
+        let [m, k, n] = sizes;
+        let (kernel, why) = product_of(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]);
+        assert_eq!(forms(&kernel), (true, copies), "{dtype} {sizes:?}\n{why}\n{kernel}");
+    }
+    for (labels, shapes) in [
+        ("ab,cb->ac", [[32, 72], [48, 72]]),
+        ("ba,bc->ac", [[72, 32], [72, 48]]),
+        ("ba,cb->ac", [[72, 32], [48, 72]]),
+    ] {
+        let (kernel, why) = product_of("f16", [32, 72, 48], labels, shapes);
+        assert_eq!(forms(&kernel), (true, 4), "{labels}\n{why}\n{kernel}");
+        assert!(
+            why.contains("warps multiply 32 by 32 sums of products by matrix instructions"),
+            "{why}"
+        );
+    }
+    // Too few rows for a tile.
+    let (kernel, why) = product_of("f16", [15, 32, 32], "ab,bc->ac", [[15, 32], [32, 32]]);
+    assert_eq!(forms(&kernel), (false, 0), "{why}\n{kernel}");
+    assert!(why.contains("is too short for matrix instructions"), "{why}");
+    let (kernel, why) = product_of("f32", [32, 48, 16], "ab,bc->ac", [[32, 48], [48, 16]]);
+    // Sums of f32 are added up by threads; copies run beside these too.
+    assert_eq!(forms(&kernel), (false, 6), "{why}\n{kernel}");
+    assert!(
+        why.contains("there is no matrix instruction for f32 and f32 that adds up f32"),
+        "{why}"
+    );
+}
+
+#[test]
+fn warps_multiply_what_is_computed_and_rows_that_calls_decide() {
+    let text = "graph @rows(%x: f16[n, m], %w: i8[64, m], %s: f32[64], %b: f16[64]) where n in 0..=300, m in 0..=300 {
+       %0 = convert %w : f32[64, m]
+       %1 = reshape %s : f32[64, 1]
+       %2 = expand %1 : f32[64, m]
+       %3 = mul %0, %2 : f32[64, m]
+       %4 = convert %3 : f16[64, m]
+       %5 = einsum %x, %4 {ab,cb->ac; acc=f32} : f32[n, 64]
+       %6 = convert %b : f32[64]
+       %7 = expand %6 : f32[n, 64]
+       %8 = add %5, %7 : f32[n, 64]
+       %9 = tanh %8 : f32[n, 64]
+       %10 = convert %9 : f16[n, 64]
+       return %10
+     }";
+    for sizes in [[1, 5], [40, 17], [33, 0], [64, 130], [0, 4]] {
+        let case = case(text, &sizes, Some(1e-2));
+        let compiled = check(&case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
+        let multiplies = compiled.planned.launches.iter().filter(|l| forms(&l.scheduled).0);
+        assert_eq!(multiplies.count(), 1);
+    }
+}
+
+#[test]
+fn why_a_product_has_no_more_stages_is_said() {
+    let of = |dtype: &str, sizes: [i64; 3]| {
+        let [m, k, n] = sizes;
+        let (case, options) = product_case(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]);
+        let compiled = tlc_passes::compile(&case.graph, &options).expect("a plan");
+        compiled.planned.launches[0].schedule.to_string()
+    };
+    // Three blocks of steps: the next one is copied, and there is nothing to copy further ahead for long.
+    let why = of("f16", [32, 192, 16]);
+    assert!(
+        why.contains("the next block of a sum is copied while this one is multiplied"),
+        "{why}"
+    );
+    for (least, stages) in [(8, 4), (6, 3)] {
+        let few = format!("is not known to have the {least} iterations that are worth {stages} stages");
+        assert!(why.contains(&few), "{why}");
+    }
+    // Nine blocks of a small tile, all of whose stages fit, and of one of which two blocks of threads must have room.
+    let why = of("f16", [16, 576, 16]);
+    assert!(
+        why.contains("the next 3 blocks of a sum are copied while one is multiplied"),
+        "{why}"
+    );
+    let why = of("f16", [64, 576, 64]);
+    assert!(
+        why.contains("of shared memory a multiprocessor has 1 of its blocks, expected at least 2"),
+        "{why}"
+    );
+    assert!(
+        why.contains("the next block of a sum is copied while this one is multiplied"),
+        "{why}"
+    );
+}

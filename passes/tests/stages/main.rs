@@ -1,0 +1,20 @@
+//! What the stages of the compiler make of graphs: plans, schedules and kernels, judged by interpreters and counted.
+
+mod again;
+mod copies;
+mod emitters;
+mod gpu_attention;
+mod gpu_schedules;
+mod index_size;
+mod kernel_plan_text;
+mod kernel_size;
+#[path = "../oracle/mod.rs"]
+mod oracle;
+mod phases;
+mod plan_bounds;
+mod plan_interp;
+mod plan_shapes;
+mod precision;
+mod random_schedules;
+mod share;
+mod states;

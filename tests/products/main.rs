@@ -1,0 +1,10 @@
+//! Products and what is made of them: einsums, attention, convolutions and their gradients, and what runs behind them in their steps.
+
+mod attention;
+mod convolutions;
+mod direct_convolutions;
+mod einsum_numpy;
+mod epilogues;
+mod few_rows;
+mod regrouping;
+mod weight_gradients;
