@@ -290,8 +290,8 @@ impl Builder<'_, '_> {
                 _ => self.shared(Op::Part(value, at as u8), dtype, lanes),
             };
             match lanes {
-                1 => self.store_one(address.clone(), part, None)?,
-                _ => self.store_lanes(address.clone(), &(0..lanes as u8).collect(), part),
+                1 => self.store_one(address, part, None)?,
+                _ => self.store_lanes(address, &(0..lanes as u8).collect(), part),
             }
             address.constant = address.constant.wrapping_add(i64::from(lanes));
             at += lanes;
