@@ -25,6 +25,7 @@ use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::peel::{Known, decided, own_scratch, with_own_scratch};
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::directive::DirectiveRefusal;
+use crate::legalize::legal_statements;
 use crate::tree;
 use crate::tree::clone_fresh;
 
@@ -34,6 +35,8 @@ const FEWEST: usize = 3;
 const MOST: usize = 40;
 /// The most statements of all cases, before those of other cases are left out of each.
 const MOST_STATEMENTS: usize = 20_000;
+/// The most that are left, legalized: rows are then copied out a few times.
+const MOST_LEFT: u64 = 2000;
 
 /// The iterations of a loop over `0..n` that begin a case, the first one not among them, in ascending order.
 fn beginnings(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64) -> Vec<i64> {
@@ -168,6 +171,12 @@ impl Scheduler<'_> {
         if beginnings(&self.kernel, body, var, n).len() + 1 < FEWEST {
             return None;
         }
-        self.because(ScheduleReason::Cases).apply(Directive::Cases { var })
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let made = self.because(ScheduleReason::Cases).apply(Directive::Cases { var })?;
+        if legal_statements(&self.kernel) > MOST_LEFT {
+            (self.kernel, self.schedule) = saved;
+            return None;
+        }
+        Some(made)
     }
 }
