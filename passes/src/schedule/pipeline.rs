@@ -268,8 +268,13 @@ impl Rounds<'_> {
                         out.append(&mut copied);
                         continue;
                     }
+                    let before = self.copies;
                     let body = self.begun(body, limit);
-                    let bind = Bind::Lanes;
+                    // A copy has no lanes: elements that are not one copy together are one after another.
+                    let bind = match self.copies == before {
+                        true => Bind::Lanes,
+                        false => Bind::Unroll,
+                    };
                     out.push(Stmt::Loop { var, bind, body });
                 }
                 mut s => {

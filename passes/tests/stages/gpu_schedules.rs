@@ -46,6 +46,20 @@ fn contracts(case: &Case) -> bool {
     launches.iter().any(|l| l.scheduled.statements().any(contraction))
 }
 
+/// Elements of 8 bytes that lie apart are no copy of 16 bytes together, and a vector's lanes no threads that could begin one each.
+#[test]
+fn wide_elements_are_copied_beside_the_threads_one_by_one() {
+    let text = "graph @product(%x: f64[32, 16], %y: f64[1, 16]) {
+      %0 = permute %x {axes=[1, 0]} : f64[16, 32]
+      %1 = permute %y {axes=[1, 0]} : f64[16, 1]
+      %2 = expand %1 : f64[16, 32]
+      %3 = einsum %0, %2 {ab,cb->ac} : f64[16, 16]
+      return %3
+    }";
+    let case = case(text, &[], Some(1e-12));
+    assert!(contracts(&case));
+}
+
 #[test]
 fn large_products_are_tiled_and_small_ones_are_not() {
     let product = |m: usize, k: usize, n: usize| {
