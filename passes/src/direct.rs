@@ -6,8 +6,8 @@
 //! direct is decided once, where its weights are laid out (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
-//! known of these sizes. The exceptions are windows of one element over large images, which are the library's as long as it sums in
-//! the same order, and sums so long that they are the library's but for the elements of a window that are padding for all results of an
+//! known of these sizes. The exceptions are windows of one element over large images, and over those of unknown size where tiles are
+//! narrow, which are the library's as long as it sums in the same order, and sums so long that they are the library's but for the elements of a window that are padding for all results of an
 //! image of known size: what is left of them is shorter, and added up in the order of a shorter sum.
 
 use tlc_ir::graph::{Labels, Semiring, View};
@@ -153,15 +153,18 @@ pub fn weight_blocks(
     };
     // One element of the image for each product: the library multiplies large images as fast, to the same bits where it has one block.
     let elements = window_sizes(graph, graph.node(id).operands[1 - w.weights]).all(|size| size.is(1));
-    let large = (rows.clone() * columns.clone())
-        .as_const()
-        .is_some_and(|n| n > MOST_PRODUCT_PIXELS);
-    if elements && large && length <= LIBRARY_BLOCK {
-        return None;
-    }
+    let pixels = (rows.clone() * columns.clone()).as_const();
+    let large = pixels.is_some_and(|n| n > MOST_PRODUCT_PIXELS);
     let fits = |[_, block]: &[i64; 2]| length >= SHORTEST_SUM && row_bytes.saturating_mul(*block) <= resident_bytes;
     let mut tiles = tiles(emitter, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
     let [_, block] = tiles.next()?;
+    // An image of unknown size may end in tiles of few pixels, which of one vector each keep few additions under way. Where registers hold
+    // more pixels of one vector than of two, that is a poor tile to begin with.
+    let lanes = emitter.lanes(DType::F32);
+    let narrow = block == lanes && emitter.tile(DType::F32, 2 * lanes)?.rows < MOST_PIXELS;
+    if elements && length <= LIBRARY_BLOCK && (large || pixels.is_none() && narrow) {
+        return None;
+    }
     Some(WeightBlocks {
         operand: w.weights,
         channels,

@@ -87,7 +87,14 @@ impl Case {
     /// Whether a kernel computes it from its windows where the emitter has tiles.
     fn is_direct(&self, symbolic: bool) -> bool {
         let large = |[h, w]: [usize; 2]| h * w > 400;
-        self.kernel != [1, 1] || symbolic || self.channels > 512 || !self.results().is_some_and(large)
+        // Of an image of unknown size, where channels fill one of AVX2's vectors and not two.
+        let narrow = self.outputs % 16 != 0;
+        let by_library = if symbolic {
+            narrow
+        } else {
+            self.results().is_some_and(large)
+        };
+        self.kernel != [1, 1] || self.channels > 512 || !by_library
     }
 
     /// Rows and columns of the result, if a window has a place in the image.
