@@ -88,7 +88,7 @@ impl Case {
     fn is_direct(&self, symbolic: bool) -> bool {
         let large = |[h, w]: [usize; 2]| h * w > 400;
         // Of an image of unknown size, where channels fill one of AVX2's vectors and not two.
-        let narrow = self.outputs % 16 != 0;
+        let narrow = !self.outputs.is_multiple_of(16);
         let by_library = if symbolic {
             narrow
         } else {
