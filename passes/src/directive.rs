@@ -739,6 +739,7 @@ inward i1
 inward-masked i1 lanes=8
 narrow i1 lanes=4 vectors=8 squares
 peel i1 from=1 behind=0
+cases i1
 enclose
 place shared scratch=3
 distribute i1 i2 threads=128
