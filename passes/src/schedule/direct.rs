@@ -14,6 +14,7 @@ use std::cmp::Ordering;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
+use tlc_ir::target::CACHE_LINE_BYTES;
 use tlc_ir::{DType, Precision};
 
 use super::{Directive, ScheduleReason, Scheduler};
@@ -23,8 +24,6 @@ use crate::tree;
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
 const FEWEST_TURNED: i64 = 3;
 
-/// Bytes of a cache line.
-const LINE_BYTES: i64 = 64;
 /// The fewest channels of an image that are added up for all pixels at once: as many times as there are more, sums are loaded and stored.
 const FEWEST_SUMMED: i64 = 64;
 
@@ -232,7 +231,7 @@ impl Scheduler<'_> {
         let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
         let (row, summed) = (extent(pixels)?, extent(sum)?);
         let (bytes, close) = (DType::F32.bytes() as i64, self.cpu.l1_bytes as i64);
-        if 2 * rows * bytes > LINE_BYTES || row <= 2 * rows || 2 * row * columns * bytes > close {
+        if 2 * rows * bytes > CACHE_LINE_BYTES || row <= 2 * rows || 2 * row * columns * bytes > close {
             return None;
         }
         let most = close / (row * bytes);
@@ -241,7 +240,7 @@ impl Scheduler<'_> {
 
     /// Adds up so many channels of the image for all pixels of its one row and so many channels of the result, then the next ones.
     fn direct_rounds(&mut self, pixels: VarId, [rows, columns]: [i64; 2], at_once: i64) -> Option<()> {
-        self.because(ScheduleReason::ChannelsApart { channels: at_once });
+        self.because(ScheduleReason::ChannelsAtOnce { channels: at_once });
         let channels = self.only_loop(pixels)?;
         let sums = self.sum_over_windows(channels)?;
         let row = self.kernel.extents[pixels.0 as usize].as_const()?;

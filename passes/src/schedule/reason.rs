@@ -93,7 +93,7 @@ pub enum ScheduleReason {
         columns: i64,
     },
     /// So many channels of an image are added up for all of its pixels before the next ones.
-    ChannelsApart {
+    ChannelsAtOnce {
         /// Channels.
         channels: i64,
     },
@@ -183,7 +183,7 @@ impl fmt::Display for ScheduleReason {
                     "the extremum of each {elements} elements, then its position in the best of these"
                 )
             }
-            Self::ChannelsApart { channels } => write!(
+            Self::ChannelsAtOnce { channels } => write!(
                 f,
                 "all pixels take {channels} channels of the image before the next ones, whose cache lines they share"
             ),
