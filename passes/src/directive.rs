@@ -247,6 +247,20 @@ directives! {
         /// The loop.
         var: VarId,
     },
+    /// Each iteration of a loop asks for the lines that lie so many elements behind what it reads of a parameter: in an iteration of a loop
+    /// around it one of so many shares of them. Returns no loop.
+    Prefetch "prefetch" {
+        /// The loop, of which an iteration reads elements side by side.
+        var: VarId,
+        /// The loop around it.
+        by: VarId,
+        /// The parameter.
+        param: u32,
+        /// How far behind what is read.
+        ahead: i64,
+        /// Shares.
+        shares: i64,
+    },
     /// The whole body becomes the body of a loop with one iteration. Returns its variable.
     Enclose "enclose" {},
     /// Moves scratch to another kind of memory.
@@ -569,6 +583,14 @@ pub enum DirectiveRefusal {
     /// No condition changes between a loop's iterations, or so many do that their cases are too much code.
     #[error("no conditions change in i{}, or too many", .0.0)]
     NoCases(VarId),
+    /// The iterations of a loop do not read elements of a parameter side by side.
+    #[error("iterations of i{} do not read elements of parameter {param} side by side, or not only", .var.0)]
+    NoRun {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+    },
     /// Dividing by an extent that may be zero.
     #[error("the extent of i{} may be zero", .0.0)]
     MayBeEmpty(VarId),
@@ -740,6 +762,7 @@ inward-masked i1 lanes=8
 narrow i1 lanes=4 vectors=8 squares
 peel i1 from=1 behind=0
 cases i1
+prefetch i1 i2 param=1 ahead=4096 shares=4
 enclose
 place shared scratch=3
 distribute i1 i2 threads=128

@@ -154,6 +154,7 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => {}

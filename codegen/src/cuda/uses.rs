@@ -79,7 +79,7 @@ impl Uses {
                         self.note(v, region);
                     }
                 }
-                Item::Collective { address, .. } => {
+                Item::Collective { address, .. } | Item::Prefetch(address) => {
                     for v in address.parts() {
                         self.note(v, region);
                     }

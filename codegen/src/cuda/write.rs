@@ -229,6 +229,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 Item::Commit => self.commit(),
                 Item::Wait(pending) => self.wait(*pending),
                 Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
+                Item::Prefetch(_) => return Err(CudaError::Unsupported("a prefetch".into())),
             }
         }
         Ok(())

@@ -108,7 +108,7 @@ impl Found<'_, '_> {
                     self.region(&i.then);
                     self.region(&i.otherwise);
                 }
-                Item::Collective { address, .. } => self.access(address),
+                Item::Collective { address, .. } | Item::Prefetch(address) => self.access(address),
                 Item::Multiply(m) => m.operands.iter().for_each(|o| self.access(&o.first)),
                 Item::CopyAsync(c) => {
                     self.access(&c.to);

@@ -410,6 +410,8 @@ pub enum Item {
     },
     /// What the threads of a warp multiply together, by matrix instructions that the emitter has.
     Multiply(Box<Multiply>),
+    /// Has the cache line of an element fetched, which need not exist.
+    Prefetch(Address),
     /// Copies elements to shared memory beside the threads.
     CopyAsync(Box<AsyncCopy>),
     /// The copies that each thread has begun since the last one are its next group.

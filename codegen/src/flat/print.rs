@@ -207,6 +207,7 @@ impl<'k> Flat<'k> {
                     writeln!(f, "{indent}}}")?;
                 }
                 Item::Barrier => f.write_str("barrier\n")?,
+                Item::Prefetch(address) => writeln!(f, "prefetch {}", self.place(address))?,
                 Item::Commit => f.write_str("commit\n")?,
                 Item::Wait(pending) => writeln!(f, "wait {pending}")?,
                 Item::Multiply(m) => {

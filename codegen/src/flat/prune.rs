@@ -53,7 +53,7 @@ fn rename(body: &mut Region, to: &[Value]) {
                 set(value);
                 mask.iter_mut().for_each(set);
             }
-            Item::Collective { address, .. } => place(address),
+            Item::Collective { address, .. } | Item::Prefetch(address) => place(address),
             Item::Multiply(m) => m.operands.iter_mut().for_each(|o| place(&mut o.first)),
             Item::CopyAsync(c) => {
                 place(&mut c.to);
@@ -110,7 +110,9 @@ impl Needs {
                 Item::Store {
                     address, value, mask, ..
                 } => address.parts().chain([*value]).chain(*mask).for_each(|v| self.need(v)),
-                Item::Collective { address, .. } => address.parts().for_each(|v| self.need(v)),
+                Item::Collective { address, .. } | Item::Prefetch(address) => {
+                    address.parts().for_each(|v| self.need(v))
+                }
                 Item::Multiply(m) => {
                     let parts = m.operands.iter().flat_map(|o| o.first.parts());
                     parts.for_each(|v| self.need(v));
@@ -156,7 +158,7 @@ fn sweep(body: &mut Region, live: &[bool]) {
     body.retain_mut(|item| match item {
         Item::Let(v) => lives(*v),
         Item::Store { .. } | Item::Copy(_) | Item::Barrier | Item::Collective { .. } => true,
-        Item::Multiply(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => true,
+        Item::Multiply(_) | Item::Prefetch(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => true,
         Item::Loop(l) => {
             l.carried.retain(|c| lives(c.inside) || lives(c.outcome));
             sweep(&mut l.body, live);

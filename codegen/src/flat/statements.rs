@@ -56,6 +56,11 @@ impl<'k> Builder<'k, '_> {
                         self.accumulate(*monoid, state, values)?;
                     }
                 }
+                Stmt::Prefetch { memory, index } if self.has.table().prefetches => {
+                    let address = self.element(*memory, index)?;
+                    self.push(Item::Prefetch(address));
+                }
+                Stmt::Prefetch { .. } => {}
                 Stmt::Barrier if self.has.table().has_blocks => self.push(Item::Barrier),
                 Stmt::Barrier => return unsupported("barriers"),
                 Stmt::Contract(c) => self.multiply(c)?,

@@ -272,6 +272,7 @@ impl Verifier<'_, '_> {
                         self.is_condition(mask)?;
                     }
                 }
+                Item::Prefetch(address) => self.address(address)?,
                 Item::Commit | Item::Wait(_) => {}
                 Item::Barrier => {
                     let apart = self.apart || self.steering.meets(Varies::WARP.and(Varies::THREAD));

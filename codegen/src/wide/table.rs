@@ -24,6 +24,7 @@ pub fn emitter(level: Level) -> Emitter {
     )
     .with_accesses(|kind| access(level, kind))
     .with_tiles([DType::F32, DType::F64])
+    .with_prefetches()
 }
 
 /// Accesses of all lanes. AVX2 gathers, but does not scatter, and masks only elements of 32 and 64 bits.

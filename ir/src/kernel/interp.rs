@@ -339,7 +339,7 @@ impl Machine<'_> {
             Stmt::CopyAsync(c) => self.copy_async(c)?,
             Stmt::Commit => self.committed += 1,
             Stmt::Wait(pending) => self.wait(*pending),
-            Stmt::Barrier => {}
+            Stmt::Prefetch { .. } | Stmt::Barrier => {}
         }
         Ok(())
     }

@@ -298,6 +298,14 @@ pub enum Stmt {
     },
     /// Copies elements to shared memory beside the threads; see [`asynchronous`].
     CopyAsync(Box<AsyncCopy>),
+    /// An element will be read soon: its cache line may be fetched meanwhile. It means nothing, reads nothing, and the element need not
+    /// exist.
+    Prefetch {
+        /// Where.
+        memory: Memory,
+        /// Element offset.
+        index: IndexExpr,
+    },
     /// The copies that each thread has begun since the last `Commit` are its next group; there may be none.
     Commit,
     /// Waits until at most so many groups of each thread, the latest ones, are under way.

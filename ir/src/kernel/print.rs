@@ -241,6 +241,7 @@ impl Kernel {
                     write_mask(f, c.mask)?;
                     f.write_str("\n")?;
                 }
+                Stmt::Prefetch { memory, index } => writeln!(f, "prefetch {memory}[{}]", Positional(index))?,
                 Stmt::Commit => f.write_str("commit\n")?,
                 Stmt::Wait(pending) => writeln!(f, "wait {pending}")?,
                 Stmt::Barrier => f.write_str("barrier\n")?,

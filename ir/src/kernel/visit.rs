@@ -143,6 +143,7 @@ impl Stmt {
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => None,
@@ -162,6 +163,7 @@ impl Stmt {
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => None,
@@ -181,6 +183,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &[],
@@ -199,6 +202,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &mut [],
@@ -219,6 +223,7 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
             | Stmt::Each { .. }
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &[],
@@ -238,6 +243,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::Each { .. }
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (&[], &[]),
@@ -258,6 +264,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::Each { .. }
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (&mut [], &mut []),
@@ -318,6 +325,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Each { .. }
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => (None, Vec::new()),
@@ -325,7 +333,7 @@ impl Stmt {
         first.into_iter().chain(others)
     }
 
-    /// The accesses of the statement itself, to move them elsewhere.
+    /// The accesses of the statement itself, to move them elsewhere; with that a prefetch asks for, which is none.
     pub fn accesses_mut(&mut self) -> impl Iterator<Item = MemoryAccessMut<'_>> {
         let one = |access| (Some(access), Vec::new());
         let (first, others) = match self {
@@ -358,6 +366,11 @@ impl Stmt {
                 };
                 (Some(from), vec![to])
             }
+            Stmt::Prefetch { memory, index } => one(MemoryAccessMut {
+                memory,
+                index,
+                effect: Effect::Load,
+            }),
             Stmt::Collective(c) => one(MemoryAccessMut {
                 memory: &mut c.memory,
                 index: &mut c.index,
@@ -379,7 +392,7 @@ impl Stmt {
     pub fn indices(&self) -> impl Iterator<Item = &IndexExpr> {
         let (first, others) = match self {
             Stmt::Let { op, .. } => (op.index(), Vec::new()),
-            Stmt::Store { index, .. } => (Some(index), Vec::new()),
+            Stmt::Store { index, .. } | Stmt::Prefetch { index, .. } => (Some(index), Vec::new()),
             Stmt::Accumulate { state, .. } => {
                 let mut all = state.iter().map(|(_, index)| index);
                 (all.next(), all.collect())
@@ -402,7 +415,7 @@ impl Stmt {
     pub fn indices_mut(&mut self) -> impl Iterator<Item = &mut IndexExpr> {
         let (first, others) = match self {
             Stmt::Let { op, .. } => (op.index_mut(), Vec::new()),
-            Stmt::Store { index, .. } => (Some(index), Vec::new()),
+            Stmt::Store { index, .. } | Stmt::Prefetch { index, .. } => (Some(index), Vec::new()),
             Stmt::Accumulate { state, .. } => {
                 let mut all = state.iter_mut().map(|(_, index)| index);
                 (all.next(), all.collect())
@@ -435,6 +448,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::CopyAsync(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => &[],
@@ -452,6 +466,7 @@ impl Stmt {
             | Stmt::Contract(_)
             | Stmt::Collective(_)
             | Stmt::CopyAsync(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => None,

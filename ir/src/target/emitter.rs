@@ -136,6 +136,8 @@ pub struct Emitter {
     tiles: Vec<DType>,
     /// Whether it has blocks and their threads.
     pub has_blocks: bool,
+    /// Whether it fetches what a prefetch asks for; one that does not leaves the statement out.
+    pub prefetches: bool,
 }
 
 impl Emitter {
@@ -173,6 +175,7 @@ impl Emitter {
             matrices: Vec::new(),
             tiles: Vec::new(),
             has_blocks: false,
+            prefetches: false,
         }
     }
 
@@ -208,6 +211,12 @@ impl Emitter {
     /// the others one element after another.
     pub fn with_accesses(mut self, access: impl Fn(AccessKind) -> Support) -> Emitter {
         self.accesses = AccessKind::ALL.map(access);
+        self
+    }
+
+    /// The emitter, which also fetches what a prefetch asks for.
+    pub fn with_prefetches(mut self) -> Emitter {
+        self.prefetches = true;
         self
     }
 

@@ -45,6 +45,7 @@ const WORDS: &[&str] = &[
     "broadcast",
     "each",
     "copy_async",
+    "prefetch",
     "commit",
     "wait",
     "barrier",
@@ -441,7 +442,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..16];
+        let words = &WORDS[..17];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -509,6 +510,10 @@ impl KernelParser<'_, '_> {
                 Stmt::Each { vars, memory, body }
             }
             "copy_async" => Stmt::CopyAsync(Box::new(self.copy_async()?)),
+            "prefetch" => {
+                let (memory, index) = self.element()?;
+                Stmt::Prefetch { memory, index }
+            }
             "commit" => Stmt::Commit,
             "wait" => Stmt::Wait(self.pending_groups()?),
             "barrier" => Stmt::Barrier,

@@ -102,7 +102,7 @@ impl Serial<'_> {
 
     fn statement(&mut self, s: Stmt, out: &mut Vec<Stmt>) {
         match s {
-            Stmt::Barrier | Stmt::Commit | Stmt::Wait(_) => {}
+            Stmt::Prefetch { .. } | Stmt::Barrier | Stmt::Commit | Stmt::Wait(_) => {}
             Stmt::CopyAsync(c) => {
                 let value = self.kernel.new_value(self.kernel.memory_dtype(c.from));
                 let (memory, index, mask) = (c.from, c.from_index, c.mask);

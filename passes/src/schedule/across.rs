@@ -98,6 +98,7 @@ fn check(
             | Stmt::Collective(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Commit
             | Stmt::Wait(_)
             | Stmt::Barrier => {

@@ -5,6 +5,9 @@
 //! others the pixels that whole tiles leave over take tiles of half as many, and so on, down to one. The sum's loops stay in their order:
 //! each result takes its products one after another, whatever the tile.
 //!
+//! Weights come from memory once a call, as fast as it reads them if it knows of them in time: tiles of one block of channels ask for the
+//! next block's, each for a share.
+//!
 //! Where a tile has so few pixels that it uses less than half of each cache line of a long sum's image, and the image is one short row, as
 //! many channels of the image as the first cache holds are added up for all pixels before the next ones: their lines then stay close from
 //! one tile to the next, and so do their weights.
@@ -13,7 +16,7 @@ use std::cmp::Ordering;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
-use tlc_ir::kernel::{Bind, Op, Scope, Stmt};
+use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 use tlc_ir::{DType, Precision};
 
@@ -27,18 +30,32 @@ const FEWEST_TURNED: i64 = 3;
 /// The fewest channels of an image that are added up for all pixels at once: as many times as there are more, sums are loaded and stored.
 const FEWEST_SUMMED: i64 = 64;
 
-/// The indices of what statements load whatever the case.
-fn loads(body: &[Stmt]) -> Vec<&IndexExpr> {
-    fn of(s: &Stmt) -> Option<&IndexExpr> {
-        match s {
-            Stmt::Let {
-                op: Op::Load { index, mask: None, .. },
-                ..
-            } => Some(index),
-            _ => None,
-        }
-    }
-    body.iter().filter_map(of).collect()
+/// Shares of the next block's weights where nobody knows how many tiles a block has.
+const SHARES: i64 = 8;
+
+/// Steps of a sum without windows, between which the next block's weights are asked for.
+const STEPS: i64 = 8;
+
+/// Who asks for the next block's weights: the loop over tiles, each of which asks for a share.
+#[derive(Clone, Copy)]
+struct Ahead {
+    by: VarId,
+    shares: i64,
+}
+
+/// What statements load whatever the case, and where.
+fn loads(body: &[Stmt]) -> impl Iterator<Item = (Memory, &IndexExpr)> {
+    body.iter().filter_map(|s| match s {
+        Stmt::Let {
+            op: Op::Load {
+                memory,
+                index,
+                mask: None,
+            },
+            ..
+        } => Some((*memory, index)),
+        _ => None,
+    })
 }
 
 impl Scheduler<'_> {
@@ -80,7 +97,8 @@ impl Scheduler<'_> {
     /// weights.
     fn channels(&self, parallel: &[VarId]) -> Option<(usize, [i64; 2])> {
         let sums = self.sum_over_windows(*parallel.last()?)?;
-        let [a, b] = loads(tree::loop_body(&self.kernel.body, *sums.last()?)?)[..] else {
+        let mut read = loads(tree::loop_body(&self.kernel.body, *sums.last()?)?).map(|(_, index)| index);
+        let (Some(a), Some(b), None) = (read.next(), read.next(), read.next()) else {
             return None;
         };
         let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
@@ -149,7 +167,7 @@ impl Scheduler<'_> {
             let [blocks, pixel] = self.apply(Directive::Split { var: blocks, factor: 1 })?[..] else {
                 return None;
             };
-            self.direct_tile(pixel, 1, columns)?;
+            self.direct_tile(pixel, [1, columns], None)?;
             self.schedule.inner.push(Ok(lanes));
             let shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
             return self.parallel(&shared).map(|_| ());
@@ -164,6 +182,12 @@ impl Scheduler<'_> {
             .chain(between.iter().copied())
             .collect();
         let factor = self.even_rows(pixels, [rows, columns]);
+        let several = self.emitter.prefetches && !self.kernel.extents[blocks.0 as usize].is(1);
+        let ahead = |s: &Self, by: VarId| {
+            let tiles = s.kernel.extents[by.0 as usize].as_const();
+            let shares = tiles.unwrap_or(SHARES);
+            (several && shares > 1).then_some(Ahead { by, shares })
+        };
         if between.is_empty()
             && let Some(at_once) = self.summed_at_once(pixels, [factor, columns])
         {
@@ -188,7 +212,9 @@ impl Scheduler<'_> {
                 if rest.is_none() && var == pixels {
                     shared.push(parts);
                 }
-                self.direct_tile(tile, factor, columns)?;
+                let by = between.last().copied().or((var == pixels).then_some(parts));
+                let ahead = by.and_then(|by| ahead(self, by));
+                self.direct_tile(tile, [factor, columns], ahead)?;
                 left = rest;
             } else {
                 left = made.first().copied();
@@ -307,12 +333,12 @@ impl Scheduler<'_> {
     }
 
     /// Keeps the sums of so many pixels and channels in registers.
-    fn direct_tile(&mut self, pixels: VarId, rows: i64, columns: i64) -> Option<()> {
+    fn direct_tile(&mut self, pixels: VarId, [rows, columns]: [i64; 2], ahead: Option<Ahead>) -> Option<()> {
         let channels = self.only_loop(pixels)?;
         let sums = self.sum_over_windows(channels)?;
         let summed = tree::loop_body(&self.kernel.body, *sums.last()?)?;
-        let beside = |e: &&IndexExpr| e.affine_in(channels).is_some_and(|(stride, _)| stride.is(1)) && !e.uses(pixels);
-        loads(summed).into_iter().find(beside)?;
+        let beside = |e: &IndexExpr| e.affine_in(channels).is_some_and(|(stride, _)| stride.is(1)) && !e.uses(pixels);
+        let weights = loads(summed).find(|(_, e)| beside(e))?.0;
         let made = self.apply(Directive::TileSum {
             outer: pixels,
             inner: channels,
@@ -324,7 +350,20 @@ impl Scheduler<'_> {
         let [_, set, down, across, ref loops @ .., results, behind] = made[..] else {
             return None;
         };
-        let (&last, around) = loops.split_last().filter(|_| loops.len() == sums.len())?;
+        if loops.len() != sums.len() {
+            return None;
+        }
+        let mut loops = loops.to_vec();
+        let extent = |v: &VarId| self.kernel.extents[v.0 as usize].as_const();
+        let length = loops.iter().try_fold(1i64, |n, v| n.checked_mul(extent(v)?));
+        let ahead = ahead.zip(length.and_then(|n| n.checked_mul(columns)));
+        if ahead.is_some()
+            && let [var] = loops[..]
+            && length.is_some_and(|n| n > STEPS && n % STEPS == 0)
+        {
+            loops = self.apply(Directive::Split { var, factor: STEPS })?;
+        }
+        let (&last, around) = loops.split_last()?;
         for &inner in around {
             self.apply(Directive::Interchange { outer: across, inner })?;
             self.apply(Directive::Interchange { outer: down, inner })?;
@@ -338,6 +377,16 @@ impl Scheduler<'_> {
             block: 1,
             precision: Precision::Exact,
         })?;
+        if let (Some((Ahead { by, shares }, ahead)), Memory::Param(param), Some(&var)) = (ahead, weights, around.first()) {
+            self.because(ScheduleReason::Ahead);
+            self.apply(Directive::Prefetch {
+                var,
+                by,
+                param,
+                ahead,
+                shares,
+            })?;
+        }
         self.channels_in_lanes(set)?;
         if rows >= FEWEST_TURNED && self.pixels_in_lanes(results, behind).is_some() {
             return Some(());

@@ -62,6 +62,13 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         } => super::narrow::narrow(kernel, *var, *lanes, *vectors, *squares),
         Directive::Peel { var, from, behind } => super::peel::peel(kernel, *var, *from, *behind),
         Directive::Cases { var } => super::cases::cases(kernel, *var),
+        Directive::Prefetch {
+            var,
+            by,
+            param,
+            ahead,
+            shares,
+        } => super::prefetch::prefetch(kernel, *var, *by, *param, [*ahead, *shares]),
         Directive::Enclose {} => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),

@@ -190,7 +190,11 @@ impl Scheduler<'_> {
                 }
                 // One index for all lanes.
                 Stmt::Clamp { .. } => {}
-                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) => {
+                Stmt::If { .. }
+                | Stmt::Loop { .. }
+                | Stmt::Contract(_)
+                | Stmt::Collective(_)
+                | Stmt::Prefetch { .. } => {
                     return Err(ScalarReason::Recurrence);
                 }
                 Stmt::Each { .. } | Stmt::CopyAsync(_) | Stmt::Commit | Stmt::Wait(_) | Stmt::Barrier => {

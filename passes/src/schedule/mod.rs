@@ -26,6 +26,7 @@ mod pack;
 mod peel;
 mod phases;
 mod pipeline;
+mod prefetch;
 mod product_tiles;
 mod reason;
 mod region;

@@ -97,6 +97,8 @@ pub enum ScheduleReason {
         /// Channels.
         channels: i64,
     },
+    /// Weights that the next tiles need come from memory while these are computed.
+    Ahead,
     /// What is conditional at the edges is not in the middle.
     Edges,
     /// A row's elements are all those of one part of what is put together.
@@ -168,6 +170,7 @@ impl fmt::Display for ScheduleReason {
             Self::TestedTogether { vectors } => write!(f, "{vectors} vectors are combined and tested for NaN together"),
             Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
             Self::Cases => f.write_str("which part a row is of is asked once for it"),
+            Self::Ahead => f.write_str("the next channels' weights are fetched while these are multiplied"),
             Self::Edges => f.write_str("what is conditional at the edges is not in the middle"),
             Self::Window => f.write_str("a window is small: its rows and their elements are one loop"),
             Self::ResultsInLanes { lanes } => write!(

@@ -86,6 +86,13 @@ impl Selector<'_, '_> {
         Ok(self.common_bits(1, w, v, v).of_value())
     }
 
+    /// Into the second cache: what is asked for is used a tile or more later, and the first has no room for it.
+    pub(super) fn prefetch(&mut self, a: &Address) -> Result<()> {
+        let place = self.place(a, 0)?;
+        self.push(Inst::new(Code::Prefetcht1_m8, &[Arg::Memory(place)]));
+        Ok(())
+    }
+
     fn load_scalar(&mut self, dtype: DType, place: Place) -> (Form, Reg) {
         let m = [Arg::Memory(place)];
         match (dtype, dtype.bytes()) {

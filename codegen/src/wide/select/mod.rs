@@ -223,6 +223,7 @@ impl Selector<'_, '_> {
                         mask.iter().copied().for_each(&mut *one);
                     }
                     Item::Copy(_) | Item::Barrier | Item::Collective { .. } => {}
+                    Item::Prefetch(address) => address.parts().for_each(&mut *one),
                     Item::Multiply(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => {}
                     Item::Loop(l) => {
                         one(l.extent);
@@ -663,6 +664,7 @@ impl Selector<'_, '_> {
                 Item::Barrier => return unsupported("barriers"),
                 Item::Collective { .. } => return unsupported("collectives"),
                 Item::Multiply(_) => return unsupported("matrix instructions"),
+                Item::Prefetch(address) => self.prefetch(address)?,
                 Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => return unsupported("copies beside the threads"),
             }
         }

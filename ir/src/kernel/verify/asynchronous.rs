@@ -138,6 +138,7 @@ impl Walk<'_> {
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
+            | Stmt::Prefetch { .. }
             | Stmt::Collective(_) => {
                 for a in s.accesses() {
                     if let Memory::Scratch(m) = a.memory

@@ -425,6 +425,12 @@ impl Checker<'_> {
             Stmt::Collective(c) => self.collective(c),
             Stmt::Each { vars, memory, body } => self.each(*vars, *memory, body),
             Stmt::CopyAsync(c) => self.copy_async(c),
+            Stmt::Prefetch { memory, index } => {
+                if self.memory(*memory).is_some() && matches!(memory, Memory::Scratch(_)) {
+                    self.error(Rule::PrefetchMemory(*memory));
+                }
+                self.index(index);
+            }
             Stmt::Commit => {}
             Stmt::Wait(pending) => self.pending_groups(*pending),
             Stmt::Barrier => {}

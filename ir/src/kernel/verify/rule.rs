@@ -108,6 +108,9 @@ pub enum Rule {
         /// The scratch.
         scratch: u32,
     },
+    /// A prefetch of scratch.
+    #[error("a prefetch is of {0}, expected a parameter")]
+    PrefetchMemory(Memory),
     /// A number of states or values that the monoid does not have.
     #[error("{monoid} accumulates {expected} values, found {found}")]
     States {
