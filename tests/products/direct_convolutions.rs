@@ -62,6 +62,23 @@ impl Case {
         }
     }
 
+    /// One of which some rows have other elements of a window inside of the image than the next ones, and most few.
+    fn of_rows(rng: &mut Rng) -> Case {
+        let dilation = rng.pick(&[8, 9, 11]);
+        Case {
+            images: rng.pick(&[1, 2]),
+            groups: rng.pick(&[1, 2]),
+            channels: rng.pick(&[64, 70]),
+            outputs: rng.pick(&[32, 48]),
+            sides: [rng.pick(&[12, 13, 14]), rng.pick(&[7, 8, 14])],
+            kernel: rng.pick(&[[3, 3], [3, 3], [3, 2]]),
+            stride: 1,
+            dilation,
+            padding: [dilation, rng.pick(&[0, 1, dilation])],
+            ..Case::random(rng)
+        }
+    }
+
     /// One whose windows are single elements: a product, which the library computes where the image is large.
     fn of_elements(rng: &mut Rng) -> Case {
         Case {
@@ -182,6 +199,79 @@ fn windows_of_one_element_have_the_same_bits_as_products_of_large_images() {
 #[test]
 fn windows_that_are_padding_for_all_results_have_the_same_bits_without_it() {
     right_at_every_size(200..210, Case::of_padding);
+}
+
+#[test]
+fn rows_with_other_elements_inside_of_the_image_have_the_same_bits_as_sums_of_their_own() {
+    right_at_every_size(300..306, Case::of_rows);
+}
+
+/// Of 14 rows, 12 apart, the first two and the last two meet two rows of the image and the others one; what is not a number is multiplied by padding too.
+#[test]
+fn rows_are_divided_by_the_elements_that_they_meet() {
+    let mut rng = Rng::new(4);
+    for (infinite, rows) in [(false, vec![(2, 2), (10, 1), (2, 2)]), (true, vec![(14, 3)])] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels: 64,
+            outputs: 32,
+            sides: [14, 14],
+            kernel: [3, 3],
+            stride: 1,
+            dilation: 12,
+            padding: [12; 2],
+            bias: false,
+            residual: false,
+            activation: false,
+            special: false,
+        };
+        let mut weights = data(&[32, 64, 3, 3], &mut rng, false);
+        if infinite {
+            weights.set(0, Scalar::from_f64(DType::F32, f64::INFINITY));
+        }
+        let graph = case.record(false, &weights, &data(&[32, 1, 1], &mut rng, false));
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        if has_tiles(32) {
+            let launches = e.plan().steps.iter().flat_map(|s| s.launches());
+            let flops = launches.map(|l| l.flops.as_const().unwrap());
+            let found: Vec<i64> = flops.filter(|f| *f > 1 << 18).collect();
+            let expected: Vec<i64> = rows
+                .iter()
+                .map(|(rows, met)| 2 * rows * 14 * 32 * 64 * met * 3)
+                .collect();
+            assert_eq!(found, expected, "infinite {infinite}");
+        }
+    }
+}
+
+/// Weights come from memory once a call: while a block of channels is multiplied, the next one's weights are asked for.
+#[test]
+fn the_next_channels_weights_are_asked_for() {
+    let mut rng = Rng::new(5);
+    for (outputs, kernel, asked) in [(64, [3, 3], true), (64, [1, 1], true), (16, [3, 3], false)] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels: 64,
+            outputs,
+            sides: [14, 15],
+            kernel,
+            stride: 1,
+            dilation: 1,
+            padding: [kernel[0] / 2; 2],
+            bias: true,
+            residual: false,
+            activation: true,
+            special: false,
+        };
+        let weights = data(&[outputs, 64, kernel[0], kernel[1]], &mut rng, false);
+        let graph = case.record(false, &weights, &data(&[outputs, 1, 1], &mut rng, false));
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let asks = |s: &tlc::ir::kernel::Stmt| matches!(s, tlc::ir::kernel::Stmt::Prefetch { .. });
+        let found = e.plan().kernels.iter().any(|k| k.statements().any(asks));
+        assert_eq!(found, has_tiles(outputs) && asked, "{outputs} {kernel:?}");
+    }
 }
 
 /// A window as wide as the image has one element inside of it: nothing is padded, and one product is left of nine.

@@ -189,9 +189,21 @@ pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
     let pooling = Pooling::of(c, &x)?;
     let wide = x.cast(dtype.accumulator());
     let sums = pooling.windows(&wide, 2, wide.dtype().zero())?.sum(pooling.axes());
-    // How many elements of each window count: those of the tensor, or of its padding too.
+    let all = pooling.size.iter().fold(1f64, |n, &s| n * s as f64);
+    let include_pad = c.flag("count_include_pad", false)?;
+    let none = |pads: &[Dim]| pads.iter().all(|d| d.as_const() == Some(0));
+    let padded = !none(&pooling.windows.before) || !none(&pooling.windows.behind);
+    if none(&pooling.over) && (include_pad || !padded) {
+        return one((sums / all).cast(dtype));
+    }
+    // How many elements of each window count: those of the tensor, or of its padding too. A float counts so far exactly.
+    let counter = if all <= (1 << 24) as f64 {
+        dtype.accumulator()
+    } else {
+        DType::I64
+    };
     let space = &x.shape()[2..];
-    let mut ones = x.graph().full(space.to_vec(), 1, DType::I64);
+    let mut ones = x.graph().full(space.to_vec(), 1, counter);
     let mut counted = Pooling {
         size: pooling.size.clone(),
         windows: Windows {
@@ -202,14 +214,14 @@ pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
         },
         over: pooling.over.clone(),
     };
-    if c.flag("count_include_pad", false)? {
+    if include_pad {
         let (before, behind) = (counted.windows.before.iter(), counted.windows.behind.iter());
         let pads: Vec<(Dim, Dim)> = before.cloned().zip(behind.cloned()).collect();
         ones = ones.pad(&pads, 1);
         counted.windows.before.fill(0.into());
         counted.windows.behind.fill(0.into());
     }
-    let counts = counted.windows(&ones, 0, DType::I64.zero())?.sum(counted.axes());
+    let counts = counted.windows(&ones, 0, counter.zero())?.sum(counted.axes());
     one((sums / counts.cast(dtype.accumulator())).cast(dtype))
 }
 

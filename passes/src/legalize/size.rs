@@ -82,7 +82,12 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
         Stmt::Each { body, .. } => legal_block(kernel, body) + 2,
         // A loop of a load and a store.
         Stmt::CopyAsync(_) => 3,
-        Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Prefetch { .. } | Stmt::Commit | Stmt::Wait(_) | Stmt::Barrier => 1,
+        Stmt::Store { .. }
+        | Stmt::Clamp { .. }
+        | Stmt::Prefetch { .. }
+        | Stmt::Commit
+        | Stmt::Wait(_)
+        | Stmt::Barrier => 1,
         Stmt::Collective(c) => collective_statements(kernel, c),
     };
     body.iter().fold(0, |n, s| n.saturating_add(of(s)))

@@ -15,7 +15,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, laid_out};
 use super::sink_layout::add_canonical;
-use super::taps::{Shortened, shortened};
+use super::taps::{Shortened, joined, shortened};
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::contraction::{operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
@@ -57,24 +57,35 @@ pub fn run(
         if let Some(new) = laid_out(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
         }
-        let short = tiles.and_then(|_| shortened(graph, node));
-        let left = short.as_ref().map_or([1, 1], Shortened::left);
+        let parts = tiles.map_or_else(SmallVec::new, |_| shortened(graph, node));
+        // Of several parts the one with most left of its windows.
+        let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
         if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes, left))
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {
-                true => budget.take(graph, node.operands[blocks.operand]),
+                true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),
                 false => blocks.many,
             }
         {
-            let mut operands = match short {
-                Some(short) => short.operands(re, operands)?,
-                None => operands.to_vec(),
+            let of_part = |re: &mut Rebuilder, mut operands: Vec<NodeId>| {
+                if !blocks.many {
+                    let image = 1 - blocks.operand;
+                    operands[image] = side_by_side(re, operands[image])?;
+                }
+                direct(re, node, &operands, &blocks)
             };
-            if !blocks.many {
-                let image = 1 - blocks.operand;
-                operands[image] = side_by_side(re, operands[image])?;
+            if parts.is_empty() {
+                return of_part(re, operands.to_vec());
             }
-            return direct(re, node, &operands, &blocks);
+            let mut sums: SmallVec<[NodeId; 1]> = SmallVec::new();
+            for part in &parts {
+                let operands = part.operands(re, operands)?;
+                sums.push(of_part(re, operands)?);
+            }
+            return match parts[0].divided_axis() {
+                Some(axis) if sums.len() > 1 => joined(re, &sums, axis),
+                _ => Ok(sums[0]),
+            };
         }
         // A kernel sums it from where its operands lie.
         if let Some(Ok(_)) = emitter.and_then(|e| weight_gradient(graph, id, e, 1)) {

@@ -4,6 +4,9 @@
 //! they add is zero times a weight. They are left out, with the weights that they would be multiplied by and the padding that nothing
 //! reads any longer.
 //!
+//! Where it is about as wide as that, most places of a window are such that some of its elements are padding. Rows of the result that have
+//! the same elements inside are then a sum of their own, and their results are put together.
+//!
 //! Invariants:
 //! - Only padding with zero is left out, and only where the weights that it meets are numbers: zero times an infinity is none. So they are
 //!   constants, which are looked at here.
@@ -14,14 +17,23 @@
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::{DType, Graph, HostTensor, Node, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, HostTensor, Node, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::Rebuilder;
+
+/// The most sums that rows are divided among: each has weights and code of its own.
+const MOST_PARTS: usize = 5;
+/// The fewest multiply-adds that division saves.
+const FEWEST_SAVED: i64 = 1 << 20;
 
 /// A sliding window over an axis of the image.
 #[derive(Clone, Copy)]
 struct Window {
     axis: usize,
+    /// The axis of the result that has its places.
+    result_axis: Option<usize>,
+    /// Extent of the image.
+    extent: i64,
     size: i64,
     stride: i64,
     dilation: i64,
@@ -33,17 +45,57 @@ struct Window {
     inside: [i64; 2],
 }
 
+impl Window {
+    /// The elements that are inside of the image for some of the places, where so much padding is before it.
+    fn inside(&self, before: i64, places: std::ops::Range<i64>) -> [i64; 2] {
+        let meets = |t: &i64| {
+            let first = t * self.dilation - before;
+            // The first place whose element is not before the image.
+            let skipped =
+                (-first).max(0).div_euclid(self.stride) + i64::from((-first).max(0).rem_euclid(self.stride) > 0);
+            let place = skipped.max(places.start);
+            place < places.end && first + place * self.stride < self.extent
+        };
+        let from = (0..self.size).find(meets).unwrap_or(0);
+        let to = (0..self.size).rev().find(meets).map_or(from + 1, |t| t + 1);
+        [from, to]
+    }
+}
+
 /// A sum over windows of which some elements are left out.
+#[derive(Clone)]
 pub(super) struct Shortened {
     /// Which operand the windows are, and which the weights.
     operands: [usize; 2],
     /// The padding before each axis of the image.
     before: Vec<i64>,
     windows: SmallVec<[Window; 3]>,
+    /// Products that are added up for a result, with all elements of windows.
+    length: i64,
 }
 
-/// What a sum over windows is without the elements that are padding for all results, if it has some.
-pub(super) fn shortened(graph: &Graph, node: &Node) -> Option<Shortened> {
+/// The sums over windows that one is, without the elements that are padding for all results of each; none if none are left out.
+pub(super) fn shortened(graph: &Graph, node: &Node) -> SmallVec<[Shortened; 1]> {
+    let Some(all) = windows_of(graph, node) else {
+        return SmallVec::new();
+    };
+    let numbers = |parts: &[Shortened]| {
+        let weights = constant(graph, node.operands[all.operands[1]]);
+        weights.is_some_and(|data| parts.iter().all(|p| numbers_outside(data, &p.windows)))
+    };
+    let divided = all.divided(&node.ty.shape);
+    if divided.len() > 1 && numbers(&divided) {
+        return divided;
+    }
+    let less = all.windows.iter().any(|w| w.inside != [0, w.size]);
+    let one: SmallVec<[Shortened; 1]> = if less { smallvec![all.clone()] } else { SmallVec::new() };
+    match numbers(&one) {
+        true => one,
+        false => SmallVec::new(),
+    }
+}
+
+fn windows_of(graph: &Graph, node: &Node) -> Option<Shortened> {
     let NodeKind::Einsum {
         inputs,
         output,
@@ -56,12 +108,8 @@ pub(super) fn shortened(graph: &Graph, node: &Node) -> Option<Shortened> {
     let ([_, _], [_, _]) = (&inputs[..], &node.operands[..]) else {
         return None;
     };
-    [[0, 1], [1, 0]].into_iter().find_map(|operands| {
-        let s = windows(graph, node, operands, inputs, output)?;
-        let less = s.windows.iter().any(|w| w.inside != [0, w.size]);
-        let weights = constant(graph, node.operands[operands[1]]).filter(|_| less)?;
-        numbers_outside(weights, &s.windows).then_some(s)
-    })
+    let of = |operands| windows(graph, node, operands, inputs, output);
+    [[0, 1], [1, 0]].into_iter().find_map(of)
 }
 
 /// The windows that an operand is, if it is nothing but windows over a padded image and the other operand goes along them.
@@ -109,30 +157,30 @@ fn windows(graph: &Graph, node: &Node, operands: [usize; 2], inputs: &[Labels], 
             return None;
         }
         let (places, extent) = (shape[axis].as_const()?, graph.ty(image).shape[axis].as_const()?);
-        let meets = |t: &i64| {
-            let first = t * dilation - before[axis];
-            // The first place whose element is not before the image.
-            let skipped = (-first).max(0).div_euclid(stride) + i64::from((-first).max(0).rem_euclid(stride) > 0);
-            skipped < places && first + skipped * stride < extent
-        };
-        let from = (0..size).find(meets).unwrap_or(0);
-        let to = (0..size).rev().find(meets).map_or(from + 1, |t| t + 1);
-        found.push(Window {
+        let mut window = Window {
             axis,
+            result_axis: output.iter().position(|l| *l == of_image[axis]),
+            extent,
             size,
             stride,
             dilation,
             places,
             weights_axis: of_weights.iter().position(|l| *l == label)?,
-            inside: [from, to],
-        });
+            inside: [0, size],
+        };
+        window.inside = window.inside(before[axis], 0..places);
+        found.push(window);
     }
     // As they are applied: the last that was met is the first.
     found.reverse();
+    let weights = &graph.ty(node.operands[operands[1]]).shape;
+    let summed = of_weights.iter().zip(weights).filter(|(l, _)| !output.contains(l));
+    let length = summed.fold(1i64, |n, (_, d)| n.saturating_mul(d.as_const().unwrap_or(0)));
     Some(Shortened {
         operands,
         before,
         windows: found,
+        length,
     })
 }
 
@@ -177,7 +225,100 @@ fn part(re: &mut Rebuilder, x: NodeId, start: Shape, size: Shape) -> Result<Node
     re.add(NodeKind::View(View::Slice { start, step, size }), &[x])
 }
 
+/// Values of equal extents but for an axis, along which they lie one behind the other.
+pub(super) fn joined(re: &mut Rebuilder, parts: &[NodeId], axis: usize) -> Result<NodeId, GraphError> {
+    let (&first, others) = parts.split_first().expect("one part at least");
+    let shape_of = |re: &Rebuilder, of: NodeId| re.graph.ty(of).shape.clone();
+    let mut shape = shape_of(re, first);
+    for &part in others {
+        shape[axis] = shape[axis].clone() + shape_of(re, part)[axis].clone();
+    }
+    let (mut so_far, mut end) = (first, shape_of(re, first)[axis].clone());
+    let all = shape[axis].clone();
+    let spread = |re: &mut Rebuilder, x: NodeId, before: IndexExpr, behind: IndexExpr, value| {
+        let zero: Shape = smallvec![IndexExpr::ZERO; shape.len()];
+        let (mut lo, mut hi, interior) = (zero.clone(), zero, smallvec![0; shape.len()]);
+        (lo[axis], hi[axis]) = (before, behind);
+        re.add(
+            NodeKind::View(View::Pad {
+                lo,
+                hi,
+                interior,
+                value,
+            }),
+            &[x],
+        )
+    };
+    let zero = re.graph.ty(first).dtype.zero();
+    let behind = all.clone() - end.clone();
+    so_far = spread(re, so_far, IndexExpr::ZERO, behind, zero)?;
+    for &part in others {
+        let next = end.clone() + shape_of(re, part)[axis].clone();
+        let part = spread(re, part, end.clone(), all.clone() - next.clone(), zero)?;
+        let mut column: Shape = smallvec![IndexExpr::ONE; shape.len()];
+        column[axis] = end.clone();
+        let before = re.splat(Scalar::from_bool(true), &column)?;
+        let before = spread(re, before, IndexExpr::ZERO, all.clone() - end, Scalar::from_bool(false))?;
+        let before = re.add(NodeKind::View(View::Expand(shape.clone())), &[before])?;
+        so_far = re.add(NodeKind::Map(ScalarOp::Select), &[before, so_far, part])?;
+        end = next;
+    }
+    // Which part a row is of is asked here and nowhere else.
+    re.add(NodeKind::Copy, &[so_far])
+}
+
 impl Shortened {
+    /// The axis of the result along which [`shortened`] divides it.
+    pub(super) fn divided_axis(&self) -> Option<usize> {
+        self.windows.first()?.result_axis
+    }
+
+    /// Sums for the ranges of the first windows' places that have the same elements inside, if together they multiply much less.
+    fn divided(&self, result: &[IndexExpr]) -> SmallVec<[Shortened; 1]> {
+        let Some(&rows) = self.windows.first() else {
+            return SmallVec::new();
+        };
+        let before = self.before[rows.axis];
+        let inside = |p: i64| rows.inside(before, p..p + 1);
+        let mut ranges: SmallVec<[std::ops::Range<i64>; MOST_PARTS]> = SmallVec::new();
+        for p in 0..rows.places.min(1 << 12) {
+            let full = ranges.len() == MOST_PARTS;
+            match ranges.last_mut() {
+                Some(last) if inside(last.start) == inside(p) => last.end = p + 1,
+                _ if full => return SmallVec::new(),
+                _ => ranges.push(p..p + 1),
+            }
+        }
+        let elements = |[from, to]: [i64; 2]| to - from;
+        let left: i64 = ranges
+            .iter()
+            .map(|r| (r.end - r.start) * elements(inside(r.start)))
+            .sum();
+        let all = rows.places.saturating_mul(elements(rows.inside));
+        // Of all other elements of windows and weights, and of all other results, as many products.
+        let others = |axes: &mut dyn Iterator<Item = i64>| axes.fold(1i64, |n, d| n.saturating_mul(d));
+        let results = result.iter().enumerate().filter(|(k, _)| Some(*k) != rows.result_axis);
+        let results = others(&mut results.map(|(_, d)| d.as_const().unwrap_or(0)));
+        let saved = (all - left)
+            .saturating_mul(results)
+            .saturating_mul(self.length / rows.size);
+        if ranges.len() < 2
+            || ranges.last().is_none_or(|r| r.end != rows.places)
+            || 3 * left > 2 * all
+            || saved < FEWEST_SAVED
+        {
+            return SmallVec::new();
+        }
+        let part = |r: std::ops::Range<i64>| {
+            let mut s = self.clone();
+            s.windows[0].inside = inside(r.start);
+            s.windows[0].places = r.end - r.start;
+            s.before[rows.axis] = before - r.start * rows.stride;
+            s
+        };
+        ranges.into_iter().map(part).collect()
+    }
+
     /// How many elements of a window are left, of how many.
     pub(super) fn left(&self) -> [i64; 2] {
         self.windows.iter().fold([1, 1], |[left, all], w| {

@@ -175,20 +175,29 @@ impl Scheduler<'_> {
         for &inner in behind {
             self.apply(Directive::Interchange { outer: n, inner })?;
         }
-        let mut shared: Vec<VarId> = outer
-            .iter()
-            .copied()
-            .chain([blocks])
-            .chain(between.iter().copied())
-            .collect();
+        // What is walked inside of a tile of pixels: blocks of channels for which the image need not come from far again.
+        let (blocks, close) = match self.blocks_at_once(outer, blocks, behind, columns) {
+            Some(factor) => {
+                let parts = self.apply(Directive::Split { var: blocks, factor })?;
+                let (&outer, groups) = parts.split_last()?;
+                for &inner in behind {
+                    self.apply(Directive::Interchange { outer, inner })?;
+                }
+                (groups.first().copied(), true)
+            }
+            None => (Some(blocks), false),
+        };
+        let mut shared: Vec<VarId> = outer.iter().copied().chain(blocks).collect();
+        shared.extend(between);
         let factor = self.even_rows(pixels, [rows, columns]);
-        let several = self.emitter.prefetches && !self.kernel.extents[blocks.0 as usize].is(1);
+        let several = self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1));
         let ahead = |s: &Self, by: VarId| {
             let tiles = s.kernel.extents[by.0 as usize].as_const();
             let shares = tiles.unwrap_or(SHARES);
             (several && shares > 1).then_some(Ahead { by, shares })
         };
         if between.is_empty()
+            && !close
             && let Some(at_once) = self.summed_at_once(pixels, [factor, columns])
         {
             let saved = (self.kernel.clone(), self.schedule.clone());
@@ -212,6 +221,10 @@ impl Scheduler<'_> {
                 if rest.is_none() && var == pixels {
                     shared.push(parts);
                 }
+                if close {
+                    let inner = self.only_loop(tile)?;
+                    self.apply(Directive::Interchange { outer: tile, inner })?;
+                }
                 let by = between.last().copied().or((var == pixels).then_some(parts));
                 let ahead = by.and_then(|by| ahead(self, by));
                 self.direct_tile(tile, [factor, columns], ahead)?;
@@ -227,6 +240,29 @@ impl Scheduler<'_> {
         }
         self.schedule.inner.push(Ok(lanes));
         self.parallel(&shared).map(|_| ())
+    }
+
+    /// Blocks of channels whose weights half of the second cache holds, if it does not hold the image beside them: for each tile of pixels
+    /// these are computed one after another, so that the image is walked once for all of them.
+    fn blocks_at_once(&self, outer: &[VarId], blocks: VarId, image: &[VarId], columns: i64) -> Option<i64> {
+        let extent = |v: &VarId| self.kernel.extents[v.0 as usize].as_const();
+        let sums = self.sum_over_windows(self.only_loop(*image.last()?)?)?;
+        let body = tree::loop_body(&self.kernel.body, *sums.last()?)?;
+        let windows = loads(body).find(|(_, e)| image.iter().any(|&v| e.uses(v)))?.0;
+        let images = outer.iter().try_fold(1i64, |n, v| n.checked_mul(extent(v)?.max(1)));
+        let elements = self
+            .kernel
+            .memory_len(windows)
+            .as_const()
+            .zip(images)
+            .map(|(n, images)| n / images);
+        let (half, all) = (self.cpu.l2_bytes as i64 / 2, extent(&blocks)?);
+        if elements.is_some_and(|n| n.saturating_mul(DType::F32.bytes() as i64) <= half) {
+            return None;
+        }
+        let row = columns * DType::F32.bytes() as i64;
+        let each = sums.iter().try_fold(row, |n, v| n.checked_mul(extent(v)?))?;
+        (2..=all).rev().find(|n| all % n == 0 && n * each <= half)
     }
 
     /// Pixels of a tile: of those that take the least time for a row of a known length, the most. What whole tiles leave over is a tile
@@ -377,7 +413,9 @@ impl Scheduler<'_> {
             block: 1,
             precision: Precision::Exact,
         })?;
-        if let (Some((Ahead { by, shares }, ahead)), Memory::Param(param), Some(&var)) = (ahead, weights, around.first()) {
+        if let (Some((Ahead { by, shares }, ahead)), Memory::Param(param), Some(&var)) =
+            (ahead, weights, around.first())
+        {
             self.because(ScheduleReason::Ahead);
             self.apply(Directive::Prefetch {
                 var,

@@ -33,7 +33,9 @@ pub(super) fn prefetch(
             .replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO))
             .simplify(kernel);
         let length = first.affine_in(var).and_then(|(length, _)| length.as_const());
-        let found = length.filter(|&n| n > 0 && a.effect == Effect::Load).map(|n| (n, first));
+        let found = length
+            .filter(|&n| n > 0 && a.effect == Effect::Load)
+            .map(|n| (n, first));
         match (&run, found) {
             (None, Some(of)) => run = Some(of),
             (Some(known), Some(of)) if *known == of => {}
