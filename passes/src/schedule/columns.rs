@@ -1,7 +1,7 @@
 //! Columns: tiles of them, lanes across the columns of a tile, several rows added up in registers.
 
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 
 use super::{Directive, ScheduleReason, Scheduler};
@@ -64,7 +64,10 @@ impl Scheduler<'_> {
             }
             // The tail's column loop is a copy: find it before the main one changes.
             let tail_column = rows.get(2).and_then(|&t| only_loop(&self.kernel, t));
-            self.rows_in_registers(rows[1], column, lanes, in_registers);
+            let vectors = self.rows_in_registers(rows[1], column, lanes, in_registers);
+            if let Some(vectors) = vectors {
+                self.rows_ahead(rows[0], vectors);
+            }
             if let Some(c) = tail_column {
                 self.strip(c, lanes);
             }
@@ -92,8 +95,45 @@ impl Scheduler<'_> {
         (COLUMN_ROWS / (walked.len() as i64).max(1)).max(2)
     }
 
-    /// Has several rows of a column added up in a register, in vectors of columns and in the columns left over alike.
-    fn rows_in_registers(&mut self, rows: VarId, column: VarId, lanes: i64, reason: ScheduleReason) {
+    /// Asks for the next rows of what the second cache does not hold while vectors of these are added up: a tile's rows lie apart, and
+    /// from one to the next the machine does not see that it goes on.
+    fn rows_ahead(&mut self, rows: VarId, vectors: VarId) {
+        let Some(body) = tree::loop_body(&self.kernel.body, vectors).filter(|_| self.emitter.prefetches) else {
+            return;
+        };
+        let mut walked: Vec<(u32, i64)> = Vec::new();
+        for a in walk(body)
+            .flat_map(|s| s.accesses())
+            .filter(|a| a.effect == Effect::Load)
+        {
+            if let Memory::Param(p) = a.memory
+                && let Some((ahead, _)) = a.index.affine_in(rows)
+                && let Some(ahead) = ahead.as_const().filter(|n| *n > 0)
+                && a.index.uses(vectors)
+                && !walked.contains(&(p, ahead))
+            {
+                walked.push((p, ahead));
+            }
+        }
+        for (param, ahead) in walked {
+            let memory = Memory::Param(param);
+            let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
+            let len = self.kernel.memory_len(memory).as_const();
+            if len.is_some_and(|n| n.saturating_mul(bytes) as u64 > self.cpu.l2_bytes) {
+                self.because(ScheduleReason::RowsAhead).apply(Directive::Prefetch {
+                    var: vectors,
+                    by: rows,
+                    param,
+                    ahead,
+                    shares: 1,
+                });
+            }
+        }
+    }
+
+    /// Has several rows of a column added up in a register, in vectors of columns and in the columns left over alike. Returns the loop over
+    /// vectors, if it was done.
+    fn rows_in_registers(&mut self, rows: VarId, column: VarId, lanes: i64, reason: ScheduleReason) -> Option<VarId> {
         let whole = self.kernel.extents[column.0 as usize]
             .as_const()
             .is_some_and(|n| n <= lanes);
@@ -101,7 +141,7 @@ impl Scheduler<'_> {
         let bind = |bind| Directive::Bind { var: rows, bind };
         if whole || self.because(reason).apply(swap(rows, column)).is_none() {
             self.strip(column, lanes);
-            return;
+            return None;
         }
         // Long bodies are not unrolled, nor split where they are: then vectors matter more.
         let made = match self.apply(bind(Bind::Unroll)) {
@@ -112,7 +152,7 @@ impl Scheduler<'_> {
             self.apply(bind(Bind::Serial));
             self.apply(swap(column, rows));
             self.strip(column, lanes);
-            return;
+            return None;
         }
         let (lane, rest) = match made[..] {
             [_, lane] => (Some(lane), None),
@@ -124,6 +164,7 @@ impl Scheduler<'_> {
             let Some(var) = rows else { continue };
             self.apply(Directive::Privatize { var, lanes });
         }
+        lane.and(made.first().copied())
     }
 
     /// Splits a loop into vectors; returns the loop over them, that of lanes, and the one over what is left, as far as there are.

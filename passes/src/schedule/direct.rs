@@ -13,6 +13,7 @@
 //! one tile to the next, and so do their weights.
 
 use std::cmp::Ordering;
+use std::ops::RangeInclusive;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
@@ -42,6 +43,9 @@ struct Ahead {
     by: VarId,
     shares: i64,
 }
+
+/// Pixels of a row that is made of an image that is one long one.
+const PIECES: RangeInclusive<i64> = 28..=128;
 
 /// What statements load whatever the case, and where.
 fn loads(body: &[Stmt]) -> impl Iterator<Item = (Memory, &IndexExpr)> {
@@ -101,12 +105,11 @@ impl Scheduler<'_> {
         let (Some(a), Some(b), None) = (read.next(), read.next(), read.next()) else {
             return None;
         };
-        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
         let in_blocks = |e: &IndexExpr, columns: i64| {
             let mut distance = Some(columns);
             sums.iter().rev().all(|&v| {
                 let walks = distance.is_some_and(|d| e.affine_in(v).is_some_and(|(stride, _)| stride.is(d)));
-                distance = distance.and_then(|d| d.checked_mul(extent(v)?));
+                distance = distance.and_then(|d| d.checked_mul(self.extent(v)?));
                 walks
             })
         };
@@ -120,7 +123,7 @@ impl Scheduler<'_> {
                 });
                 apart && in_blocks(w, columns)
             };
-            tiles(self.emitter, extent(c)?)
+            tiles(self.emitter, self.extent(c)?)
                 .find(|&t| weights(a, b, t) || weights(b, a, t))
                 .map(|t| (at, t))
         })
@@ -139,6 +142,10 @@ impl Scheduler<'_> {
             body = inner;
         }
         Some(sums)
+    }
+
+    fn extent(&self, var: VarId) -> Option<i64> {
+        self.kernel.extents[var.0 as usize].as_const()
     }
 
     /// The one loop that a loop holds.
@@ -175,12 +182,25 @@ impl Scheduler<'_> {
         for &inner in behind {
             self.apply(Directive::Interchange { outer: n, inner })?;
         }
-        // What is walked inside of a tile of pixels: blocks of channels for which the image need not come from far again.
-        let (blocks, close) = match self.blocks_at_once(outer, blocks, behind, columns) {
+        // Blocks of channels that are walked for one row of pixels after the other, so that the image comes from far once for all of them.
+        let (mut pixels, mut between) = (pixels, between.to_vec());
+        let at_once = self.blocks_at_once(outer, blocks, behind, columns);
+        if at_once.is_some() && between.is_empty() {
+            let pieces = self
+                .extent(pixels)
+                .and_then(|n| PIECES.rev().find(|p| n > *p && n % p == 0));
+            if let Some(factor) = pieces
+                && let [rows, piece] = self.apply(Directive::Split { var: pixels, factor })?[..]
+            {
+                between.push(rows);
+                pixels = piece;
+            }
+        }
+        let (blocks, close) = match at_once.filter(|_| !between.is_empty()) {
             Some(factor) => {
                 let parts = self.apply(Directive::Split { var: blocks, factor })?;
                 let (&outer, groups) = parts.split_last()?;
-                for &inner in behind {
+                for &inner in &between {
                     self.apply(Directive::Interchange { outer, inner })?;
                 }
                 (groups.first().copied(), true)
@@ -188,12 +208,11 @@ impl Scheduler<'_> {
             None => (Some(blocks), false),
         };
         let mut shared: Vec<VarId> = outer.iter().copied().chain(blocks).collect();
-        shared.extend(between);
+        shared.extend(&between);
         let factor = self.even_rows(pixels, [rows, columns]);
         let several = self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1));
         let ahead = |s: &Self, by: VarId| {
-            let tiles = s.kernel.extents[by.0 as usize].as_const();
-            let shares = tiles.unwrap_or(SHARES);
+            let shares = s.extent(by).unwrap_or(SHARES);
             (several && shares > 1).then_some(Ahead { by, shares })
         };
         if between.is_empty()
@@ -218,12 +237,8 @@ impl Scheduler<'_> {
                 _ => return None,
             };
             if let Some((parts, tile, rest)) = whole {
-                if rest.is_none() && var == pixels {
+                if rest.is_none() && var == pixels && !close {
                     shared.push(parts);
-                }
-                if close {
-                    let inner = self.only_loop(tile)?;
-                    self.apply(Directive::Interchange { outer: tile, inner })?;
                 }
                 let by = between.last().copied().or((var == pixels).then_some(parts));
                 let ahead = by.and_then(|by| ahead(self, by));
@@ -232,7 +247,7 @@ impl Scheduler<'_> {
             } else {
                 left = made.first().copied();
             }
-            let over = left.and_then(|v| self.kernel.extents[v.0 as usize].as_const());
+            let over = left.and_then(|v| self.extent(v));
             factor = match over {
                 Some(over) if over < factor => over.max(1),
                 _ => (factor / 2).max(1),
@@ -242,26 +257,26 @@ impl Scheduler<'_> {
         self.parallel(&shared).map(|_| ())
     }
 
-    /// Blocks of channels whose weights half of the second cache holds, if it does not hold the image beside them: for each tile of pixels
-    /// these are computed one after another, so that the image is walked once for all of them.
+    /// Blocks of channels whose weights half of the second cache holds, if it does not hold the image beside them.
     fn blocks_at_once(&self, outer: &[VarId], blocks: VarId, image: &[VarId], columns: i64) -> Option<i64> {
-        let extent = |v: &VarId| self.kernel.extents[v.0 as usize].as_const();
         let sums = self.sum_over_windows(self.only_loop(*image.last()?)?)?;
         let body = tree::loop_body(&self.kernel.body, *sums.last()?)?;
         let windows = loads(body).find(|(_, e)| image.iter().any(|&v| e.uses(v)))?.0;
-        let images = outer.iter().try_fold(1i64, |n, v| n.checked_mul(extent(v)?.max(1)));
+        let images = outer
+            .iter()
+            .try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?.max(1)));
         let elements = self
             .kernel
             .memory_len(windows)
             .as_const()
             .zip(images)
             .map(|(n, images)| n / images);
-        let (half, all) = (self.cpu.l2_bytes as i64 / 2, extent(&blocks)?);
+        let (half, all) = (self.cpu.l2_bytes as i64 / 2, self.extent(blocks)?);
         if elements.is_some_and(|n| n.saturating_mul(DType::F32.bytes() as i64) <= half) {
             return None;
         }
         let row = columns * DType::F32.bytes() as i64;
-        let each = sums.iter().try_fold(row, |n, v| n.checked_mul(extent(v)?))?;
+        let each = sums.iter().try_fold(row, |n, v| n.checked_mul(self.extent(*v)?))?;
         (2..=all).rev().find(|n| all % n == 0 && n * each <= half)
     }
 
@@ -276,7 +291,7 @@ impl Scheduler<'_> {
         // Few registers hold hardly more accumulators than overlap.
         let enough = FEWEST_ACCUMULATORS.min(2 * most * vectors / 3);
         let enough = (enough + vectors - 1) / vectors;
-        let Some(n) = self.kernel.extents[pixels.0 as usize].as_const() else {
+        let Some(n) = self.extent(pixels) else {
             return rows;
         };
         let time = |r: i64| n / r * r + if n % r == 0 { 0 } else { enough.max(n % r) };
@@ -290,8 +305,7 @@ impl Scheduler<'_> {
         let [sum] = self.sum_over_windows(channels)?[..] else {
             return None;
         };
-        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
-        let (row, summed) = (extent(pixels)?, extent(sum)?);
+        let (row, summed) = (self.extent(pixels)?, self.extent(sum)?);
         let (bytes, close) = (DType::F32.bytes() as i64, self.cpu.l1_bytes as i64);
         if 2 * rows * bytes > CACHE_LINE_BYTES || row <= 2 * rows || 2 * row * columns * bytes > close {
             return None;
@@ -305,7 +319,7 @@ impl Scheduler<'_> {
         self.because(ScheduleReason::ChannelsAtOnce { channels: at_once });
         let channels = self.only_loop(pixels)?;
         let sums = self.sum_over_windows(channels)?;
-        let row = self.kernel.extents[pixels.0 as usize].as_const()?;
+        let row = self.extent(pixels)?;
         let made = self.apply(Directive::TileSum {
             outer: pixels,
             inner: channels,
@@ -331,7 +345,7 @@ impl Scheduler<'_> {
             _ => return None,
         };
         for outer in parts {
-            let rows = self.kernel.extents[outer.0 as usize].as_const()?;
+            let rows = self.extent(outer)?;
             let inner = self.only_loop(outer)?;
             let sum = self.only_loop(inner)?;
             self.apply(Directive::Contract {
@@ -390,8 +404,7 @@ impl Scheduler<'_> {
             return None;
         }
         let mut loops = loops.to_vec();
-        let extent = |v: &VarId| self.kernel.extents[v.0 as usize].as_const();
-        let length = loops.iter().try_fold(1i64, |n, v| n.checked_mul(extent(v)?));
+        let length = loops.iter().try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?));
         let ahead = ahead.zip(length.and_then(|n| n.checked_mul(columns)));
         if ahead.is_some()
             && let [var] = loops[..]

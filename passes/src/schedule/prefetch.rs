@@ -2,12 +2,15 @@
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
-use tlc_ir::kernel::{Kernel, Memory, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 
 use super::directives::rewrite;
 use crate::directive::DirectiveRefusal;
 use crate::tree::{defined_vars, loop_body};
+
+/// The most runs of elements that an iteration reads.
+const MOST_RUNS: usize = 32;
 
 /// Has each iteration of a loop ask for the lines, so many elements further on, of what it reads of a parameter: in the iterations of a loop
 /// around it one of so many shares each. Returns no loop.
@@ -20,41 +23,79 @@ pub(super) fn prefetch(
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
     let around = loop_body(&kernel.body, by).ok_or(DirectiveRefusal::NoLoop(by))?;
     let body = loop_body(around, var).ok_or(DirectiveRefusal::NotNested(by, var))?;
-    let refused = DirectiveRefusal::NoRun { var, param };
     if shares < 1 {
         return Err(DirectiveRefusal::Factor(shares));
     }
-    let inside = defined_vars(body);
     let memory = Memory::Param(param);
-    let mut run: Option<(i64, IndexExpr)> = None;
-    for a in walk(body).flat_map(|s| s.accesses()).filter(|a| a.memory == memory) {
-        let first = a
-            .index
-            .replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO))
-            .simplify(kernel);
-        let length = first.affine_in(var).and_then(|(length, _)| length.as_const());
-        let found = length
-            .filter(|&n| n > 0 && a.effect == Effect::Load)
-            .map(|n| (n, first));
-        match (&run, found) {
-            (None, Some(of)) => run = Some(of),
-            (Some(known), Some(of)) if *known == of => {}
-            _ => return Err(refused),
-        }
-    }
-    let (length, first) = run.ok_or(refused)?;
+    let (length, firsts) = runs(kernel, var, body, memory).ok_or(DirectiveRefusal::NoRun { var, param })?;
     let line = CACHE_LINE_BYTES / kernel.memory_dtype(memory).bytes() as i64;
     let lines = (length + line - 1) / line;
     let each = (lines + shares - 1) / shares;
-    let share = IndexExpr::from(by) * IndexExpr::Const(each * line);
-    let ask = |k: i64| Stmt::Prefetch {
+    let share = match shares {
+        1 => IndexExpr::ZERO,
+        _ => IndexExpr::from(by) * IndexExpr::Const(each * line),
+    };
+    let ask = |first: &IndexExpr, k: i64| Stmt::Prefetch {
         memory,
         index: (first.clone() + share.clone() + IndexExpr::Const(ahead + k * line)).simplify(kernel),
     };
-    let asked: Vec<Stmt> = (0..each).map(ask).collect();
+    let asked: Vec<Stmt> = firsts
+        .iter()
+        .flat_map(|first| (0..each).map(|k| ask(first, k)))
+        .collect();
     rewrite(kernel, var, &mut |_, bind, body| {
         let body = asked.iter().cloned().chain(body).collect();
         vec![Stmt::Loop { var, bind, body }]
     });
     Ok(Vec::new())
+}
+
+/// What an iteration of a loop reads of a parameter: from each of these elements on so many side by side, where the next iteration's begin.
+/// Loops inside that are unrolled have a run for each of their iterations.
+fn runs(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<(i64, Vec<IndexExpr>)> {
+    let inside = defined_vars(body);
+    let unrolled: Vec<VarId> = walk(body)
+        .filter_map(|s| match s {
+            Stmt::Loop {
+                var,
+                bind: Bind::Unroll,
+                ..
+            } => Some(*var),
+            _ => None,
+        })
+        .collect();
+    let (mut length, mut firsts) = (None, Vec::new());
+    for a in walk(body).flat_map(|s| s.accesses()).filter(|a| a.memory == memory) {
+        if a.effect != Effect::Load {
+            return None;
+        }
+        let mut found = vec![a.index.clone()];
+        for &v in unrolled.iter().filter(|v| a.index.uses(**v)) {
+            let n = kernel.extents[v.0 as usize]
+                .as_const()
+                .filter(|n| (0..=MOST_RUNS as i64).contains(n))?;
+            let of = |index: &IndexExpr, i| index.replace_vars(&mut |w| (w == v).then_some(IndexExpr::Const(i)));
+            found = found
+                .iter()
+                .flat_map(|index| (0..n).map(move |i| of(index, i)))
+                .collect();
+            if found.len() > MOST_RUNS {
+                return None;
+            }
+        }
+        for index in found {
+            let first = index.replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO));
+            let first = first.simplify(kernel);
+            let (stride, _) = first.affine_in(var)?;
+            let stride = stride.as_const().filter(|n| *n > 0)?;
+            if *length.get_or_insert(stride) != stride {
+                return None;
+            }
+            if !firsts.contains(&first) {
+                firsts.push(first);
+            }
+        }
+    }
+    let length = length.filter(|_| firsts.len() <= MOST_RUNS)?;
+    Some((length, firsts))
 }

@@ -99,6 +99,8 @@ pub enum ScheduleReason {
     },
     /// Weights that the next tiles need come from memory while these are computed.
     Ahead,
+    /// Rows that the second cache does not hold come from memory while those before them are added up.
+    RowsAhead,
     /// What is conditional at the edges is not in the middle.
     Edges,
     /// A row's elements are all those of one part of what is put together.
@@ -171,6 +173,7 @@ impl fmt::Display for ScheduleReason {
             Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
             Self::Cases => f.write_str("which part a row is of is asked once for it"),
             Self::Ahead => f.write_str("the next channels' weights are fetched while these are multiplied"),
+            Self::RowsAhead => f.write_str("the next rows are fetched while these are added up"),
             Self::Edges => f.write_str("what is conditional at the edges is not in the middle"),
             Self::Window => f.write_str("a window is small: its rows and their elements are one loop"),
             Self::ResultsInLanes { lanes } => write!(
