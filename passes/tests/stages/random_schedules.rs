@@ -45,6 +45,11 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
+    let before = all
+        .iter()
+        .position(|l| l.0 == var)
+        .and_then(|i| all.get(i.checked_sub(1)?))
+        .map(|l| l.0);
     match rng.below(34) {
         0 | 1 => Directive::Split {
             var,
@@ -202,6 +207,13 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             let applies = |d: &Directive| apply(&mut kernel.clone(), d).is_ok();
             lengths.into_iter().find(applies).unwrap_or(Directive::Inward { var })
         }
+        33 if rng.chance(50) => Directive::Prefetch {
+            var,
+            by: before.unwrap_or(other),
+            param: rng.below(kernel.params.len().max(1)) as u32,
+            ahead: rng.pick(&[1i64, 16, 1 << 40]),
+            shares: rng.pick(&[1i64, 2]),
+        },
         33 => Directive::Cascade {
             var,
             factor: rng.pick(&[1i64, 2, 3, 16]),
