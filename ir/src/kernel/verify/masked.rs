@@ -1,4 +1,4 @@
-//! Lanes that masks leave out: what a loop in lanes touches if each of its accesses says which lanes there are.
+//! Lanes that masks leave out: what a loop in lanes, or an unrolled one, touches if each of its accesses says which iterations there are.
 //!
 //! A row that ends within a vector has a mask `lane < n` on everything that its last vector accesses. To the rows around it, that
 //! vector is a loop of `n` iterations.
@@ -16,7 +16,15 @@ use crate::scalar::ScalarOp;
 /// The kernel with loops in lanes as long as the masks of their accesses say, of parameters that the kernel writes. Only what is
 /// touched may be asked of it: the lanes that are gone compute values that nobody sees.
 pub(super) fn without_masked_lanes(kernel: &Kernel) -> Cow<'_, Kernel> {
-    let in_lanes = |s: &&Stmt| matches!(s, Stmt::Loop { bind: Bind::Lanes, .. });
+    let in_lanes = |s: &&Stmt| {
+        matches!(
+            s,
+            Stmt::Loop {
+                bind: Bind::Lanes | Bind::Unroll,
+                ..
+            }
+        )
+    };
     if !walk(&kernel.body).any(|s| in_lanes(&s) && has_masked_store(s)) {
         return Cow::Borrowed(kernel);
     }
