@@ -84,6 +84,7 @@ pub use tlc_record::{
     autodiff, batch, compile, dim, error, eval, explain, functions, graph, init, machine_model, operators, ops, optim,
     prediction, promotion, tlir,
 };
+pub use tlc_runtime::cuda::PoolUse;
 pub use tlc_runtime::driver::{
     DeviceNeed, DeviceTensor, DlDataType, DlDevice, DlManagedTensor, DlTensor, Download, LoopTime, MemoryNeed,
     RunError, StepTime, TensorView, Watched,

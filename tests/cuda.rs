@@ -20,6 +20,10 @@ mod memory;
 mod models;
 #[path = "cuda/onnx_attention.rs"]
 mod onnx_attention;
+#[path = "cuda/peers.rs"]
+mod peers;
+#[path = "cuda/pools.rs"]
+mod pools;
 #[path = "cuda/products.rs"]
 mod products;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
@@ -121,6 +125,22 @@ fn states_on_a_gpu_have_the_values_of_outputs() {
 #[test]
 fn calls_on_random_states_are_right_on_a_gpu() {
     simulated("graphs::children::calls_on_states", &[]);
+}
+
+#[test]
+fn random_graphs_over_several_gpus_have_the_same_bits_at_three_schedules() {
+    same_bits_of(
+        "graphs::children::divided_graphs",
+        &[("TLC_SIM_DEVICE", "h200,a100,h200")],
+    );
+}
+
+#[test]
+fn states_on_two_gpus_have_the_values_of_outputs_in_any_order() {
+    for seed in ["1", "2"] {
+        let two = [("TLC_SIM_DEVICE", "h200,a100"), ("TLC_SIM_SEED", seed)];
+        simulated("graphs::children::states_on_two", &two);
+    }
 }
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.

@@ -2,6 +2,10 @@
 //!
 //! Placement comes before clustering: no kernel crosses devices, and every decision about a kernel asks the device that runs it. A value
 //! that needs no memory, because it is computed where it is read, is computed on the device of whoever reads it.
+//!
+//! A graph that is [divided](Place::Divided) is cut between nodes, in the order in which they were recorded: each GPU computes the nodes
+//! between two cuts. The cuts are where each GPU has about as many bytes of inputs and constants to hold, and of the places near
+//! there, where the fewest bytes cross. A loop is computed whole on one device, and so is a state.
 
 use tlc_ir::plan::{DeviceId, DeviceKind};
 use tlc_ir::target::{Cpu, Gpu};
@@ -138,6 +142,8 @@ pub struct StateBinding {
 pub enum Place {
     /// On one device, or on the host what has no form there.
     On(DeviceId),
+    /// On all GPUs, each a part of the nodes in their order; on the host what has no form there.
+    Divided,
     /// Each on some device, as a hash of its number and the seed says: what tests of plans for several devices need.
     Scattered {
         /// Of the hash.
@@ -156,6 +162,23 @@ pub struct Placement<'d> {
     precision: Precision,
     /// By node: the device of the kernel or step that computes it.
     of: Vec<DeviceId>,
+    /// Where a graph that is divided is cut.
+    cuts: Vec<Cut>,
+    /// By state, where the graph is divided.
+    states: Vec<DeviceId>,
+}
+
+/// A place in the order of nodes where a graph is cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// The first node behind it.
+    pub before: NodeId,
+    /// The device of the nodes behind it.
+    pub to: DeviceId,
+    /// Bytes of inputs and constants that the devices before it have; sizes that are unknown count as 1.
+    pub held_bytes: u64,
+    /// Bytes of values that cross it, likewise.
+    pub crossing_bytes: u64,
 }
 
 /// Gives each node of a graph a device.
@@ -166,6 +189,11 @@ pub fn place<'d>(graph: &Graph, devices: &'d Devices, place: Place) -> Placement
         caller: DeviceId::HOST,
         precision: Precision::Exact,
         of: Vec::new(),
+        cuts: match place {
+            Place::Divided => cuts(graph, devices.count() - 1),
+            Place::On(_) | Place::Scattered { .. } => Vec::new(),
+        },
+        states: Vec::new(),
     };
     for (id, node) in graph.nodes() {
         let device = match &node.kind {
@@ -177,11 +205,83 @@ pub fn place<'d>(graph: &Graph, devices: &'d Devices, place: Place) -> Placement
                 NodeKind::Call(_) => DeviceId::HOST,
                 _ => placement.loop_result(node.operands[0], *result as usize),
             },
-            _ => placement.pick(u64::from(id.0)),
+            _ => placement.pick(id, u64::from(id.0)),
         };
         placement.of.push(device);
     }
     placement
+}
+
+/// The bytes of a node's result.
+fn bytes(graph: &Graph, node: NodeId) -> u64 {
+    let ty = graph.ty(node);
+    let extents = ty.shape.iter().map(|d| d.as_const().unwrap_or(1).max(0) as u64);
+    extents.fold(ty.dtype.bytes() as u64, u64::saturating_mul)
+}
+
+/// Where a graph is cut for so many devices.
+fn cuts(graph: &Graph, parts: usize) -> Vec<Cut> {
+    let count = graph.nodes().count();
+    let is_source = |node: NodeId| matches!(graph.node(node).kind, NodeKind::Input { .. } | NodeKind::Data(_));
+    // What a node makes its device hold: the inputs and constants that none before it reads.
+    let mut seen = vec![false; count];
+    let mut held = Vec::with_capacity(count);
+    // By node, the last that reads it.
+    let mut last: Vec<usize> = (0..count).collect();
+    for (id, node) in graph.nodes() {
+        let mut here = 0;
+        for &operand in &node.operands {
+            last[operand.index()] = id.index();
+            if is_source(operand) && !std::mem::replace(&mut seen[operand.index()], true) {
+                here += bytes(graph, operand);
+            }
+        }
+        held.push(here);
+    }
+    // By node, the bytes of values from before it that it or a later one reads.
+    let mut crossing = vec![0u64; count + 1];
+    let mut leaving = vec![0u64; count + 1];
+    let mut open = 0u64;
+    for id in 0..count {
+        open -= leaving[id];
+        crossing[id] = open;
+        let node = NodeId(id as u32);
+        if !is_source(node) && last[id] > id {
+            let bytes = bytes(graph, node);
+            open += bytes;
+            leaving[last[id] + 1] += bytes;
+        }
+    }
+    // A node counts for itself, so that a graph that holds nothing is cut as well.
+    let total: u64 = held.iter().sum::<u64>() + count as u64;
+    let mut cuts: Vec<Cut> = Vec::new();
+    for part in 1..parts as u64 {
+        let goal = u128::from(total) * u128::from(part) / parts as u128;
+        let slack = u128::from(total) / (8 * parts as u128);
+        let after = cuts.last().map_or(0, |c| c.before.index());
+        let mut before = 0u64;
+        let places = held.iter().enumerate().map(|(id, own)| {
+            let place = (id, before + id as u64);
+            before += own;
+            place
+        });
+        let off = |sum: u64| u128::from(sum).abs_diff(goal);
+        // Of those that are near enough the one that the least crosses, else the nearest.
+        let best = places
+            .filter(|(id, _)| *id > after)
+            .min_by_key(|&(id, sum)| match off(sum) {
+                near if near <= slack => (0, u128::from(crossing[id]), near),
+                far => (far, u128::from(crossing[id]), far),
+            });
+        let Some((id, _)) = best else { break };
+        cuts.push(Cut {
+            before: NodeId(id as u32),
+            to: DeviceId(part as u32 + 1),
+            held_bytes: held[..id].iter().sum(),
+            crossing_bytes: crossing[id],
+        });
+    }
+    cuts
 }
 
 impl<'d> Placement<'d> {
@@ -224,29 +324,64 @@ impl<'d> Placement<'d> {
         self.devices.target(self.device(node))
     }
 
+    /// Where it is cut, if it is divided.
+    pub fn cuts(&self) -> &[Cut] {
+        &self.cuts
+    }
+
+    /// The same, with states of the caller, each on the device that reads it first or else computes it.
+    #[must_use]
+    pub fn with_states(mut self, graph: &Graph, states: &[StateBinding]) -> Placement<'d> {
+        if self.place == Place::Divided {
+            let device = |state: &StateBinding| {
+                let input = state.input.and_then(|k| graph.inputs().get(k as usize).copied());
+                let reader = input.and_then(|i| graph.nodes().find(|(_, n)| n.operands.contains(&i)));
+                let output = state.output.and_then(|k| graph.outputs().get(k as usize));
+                let first = reader.map(|(id, _)| id).or(output.map(|o| o.node));
+                self.part(first.unwrap_or(NodeId(0)))
+            };
+            self.states = states.iter().map(device).collect();
+        }
+        self
+    }
+
     /// Where a loop leaves a result, and its body computes it. Values that go around have one place for all iterations.
     pub fn loop_result(&self, node: NodeId, result: usize) -> DeviceId {
-        self.pick((u64::from(node.0) << 16) + 2 * result as u64)
+        self.pick(node, (u64::from(node.0) << 16) + 2 * result as u64)
     }
 
     /// Where a state of the caller is.
     pub fn state(&self, number: usize) -> DeviceId {
-        self.pick(u64::MAX - number as u64)
+        match self.states.get(number) {
+            Some(device) => *device,
+            None => self.pick(NodeId(0), u64::MAX - number as u64),
+        }
     }
 
     /// Where the body of a loop reads an operand that does not go around.
     pub fn loop_operand(&self, node: NodeId, operand: usize) -> DeviceId {
-        self.pick((u64::from(node.0) << 16) + 2 * operand as u64 + 1)
+        self.pick(node, (u64::from(node.0) << 16) + 2 * operand as u64 + 1)
     }
 
     /// The devices of the values of a loop's body.
-    pub fn inside(&self, body: &Graph) -> Placement<'d> {
-        place(body, self.devices, self.place).with_precision(self.precision)
+    pub fn inside(&self, node: NodeId, body: &Graph) -> Placement<'d> {
+        let inside = match self.place {
+            Place::Divided => Place::On(self.part(node)),
+            same => same,
+        };
+        place(body, self.devices, inside).with_precision(self.precision)
     }
 
-    fn pick(&self, number: u64) -> DeviceId {
+    /// The device between whose cuts a node is.
+    fn part(&self, node: NodeId) -> DeviceId {
+        let behind = self.cuts.iter().rev().find(|c| c.before <= node);
+        behind.map_or(DeviceId(1), |c| c.to)
+    }
+
+    fn pick(&self, node: NodeId, number: u64) -> DeviceId {
         match self.place {
             Place::On(device) => device,
+            Place::Divided => self.part(node),
             Place::Scattered { seed } => {
                 // The finalizer of MurmurHash3 (Appleby).
                 let mut h = number ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -254,6 +389,87 @@ impl<'d> Placement<'d> {
                 h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
                 DeviceId(((h ^ (h >> 33)) % self.devices.count() as u64) as u32)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tlc_ir::text::parse_graph;
+    use tlc_ir::{DType, HostTensor};
+
+    use super::*;
+
+    /// Four products with constants of 16 KiB each, between the middle two a value of 32 bytes, and a loop.
+    const LAYERS: &str = "graph @layers(%x: f32[8, 64], %s: f32[8]) {
+  %0 = const opaque \"a\" : f32[64, 64]
+  %1 = const opaque \"b\" : f32[64, 64]
+  %2 = const opaque \"c\" : f32[64, 64]
+  %3 = const opaque \"d\" : f32[64, 64]
+  %4 = einsum %x, %0 {ab,bc->ac} : f32[8, 64]
+  %5 = einsum %4, %1 {ab,bc->ac} : f32[8, 64]
+  %6 = reduce add %5 {axes=[1]} : f32[8]
+  %7 = reshape %6 : f32[8, 1]
+  %8 = expand %7 : f32[8, 64]
+  %9 = einsum %8, %2 {ab,bc->ac} : f32[8, 64]
+  %10 = einsum %9, %3 {ab,bc->ac} : f32[8, 64]
+  %11 = loop %s {trip=3, carried=1} body @step(%i: i64[], %h: f32[8]) {
+    %0 = tanh %h : f32[8]
+    return %0
+  } : (f32[8])
+  %12 = project %11 {result=0} : f32[8]
+  return %10 as y, %12 as t
+}";
+
+    fn devices(gpus: usize) -> Devices {
+        let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+        let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+        Devices::new(host, (0..gpus).map(|_| gpu()))
+    }
+
+    #[test]
+    fn each_part_holds_about_as_much_and_little_crosses() {
+        let mut data =
+            |_: &str, dtype: DType, shape: &[usize]| HostTensor::zeros(dtype, shape).map_err(|e| e.to_string());
+        let graph = parse_graph(LAYERS, &mut data).expect("a graph");
+        let two = devices(2);
+        let placement = place(&graph, &two, Place::Divided);
+        let [cut] = placement.cuts() else {
+            panic!("{:?}", placement.cuts())
+        };
+        assert_eq!((cut.to, cut.crossing_bytes), (DeviceId(2), 32));
+        assert_eq!(cut.held_bytes, 8 * 64 * 4 + 2 * 64 * 64 * 4);
+        for (id, node) in graph.nodes() {
+            let expected = match &node.kind {
+                NodeKind::Input { .. } | NodeKind::Data(_) | NodeKind::Loop(_) => DeviceId::HOST,
+                _ if id < cut.before => DeviceId(1),
+                _ => DeviceId(2),
+            };
+            assert_eq!(placement.device(id), expected, "{id:?}");
+            if let NodeKind::Loop(l) = &node.kind {
+                // Whole on one device.
+                let inside = placement.inside(id, &l.body.0);
+                let homes = [placement.loop_result(id, 0), placement.loop_operand(id, 0)];
+                assert_eq!(homes, [DeviceId(2); 2]);
+                let mut all = l.body.0.nodes();
+                assert!(all.all(|(n, v)| matches!(v.kind, NodeKind::Input { .. }) || inside.device(n) == DeviceId(2)));
+            }
+        }
+        // A state is where it is read first.
+        let states = [0, 1].map(|k| StateBinding {
+            input: Some(k),
+            output: None,
+        });
+        let placement = placement.with_states(&graph, &states);
+        assert_eq!([0, 1].map(|k| placement.state(k)), [DeviceId(1), DeviceId(2)]);
+        // More devices than there is something to compute for.
+        for gpus in 3..40 {
+            let many = devices(gpus);
+            let placement = place(&graph, &many, Place::Divided);
+            let cuts: Vec<NodeId> = placement.cuts().iter().map(|c| c.before).collect();
+            assert!(cuts.len() < gpus && cuts.is_sorted_by(|a, b| a < b), "{cuts:?}");
         }
     }
 }

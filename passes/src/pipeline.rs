@@ -16,7 +16,7 @@ use tlc_ir::plan::DeviceId;
 use tlc_ir::{DType, Graph, Precision, Target};
 
 use crate::cluster::{Clusters, cluster};
-use crate::devices::{Devices, Place, Placement, StateBinding, place};
+use crate::devices::{Cut, Devices, Place, Placement, StateBinding, place};
 use crate::made::{Made, made};
 use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
@@ -111,6 +111,8 @@ impl Options {
     pub fn target(&self) -> &Target {
         self.devices.target(match self.place {
             Place::On(device) => device,
+            // The parts are for devices of one kind.
+            Place::Divided => DeviceId(1),
             Place::Scattered { .. } => DeviceId::HOST,
         })
     }
@@ -118,6 +120,7 @@ impl Options {
     /// The device of each value of a graph.
     pub fn placement(&self, graph: &Graph) -> Placement<'_> {
         place(graph, &self.devices, self.place)
+            .with_states(graph, &self.states)
             .for_caller(self.caller)
             .with_precision(self.precision)
     }
@@ -172,6 +175,8 @@ pub struct Compiled {
     pub paths: Vec<PathDecision>,
     /// Loops that were cut.
     pub segmented: Vec<Segmented>,
+    /// Where the graph is cut between devices.
+    pub cuts: Vec<Cut>,
     /// Clusters and fusion decisions.
     pub clusters: Clusters,
     /// The plan, schedules and memory decisions.
@@ -333,6 +338,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         graph: owned,
         paths,
         segmented,
+        cuts: placement.cuts().to_vec(),
         clusters,
         planned,
     })

@@ -21,11 +21,11 @@ use std::time::Instant;
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
-use tlc_ir::plan::{KernelId, Plan, PlanState};
+use tlc_ir::plan::{DeviceId, KernelId, Plan, PlanState};
 use tlc_ir::target::{Cpu, Gpu, ProductLibrary, Products};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Precision, TensorType};
 use tlc_passes::contraction::has_products;
-use tlc_passes::devices::{Devices, StateBinding};
+use tlc_passes::devices::{Devices, Link, Place, StateBinding};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
 use tlc_passes::{Compiled, Options, memory};
@@ -72,6 +72,10 @@ pub struct CompileOptions {
     pub specialize: Specialize,
     /// What computes the graph. What has no form there is computed by the host.
     pub device: Device,
+    /// GPUs that compute it with that one, which must be a GPU as well: each a part of the nodes in the order of their recording, so that
+    /// each holds about as many bytes of inputs and constants, and few bytes go from one to the next ([`tlc_passes::devices`]). What does
+    /// not fit one GPU may fit several; they compute one after another.
+    pub beside: Vec<Device>,
     /// How exactly products of f32 are computed. [`Precision::Tf32`] lets a GPU multiply them by matrix instructions, which take 10 of the
     /// mantissa's 23 bits; the host has no such instructions and always multiplies f32.
     pub precision: Precision,
@@ -96,6 +100,14 @@ pub enum BuildError {
         name: String,
         /// The names of the graph's sizes.
         known: Vec<String>,
+    },
+    /// [`CompileOptions::beside`] names no other GPU, or [`CompileOptions::device`] is none.
+    #[error("{device} cannot share the work with {with}; expected different GPUs")]
+    Beside {
+        /// What it names.
+        device: Device,
+        /// What the work was to be shared with.
+        with: Device,
     },
     /// A pass failed.
     #[error(transparent)]
@@ -215,8 +227,8 @@ struct Version {
 #[derive(Clone)]
 struct Compiler {
     machine: Machine,
-    /// The device beside the host, if there is to be one.
-    gpu: Option<Arc<cuda::Context>>,
+    /// The devices beside the host, as plans number them from 1 on.
+    gpus: Vec<Arc<cuda::Context>>,
     options: Options,
     symbols: Vec<(String, i64)>,
 }
@@ -224,22 +236,19 @@ struct Compiler {
 impl Compiler {
     fn new(graph: &IrGraph, options: &CompileOptions) -> Result<Compiler, BuildError> {
         let machine = Machine::with_threads(options.threads)?;
-        let gpu = match options.device {
-            Device::Cpu => None,
-            Device::Cuda(ordinal) => Some(cuda::open(ordinal).map_err(RunError::from)?),
-        };
-        let gpus = match &gpu {
-            None => None,
-            Some(context) => Some(Gpu {
+        let gpus = opened(options)?;
+        let targets = gpus.iter().map(|context| {
+            Ok(Gpu {
                 products: product_library(graph, context, options.products)?,
                 ..tlc_runtime::target::gpu(context.properties())
-            }),
-        };
-        let devices = Devices::new(machine.target.clone(), gpus);
+            })
+        });
+        let targets: Vec<Gpu> = targets.collect::<Result<_, RunError>>()?;
+        let devices = joined(Devices::new(machine.target.clone(), targets));
         Ok(Compiler {
             options: pass_options(devices, options)?,
             machine,
-            gpu,
+            gpus,
             symbols: options.symbols.clone(),
         })
     }
@@ -307,12 +316,12 @@ impl Compiler {
             threads: Arc::clone(&self.machine.threads),
             compiling,
             buffers: Arc::clone(&self.machine.buffers),
-            packer: match &self.gpu {
-                Some(gpu) if gpu.checks_slots() => memory::pack_apart,
-                _ => memory::pack,
+            packer: match self.gpus.iter().any(|g| g.checks_slots()) {
+                true => memory::pack_apart,
+                false => memory::pack,
             },
             emitters: emitters(&compiled.planned),
-            devices: self.gpu.iter().map(|g| cuda::queued(g, 1)).collect(),
+            devices: cuda::queued(&self.gpus),
         };
         let inner = tlc_runtime::driver::Executable::load(plan, load)?;
         let inner = inner
@@ -346,7 +355,8 @@ fn checked(graph: &IrGraph, plan: &Plan) -> Result<(), BuildError> {
 }
 
 /// What the compiler decides about a graph for a machine that need not be this one, such as one with GPUs: its clusters, kernels and
-/// plan, checked as those that run are. No code is made. What has a form on the last device is computed there.
+/// plan, checked as those that run are. No code is made. What has a form on the GPU is computed there; several share it, as by
+/// [`CompileOptions::beside`].
 ///
 /// # Errors
 /// [`BuildError`].
@@ -432,15 +442,50 @@ fn product_library(
     }
 }
 
+/// The GPUs that compute a graph.
+fn opened(options: &CompileOptions) -> Result<Vec<Arc<cuda::Context>>, BuildError> {
+    let all: Vec<Device> = [options.device]
+        .into_iter()
+        .chain(options.beside.iter().copied())
+        .collect();
+    if let Some(at) =
+        (1..all.len()).find(|&k| all[k] == Device::Cpu || all[..k].contains(&all[k]) || all[0] == Device::Cpu)
+    {
+        return Err(BuildError::Beside {
+            device: all[at],
+            with: all[0],
+        });
+    }
+    let gpus = all.into_iter().filter_map(|device| match device {
+        Device::Cpu => None,
+        Device::Cuda(ordinal) => Some(cuda::open(ordinal).map_err(|e| RunError::from(e).into())),
+    });
+    gpus.collect()
+}
+
+/// Devices whose GPUs are joined to each other, for the driver copies from one to another.
+fn joined(devices: Devices) -> Devices {
+    let gpus: Vec<DeviceId> = (1..devices.count() as u32).map(DeviceId).collect();
+    let pairs = gpus.iter().flat_map(|&from| gpus.iter().map(move |&to| (from, to)));
+    let pairs = pairs.filter(|(from, to)| from != to);
+    pairs.fold(devices, |devices, (from, to)| devices.with_link(Link::pcie(from, to)))
+}
+
 fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result<Options, BuildError> {
+    let devices = devices.into();
+    let base = Options::new(devices.clone());
     Ok(Options {
+        place: match devices.count() {
+            0..=2 => base.place,
+            _ => Place::Divided,
+        },
         pipeline: match &options.passes {
             Some(names) => names.parse()?,
             None => Default::default(),
         },
         max_memory_bytes: options.max_memory_bytes,
         precision: options.precision,
-        ..Options::new(devices)
+        ..base
     })
 }
 
@@ -471,7 +516,7 @@ fn compile_with_states(
     let threads = compiler.machine.threads.threads();
     let general = compiler.version(graph, compiler.decide(graph)?, threads)?;
     let devices = compiler.options.devices.clone();
-    let resident = (compiler.gpu.is_some() && stateless).then(|| Resident::new(&compiler, graph));
+    let resident = (!compiler.gpus.is_empty() && stateless).then(|| Resident::new(&compiler, graph));
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
     let specializations =
         bound_by_inputs.then(|| Specializations::new(graph.clone(), compiler, options, start.elapsed()));

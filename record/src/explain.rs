@@ -395,6 +395,13 @@ fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::
                 bytes_text(gpu.shared_bytes as u64),
                 bytes_text(gpu.opt_in_shared_bytes as u64),
             )?;
+            if gpu.products.is_some() {
+                writeln!(
+                    out,
+                    "{}: a product that is the library's and that it has no algorithm for, as its sizes show, is computed by a kernel of one thread a result",
+                    device_text(plan, device)
+                )?;
+            }
         }
     }
     Ok(())
@@ -457,6 +464,16 @@ pub fn explain(compiled: &Compiled, devices: &Devices) -> String {
 fn write_report(out: &mut String, compiled: &Compiled, devices: &Devices) -> std::fmt::Result {
     write_size(out, &compiled.graph, &compiled.clusters, &compiled.planned.plan)?;
     write_devices(out, &compiled.planned.plan, devices)?;
+    for cut in &compiled.cuts {
+        writeln!(
+            out,
+            "{} computes what is from {} on: the devices before it hold {} of inputs and constants, and {} go from one to the other",
+            device_text(&compiled.planned.plan, cut.to),
+            compiled.graph.value_name(cut.before),
+            bytes_text(cut.held_bytes),
+            bytes_text(cut.crossing_bytes)
+        )?;
+    }
     for p in &compiled.paths {
         writeln!(out, "\ncontraction order of {}:", p.value)?;
         for line in p.path.to_string().lines() {

@@ -310,6 +310,12 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
         unsafe { self.release(start) };
     }
 
+    /// Bytes of those of these buffers, each of so many bytes, that [`Queued::take`] has without new memory.
+    fn spare(&self, sizes: &[usize]) -> u64 {
+        let _ = sizes;
+        0
+    }
+
     /// Its number among those of the driver, if it is a GPU of one: those of one number have one memory.
     fn ordinal(&self) -> Option<u32> {
         None

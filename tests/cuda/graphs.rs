@@ -11,7 +11,7 @@ use tlc_ir::plan::{DeviceId, Plan};
 use tlc_ir::target::Cpu;
 use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case, seeds};
 use tlc_ir::{DType, Graph, NodeKind};
-use tlc_passes::devices::{Devices, Place};
+use tlc_passes::devices::{Devices, Link, Place};
 use tlc_passes::memory::pack;
 use tlc_runtime::cpu::jit;
 use tlc_runtime::cuda;
@@ -22,12 +22,12 @@ use tlc_runtime::pool::Pool;
 use crate::random_states;
 use crate::states::{self, compare_all, without_paths};
 
-/// The outputs of the third of three calls, and the graph that was compiled if contractions in it were regrouped. The first call goes step
+/// Runs a graph on devices that share it: the outputs of the third of three calls, and the graph that was compiled if contractions in it were regrouped. The first call goes step
 /// after step, the second records, and the third is what was recorded; those before have other inputs, and leave what is in memory.
 fn run(
     case: &Case,
     inputs: &[HostTensor],
-    device: Device,
+    on: &[Device],
     passes: Option<String>,
 ) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
     let names = case.graph.symbols().iter().map(|s| s.name.clone());
@@ -36,7 +36,8 @@ fn run(
         passes,
         symbols: names.zip(case.binding.iter().copied()).collect(),
         specialize: Specialize::Never,
-        device,
+        device: on[0],
+        beside: on[1..].to_vec(),
         ..CompileOptions::default()
     };
     let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
@@ -52,8 +53,8 @@ fn run(
     Ok((outputs.iter().map(|o| o.to_host()).collect(), regrouped))
 }
 
-/// Runs a graph on the device; its results are within the interpreter's bounds.
-fn check(case: &Case, seed: u64) -> Result<Vec<HostTensor>, String> {
+/// Runs a graph on devices; its results are within the interpreter's bounds.
+fn check(case: &Case, seed: u64, on: &[Device]) -> Result<Vec<HostTensor>, String> {
     let inputs = case.input_data(seed);
     let symbols = case.graph.symbols().iter().map(|s| s.name.clone());
     let options = interp::Options {
@@ -65,13 +66,13 @@ fn check(case: &Case, seed: u64) -> Result<Vec<HostTensor>, String> {
         let bounded = interpret_with_bounds(graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
         compare_all(found, &exact, &bounded)
     };
-    let (found, regrouped) = run(case, &inputs, Device::cuda(0), None)?;
+    let (found, regrouped) = run(case, &inputs, on, None)?;
     match (judge(&case.graph, &found), regrouped) {
         // Where infinities or empty sums meet, contractions in another order are as right and differ: then the results are those of
         // the graph that was compiled, and in the written order those of the graph.
         (Err(_), Some(regrouped)) => {
             judge(&regrouped, &found).map_err(|e| format!("regrouped: {e}"))?;
-            let (plain, _) = run(case, &inputs, Device::cuda(0), Some(without_paths(None)))?;
+            let (plain, _) = run(case, &inputs, on, Some(without_paths(None)))?;
             judge(&case.graph, &plain)?;
         }
         (compared, _) => compared?,
@@ -79,13 +80,19 @@ fn check(case: &Case, seed: u64) -> Result<Vec<HostTensor>, String> {
     Ok(found)
 }
 
-/// Runs a graph with states on this host and the device.
-fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
-    let gpu = cuda::open(0).map_err(|e| e.to_string())?;
+/// Runs a graph with states on this host and so many devices, which copy from each other.
+fn check_states(seed: u64, case: &mut Case, gpus: u32) -> Result<(), String> {
+    let gpus: Result<Vec<_>, _> = (0..gpus).map(cuda::open).collect();
+    let gpus = gpus.map_err(|e| e.to_string())?;
     let host = Cpu::modest(Arc::new(jit::emitter().map_err(|e| e.to_string())?));
-    let devices = Devices::new(host, [tlc_runtime::target::gpu(gpu.properties())]);
-    let place = match seed % 3 {
-        0 => Place::On(DeviceId(1)),
+    let mut devices = Devices::new(host, gpus.iter().map(|g| tlc_runtime::target::gpu(g.properties())));
+    if gpus.len() == 2 {
+        let [a, b] = [1, 2].map(DeviceId);
+        devices = devices.with_link(Link::pcie(a, b)).with_link(Link::pcie(b, a));
+    }
+    let place = match (seed % 3, gpus.len()) {
+        (0, 1) => Place::On(DeviceId(1)),
+        (0, _) => Place::Divided,
         _ => Place::Scattered { seed },
     };
     let load = |case: &Case, plan: &Plan| {
@@ -95,7 +102,7 @@ fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
             buffers: BufferPool::new(),
             packer: pack,
             emitters: Emitters::default(),
-            devices: vec![cuda::queued(&gpu, 1)],
+            devices: cuda::queued(&gpus),
         };
         let names = case.graph.symbols().iter().map(|s| s.name.clone());
         let symbols = names.zip(case.binding.iter().copied()).collect();
@@ -218,7 +225,25 @@ mod children {
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn states() {
-        each("states", 20_000..20_060, &GenOptions::default(), &mut check_states);
+        each("states", 20_000..20_060, &GenOptions::default(), &mut |seed, case| {
+            check_states(seed, case, 1)
+        });
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn states_on_two() {
+        let options = GenOptions::default();
+        each("states", 21_000..21_060, &options, &mut |seed, case| {
+            check_states(seed, case, 2)
+        });
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn divided_graphs() {
+        bits_on(&[Device::cuda(0), Device::cuda(1)], 0..40, &GenOptions::default());
+        bits_on(&[2, 0, 1].map(Device::cuda), 100..120, &GenOptions::default());
     }
 
     #[test]
@@ -229,9 +254,13 @@ mod children {
     }
 
     fn bits_of(default: std::ops::Range<u64>, options: &GenOptions) {
+        bits_on(&[Device::cuda(0)], default, options);
+    }
+
+    fn bits_on(on: &[Device], default: std::ops::Range<u64>, options: &GenOptions) {
         let mut bits = DefaultHasher::new();
         each("graph", default, options, &mut |seed, case| {
-            let found = check(case, seed)?;
+            let found = check(case, seed, on)?;
             found.iter().for_each(|t| t.bytes().hash(&mut bits));
             Ok(())
         });
@@ -259,8 +288,8 @@ mod children {
             }
             compared += 1;
             let inputs = case.input_data(seed);
-            let here = run(case, &inputs, Device::cpu(), None)?.0;
-            let there = run(case, &inputs, Device::cuda(0), None)?.0;
+            let here = run(case, &inputs, &[Device::cpu()], None)?.0;
+            let there = run(case, &inputs, &[Device::cuda(0)], None)?.0;
             for (k, (a, b)) in here.iter().zip(&there).enumerate() {
                 equal_but_for_nan(a, b).map_err(|e| format!("output {k}: {e}"))?;
             }

@@ -67,7 +67,7 @@ fn run(plan: Plan) -> Result<(), String> {
         buffers: BufferPool::new(),
         packer: tlc_passes::memory::pack_apart,
         emitters: Emitters::default(),
-        devices: vec![cuda::queued(&context, 1)],
+        devices: cuda::queued(&[context]),
     };
     let executable = Executable::load(plan, load).map_err(|e| e.to_string())?;
     let ones = vec![0u8; 31 * 31 * 4];

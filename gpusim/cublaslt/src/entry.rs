@@ -282,6 +282,9 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
         if wanted < 1 {
             return Err(Refusal::Invalid("no algorithm is asked for"));
         }
+        if std::env::var("TLC_SIM_PRODUCTS_OFFER").is_ok_and(|v| v == "none") {
+            return Err(Refusal::Unsupported("no algorithm, as TLC_SIM_PRODUCTS_OFFER says"));
+        }
         // SAFETY: see above.
         unsafe {
             put(proposals, problem.propose(&may)?)?;

@@ -12,7 +12,7 @@
 //!
 //! What does not fit is said on the error output and returned as `CUBLAS_STATUS_INVALID_VALUE` (7); what the real library may have and this
 //! one lacks is `CUBLAS_STATUS_NOT_SUPPORTED` (15): other types, complex transposition, epilogues, factors other than 1 and 0.
-//! Descriptions count as handles and calls as calls in what `tlcSimReport` says.
+//! `TLC_SIM_PRODUCTS_OFFER=none` has it propose no algorithm for anything. Descriptions count as handles and calls as calls in what `tlcSimReport` says.
 #![allow(
     non_snake_case,
     clippy::missing_safety_doc,

@@ -21,6 +21,8 @@ pub(crate) struct Description {
     pub(crate) clock_khz: u32,
     pub(crate) memory_clock_khz: u32,
     pub(crate) memory_bus_bits: u32,
+    /// Whether memory may come and go in the order of streams.
+    pub(crate) has_memory_pools: bool,
     /// The newest version of CUDA that its driver knows: major and minor.
     pub(crate) driver: (u32, u32),
 }
@@ -109,6 +111,7 @@ impl Description {
             clock_khz: number(v, "clock_khz")?,
             memory_clock_khz: number(v, "memory_clock_khz")?,
             memory_bus_bits: number(v, "memory_bus_bits")?,
+            has_memory_pools: number(v, "memory_pools")? != 0,
             driver: pair(v, "driver")?,
         };
         match values.first() {

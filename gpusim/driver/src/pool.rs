@@ -3,7 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use crate::work::{Gpu, Returned, lock};
+use crate::machine::{Gpu, lock};
+use crate::work::Returned;
 
 /// What a pool holds, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

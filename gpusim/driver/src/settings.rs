@@ -70,6 +70,8 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads the environment through `get`.
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
+        // Empty is none of them, unlike not set.
+        let visible = get("CUDA_VISIBLE_DEVICES");
         let get = |name: &str| get(name).filter(|v| !v.is_empty());
         let named = get("TLC_SIM_DEVICE").unwrap_or_else(|| "h200".to_string());
         let mut devices = Vec::new();
@@ -90,7 +92,7 @@ impl Settings {
         if let Some(driver) = faults.driver {
             devices.iter_mut().for_each(|d| d.driver = driver);
         }
-        if let Some(visible) = get("CUDA_VISIBLE_DEVICES") {
+        if let Some(visible) = visible {
             devices = visible_devices(&visible, &devices);
         }
         let checks = match get("TLC_SIM_CHECKS").as_deref() {
@@ -171,6 +173,7 @@ mod tests {
         ];
         let two = read(&two).unwrap();
         assert_eq!(two.devices.iter().map(|d| d.memory).collect::<Vec<_>>(), [4 << 30]);
+        assert_eq!(read(&[("CUDA_VISIBLE_DEVICES", "")]).unwrap().devices, []);
         for (name, value) in [
             ("TLC_SIM_FAULT", "alloc:0"),
             ("TLC_SIM_FAULT", "fire:1"),

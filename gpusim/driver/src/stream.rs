@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::machine::Machine;
 use crate::result::CUDA_ERROR_UNKNOWN;
-use crate::work::{Machine, Stamp, Ticket, Work};
+use crate::work::{Stamp, Ticket, Work};
 
 /// An operation on its way.
 #[derive(Debug)]

@@ -71,7 +71,7 @@ impl Planner<'_> {
             inside: true,
             ..Edge::of(&graph, DeviceId::HOST, &[], &[])
         };
-        let inside = placement.inside(&graph);
+        let inside = placement.inside(id, &graph);
         let mut clusters = cluster_body(&graph, &inside);
         let (planned, handed_in) = plan_between(&graph, &mut clusters, &inside, &edge);
         let operands = self.graph.node(id).operands.clone();

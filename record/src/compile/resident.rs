@@ -3,12 +3,12 @@
 //! Invariant: the code for such calls is compiled once, by the first of them, from the same graph and options as the rest.
 
 use std::ops::{Deref, Index};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use smallvec::SmallVec;
 use tlc_ir::Graph as IrGraph;
 use tlc_ir::plan::DeviceId;
-use tlc_runtime::cuda;
+use tlc_runtime::cuda::{self, PoolUse};
 use tlc_runtime::driver::{DeviceTensor, RunError, TensorView};
 
 use super::input::{self, Input};
@@ -30,6 +30,30 @@ impl Device {
             data: tensor.aligned_bytes(),
         };
         DeviceTensor::upload(&cuda::shared(ordinal)?, view)
+    }
+
+    /// What this process has of the memory of a GPU, and how much of it is idle.
+    ///
+    /// # Errors
+    /// If the device is the processor or cannot be used.
+    pub fn pool_use(self) -> Result<PoolUse, RunError> {
+        self.context()?.pool_use()
+    }
+
+    /// Gives the memory of a GPU back that is kept for the next call, so that others may have it; whether there was any. It goes back by
+    /// itself where memory runs out and with the last executable.
+    ///
+    /// # Errors
+    /// If the device is the processor or cannot be used.
+    pub fn release_idle_memory(self) -> Result<bool, RunError> {
+        self.context()?.release_idle_memory()
+    }
+
+    fn context(self) -> Result<Arc<cuda::Context>, RunError> {
+        match self {
+            Device::Cpu => Err(RunError::NoDevice),
+            Device::Cuda(ordinal) => Ok(cuda::open(ordinal)?),
+        }
     }
 }
 

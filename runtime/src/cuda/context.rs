@@ -1,18 +1,19 @@
 //! Devices, their primary contexts, and what is known of them.
 
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::cublaslt;
-use super::library::{Address, Code, Handle, Library, Refusal};
+use super::library::{Code, Handle, Library, Refusal};
+use super::pool::Pool;
 use crate::error::{RunError, Unavailable};
 
 /// The oldest devices that kernels run on: maxima that keep NaN came with 8.0.
 const OLDEST: (i32, i32) = (8, 0);
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
-const OUT_OF_MEMORY: Code = 2;
+pub(super) const OUT_OF_MEMORY: Code = 2;
 
 /// Numbers of `CUdevice_attribute`.
 mod attribute {
@@ -29,6 +30,7 @@ mod attribute {
     pub(super) const REGISTERS_PER_MULTIPROCESSOR: u32 = 82;
     pub(super) const MAX_SHARED_BYTES_OPT_IN: u32 = 97;
     pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 106;
+    pub(super) const MEMORY_POOLS: u32 = 115;
 }
 
 /// What a multiprocessor holds at once; 0 where the driver does not say.
@@ -62,6 +64,8 @@ pub struct Properties {
     pub multiprocessor: Held,
     /// Bytes of shared memory that a block may have, without asking and at most.
     pub shared_bytes: (u32, u32),
+    /// Whether its driver has pools of memory that comes and goes in the order of streams.
+    pub memory_pools: bool,
     /// Bytes of its second-level cache.
     pub l2_bytes: u32,
     /// Clock of its multiprocessors, in kHz; 0 if the driver does not say.
@@ -92,7 +96,7 @@ pub struct Context {
     lost: OnceLock<String>,
     /// Whether it refused machine code, so that it gets PTX.
     wants_ptx: AtomicBool,
-    live_bytes: AtomicU64,
+    pool: Pool,
     products: OnceLock<Result<Products, Unavailable>>,
 }
 
@@ -176,6 +180,7 @@ fn properties(driver: &Library, ordinal: u32) -> Result<(c_int, Properties), Una
             wanted(attribute::MAX_SHARED_BYTES_PER_BLOCK),
             wanted(attribute::MAX_SHARED_BYTES_OPT_IN),
         ),
+        memory_pools: wanted(attribute::MEMORY_POOLS) != 0,
         l2_bytes: wanted(attribute::L2_BYTES),
         clock_khz: wanted(attribute::CLOCK_KHZ),
         memory_clock: (wanted(attribute::MEMORY_CLOCK_KHZ), wanted(attribute::MEMORY_BUS_BITS)),
@@ -220,7 +225,7 @@ pub fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
         properties,
         lost: OnceLock::new(),
         wants_ptx: AtomicBool::new(false),
-        live_bytes: AtomicU64::new(0),
+        pool: Pool::default(),
         products: OnceLock::new(),
     });
     known.push(Arc::clone(&context));
@@ -259,11 +264,6 @@ impl Context {
         opened.clone()
     }
 
-    /// Bytes that are allocated here.
-    pub fn live_bytes(&self) -> u64 {
-        self.live_bytes.load(Ordering::Relaxed)
-    }
-
     /// Bytes of its memory that are free, and all there are.
     ///
     /// # Errors
@@ -280,6 +280,10 @@ impl Context {
     /// Whether it finds accesses beside the slots of arenas, as the simulated device does where slots lie apart.
     pub fn checks_slots(&self) -> bool {
         self.driver.slots.is_some()
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     pub(super) fn handle(&self) -> Handle {
@@ -332,42 +336,5 @@ impl Context {
         // SAFETY: the context was retained and is never released.
         driver.check("cuCtxSetCurrent", unsafe { (driver.cuCtxSetCurrent)(self.handle) })?;
         driver.check(name, f(driver))
-    }
-
-    /// Allocates memory.
-    pub(super) fn allocate(&self, bytes: usize) -> Result<Address, RunError> {
-        let mut address = 0;
-        // SAFETY: a valid place for the result.
-        let done = self.asked("cuMemAlloc_v2", |d| unsafe { (d.cuMemAlloc_v2)(&mut address, bytes) });
-        match done {
-            Ok(()) => {
-                self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-                Ok(address)
-            }
-            Err(e) if e.code == OUT_OF_MEMORY => {
-                let (free, total) = self.memory().unwrap_or((0, self.properties.memory_bytes));
-                Err(RunError::DeviceMemory {
-                    device: self.properties.title(),
-                    wanted: bytes as u64,
-                    free,
-                    total,
-                })
-            }
-            Err(e) => Err(RunError::Device {
-                device: self.properties.title(),
-                message: e.to_string(),
-            }),
-        }
-    }
-
-    /// Gives memory back.
-    ///
-    /// # Safety
-    /// It was allocated here with so many bytes, and nothing that still runs touches it.
-    pub(super) unsafe fn free(&self, address: Address, bytes: usize) {
-        // What fails here failed before: the memory goes with the device.
-        // SAFETY: the caller's promise.
-        let _ = self.quietly("cuMemFree_v2", |d| unsafe { (d.cuMemFree_v2)(address) });
-        self.live_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 }

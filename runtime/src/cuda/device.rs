@@ -13,7 +13,7 @@ mod recorder;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use smallvec::SmallVec;
 use tlc_ir::target::EmitterId;
@@ -23,7 +23,7 @@ use products::Products;
 use super::compile::{self, Function, Loaded};
 use super::context::{Context, open};
 use super::graph::{End, Graph, Node, Operation};
-use super::library::{Address, Code, Handle, Library, SimulatedSlot};
+use super::library::{Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
 use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad};
@@ -37,23 +37,25 @@ const CAPTURE_MODE: u32 = 1;
 const REGISTERS: u32 = 4;
 /// `CU_MEMHOSTALLOC_PORTABLE`: for every device.
 const PORTABLE: u32 = 1;
-/// Buffers that a device keeps for the next call.
-const MOST_SPARE: usize = 256;
-/// Of the memory of a device, one in so many bytes may be in such buffers.
-const SPARE_SHARE: u64 = 16;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
 const EVENT_FLAGS: u32 = 2;
 /// Events that take times have no flags.
 const TIMING_FLAGS: u32 = 0;
 
-/// A device for an executable whose plan calls it by that number.
+/// Devices for an executable whose plan numbers them from 1 on.
 #[must_use]
-pub fn queued(context: &Arc<Context>, number: usize) -> Arc<dyn Queued> {
-    Arc::new(Gpu {
-        context: Arc::clone(context),
-        number,
-        state: Mutex::default(),
-    })
+pub fn queued(contexts: &[Arc<Context>]) -> Vec<Arc<dyn Queued>> {
+    let made = |(number, context): (usize, &Arc<Context>)| {
+        context.enters();
+        Arc::new(Gpu::new(context, number + 1, false))
+    };
+    let all: Vec<Arc<Gpu>> = contexts.iter().enumerate().map(made).collect();
+    for gpu in &all {
+        let peers = all.iter().map(Arc::downgrade).collect();
+        // Set here alone.
+        let _ = gpu.peers.set(peers);
+    }
+    all.into_iter().map(|gpu| gpu as Arc<dyn Queued>).collect()
 }
 
 /// A device for copies of tensors that belong to no executable, made at the first call.
@@ -67,7 +69,7 @@ pub fn shared(ordinal: u32) -> Result<Arc<dyn Queued>, RunError> {
     if let Some((_, device)) = known.iter().find(|d| d.0 == ordinal) {
         return Ok(Arc::clone(device));
     }
-    let device = queued(&context, 1);
+    let device: Arc<dyn Queued> = Arc::new(Gpu::new(&context, 1, true));
     known.push((ordinal, Arc::clone(&device)));
     Ok(device)
 }
@@ -89,6 +91,10 @@ struct Gpu {
     context: Arc<Context>,
     /// In the plan.
     number: usize,
+    /// Whether it is of no executable, and stays.
+    is_shared: bool,
+    /// The GPUs of the same executable, from number 1 on, this one included.
+    peers: OnceLock<Vec<Weak<Gpu>>>,
     state: Mutex<State>,
 }
 
@@ -97,6 +103,8 @@ struct State {
     queues: BTreeMap<u32, Queue>,
     /// Events that nothing waits for.
     free: Vec<Handle>,
+    /// Those of queues that are recorded, which are kept apart: who waits for an event must not find it captured meanwhile.
+    free_recorded: Vec<Handle>,
     loaded: Vec<Loaded>,
     /// By number of a [`KernelHandle`].
     kernels: Vec<Function>,
@@ -109,14 +117,20 @@ struct State {
     /// The recording that is given its operations again, the number of the next one, and whether all were the same but for addresses.
     amended: Option<(u64, usize, bool)>,
     products: Products,
-    /// What was allocated, by address.
-    memory: BTreeMap<Address, usize>,
-    /// What was put back, by bytes: the last first, so that calls find the addresses that their graphs were recorded with.
-    spare: BTreeMap<usize, Vec<Address>>,
 }
 
 // SAFETY: the handles are the driver's, which takes them on every thread.
 unsafe impl Send for State {}
+
+impl State {
+    /// The events that a queue may use again.
+    fn free_of(&mut self, queue: u32) -> &mut Vec<Handle> {
+        match queue < RECORDED {
+            true => &mut self.free,
+            false => &mut self.free_recorded,
+        }
+    }
+}
 
 struct Queue {
     stream: Handle,
@@ -128,6 +142,10 @@ struct Queue {
     given: u64,
     /// How many of them the host knows to be done.
     settled: u64,
+    /// How many allocations of the device's memory it comes behind.
+    behind: u64,
+    /// The same of the memory of other devices, by their numbers.
+    behind_peers: SmallVec<[(usize, u64); 1]>,
     /// Where the kernel that it was given last is.
     last: Option<Last>,
     /// The events around what is timed, if anything ever was.
@@ -144,6 +162,30 @@ enum Last {
 }
 
 impl Gpu {
+    fn new(context: &Arc<Context>, number: usize, is_shared: bool) -> Gpu {
+        Gpu {
+            context: Arc::clone(context),
+            number,
+            is_shared,
+            peers: OnceLock::new(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Another GPU of the same executable.
+    fn peer(&self, number: usize) -> Result<Arc<Gpu>, RunError> {
+        let of = |all: &Vec<Weak<Gpu>>| all.get(number.checked_sub(1)?)?.upgrade();
+        let found = self.peers.get().and_then(of);
+        found.ok_or_else(|| self.failed(format!("a bug in tlc: device {number} is none of its plan's")))
+    }
+
+    /// The event of a mark of this device, unless the mark has been reached.
+    fn event_of(&self, mark: Mark) -> Option<Handle> {
+        let state = self.state();
+        let marks = &state.queues.get(&mark.queue)?.marks;
+        marks.iter().find(|m| m.0 == mark.number).map(|m| m.1)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -181,9 +223,24 @@ impl Gpu {
             marks: VecDeque::new(),
             given: 0,
             settled: 0,
+            behind: 0,
+            behind_peers: SmallVec::new(),
             last: None,
             clock: None,
         }))
+    }
+
+    /// The stream of a queue that is given an operation, behind the allocation of whatever it may touch.
+    fn ready(&self, state: &mut State, queue: u32) -> Result<Handle, RunError> {
+        let to = self.queue(state, queue)?;
+        to.given += 1;
+        let allocations = self.context.allocations();
+        // What is recorded comes behind them when it is given to a queue.
+        if to.behind != allocations && queue < RECORDED {
+            self.context.allocated_since(to.stream)?;
+            to.behind = allocations;
+        }
+        Ok(to.stream)
     }
 
     /// Gives a queue an operation: a call of the driver with its stream.
@@ -194,10 +251,8 @@ impl Gpu {
         name: &'static str,
         f: impl FnOnce(&Library, Handle) -> Code,
     ) -> Result<(), RunError> {
-        let to = self.queue(state, queue)?;
-        to.given += 1;
-        let stream = to.stream;
-        let done = self.context.call(name, |d| f(d, stream));
+        let ready = self.ready(state, queue);
+        let done = ready.and_then(|stream| self.context.call(name, |d| f(d, stream)));
         done.map_err(|e| self.blamed(state, queue, e))
     }
 
@@ -276,16 +331,6 @@ impl Gpu {
                 std::ptr::null_mut(),
             )
         })
-    }
-
-    /// Gives back what is spare; returns whether there was any.
-    fn releases_spare(&self) -> bool {
-        let spare = std::mem::take(&mut self.state().spare);
-        let all = spare.values().flatten();
-        // SAFETY: it was taken here and put back, and whoever did has waited for what touched it.
-        all.map(|a| unsafe { self.release(std::ptr::without_provenance_mut(*a as usize)) })
-            .count()
-            > 0
     }
 
     fn mark_of(&self, queue: u32, number: u64) -> Mark {
@@ -392,55 +437,35 @@ impl Device for Gpu {
 
 impl Queued for Gpu {
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError> {
-        // Not nothing, so that each buffer has an address of its own. The driver aligns to 256 bytes.
-        let bytes = bytes.max(1);
-        let address = match self.context.allocate(bytes) {
-            Err(RunError::DeviceMemory { .. }) if self.releases_spare() => self.context.allocate(bytes)?,
-            other => other?,
-        };
-        self.state().memory.insert(address, bytes);
+        let address = self.context.allocate(bytes)?;
         Ok(std::ptr::without_provenance_mut(address as usize))
     }
 
     fn room(&self) -> Result<Option<Room>, RunError> {
         let (free, total) = self.context.memory()?;
-        // What is spare is given back where memory runs out.
-        let state = self.state();
-        let spare: u64 = state.spare.iter().map(|(n, all)| (n * all.len()) as u64).sum();
-        let free = free.saturating_add(spare);
+        // What nothing uses is given back where memory runs out.
+        let free = free.saturating_add(self.context.idle_bytes());
         let device = self.context.properties().title();
         Ok(Some(Room { device, free, total }))
     }
 
     unsafe fn release(&self, start: *mut u8) {
-        let address = start.addr() as u64;
-        let known = self.state().memory.remove(&address);
-        if let Some(bytes) = known {
-            // SAFETY: it was allocated here, and the caller promises that nothing touches it.
-            unsafe { self.context.free(address, bytes) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.context.free(start.addr() as u64) };
     }
 
     fn take(&self, bytes: usize) -> Result<*mut u8, RunError> {
-        let spare = self.state().spare.get_mut(&bytes).and_then(Vec::pop);
-        match spare {
-            Some(address) => Ok(std::ptr::without_provenance_mut(address as usize)),
-            None => self.allocate(bytes),
-        }
+        let address = self.context.take(bytes)?;
+        Ok(std::ptr::without_provenance_mut(address as usize))
     }
 
     unsafe fn put_back(&self, start: *mut u8, bytes: usize) {
-        let address = start.addr() as u64;
-        let mut state = self.state();
-        state.spare.entry(bytes).or_default().push(address);
-        // Sizes that never come again must not fill the device.
-        let (count, sum) = state.spare.iter().fold((0, 0), |(count, sum), (n, all)| {
-            (count + all.len(), sum + (n * all.len()) as u64)
-        });
-        drop(state);
-        if count > MOST_SPARE || sum > self.context.properties().memory_bytes / SPARE_SHARE {
-            self.releases_spare();
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.context.put_back(start.addr() as u64, bytes) };
+    }
+
+    fn spare(&self, sizes: &[usize]) -> u64 {
+        self.context.spare_bytes(sizes)
     }
 
     fn ordinal(&self) -> Option<u32> {
@@ -481,9 +506,43 @@ impl Queued for Gpu {
         })
     }
 
-    unsafe fn exchange(&self, _: u32, _: Peer, _: *const u8, _: *mut u8, _: usize) -> Result<(), RunError> {
-        // Plans go through the host unless they are told of a link.
-        Err(self.failed("there is no link to another device".into()))
+    unsafe fn exchange(
+        &self,
+        queue: u32,
+        other: Peer,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), RunError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (from, to) = (from.addr() as u64, to.addr() as u64);
+        let number = match other {
+            Peer::From(number) | Peer::To(number) => number,
+        };
+        let peer = self.peer(number)?;
+        let (here, there) = (self.context.handle(), peer.context.handle());
+        let (source, target) = match other {
+            Peer::From(_) => (there, here),
+            Peer::To(_) => (here, there),
+        };
+        let mut state = self.state();
+        // What is there was allocated in an order of its own.
+        let allocations = peer.context.allocations();
+        let of = self.queue(&mut state, queue)?;
+        let known = of.behind_peers.iter().position(|p| p.0 == number);
+        if known.is_none_or(|k| of.behind_peers[k].1 != allocations) {
+            peer.context.allocated_since(of.stream)?;
+            match known {
+                Some(k) => of.behind_peers[k].1 = allocations,
+                None => of.behind_peers.push((number, allocations)),
+            }
+        }
+        // SAFETY: the caller's promise; the contexts are those of the memory that is said.
+        self.give(&mut state, queue, "cuMemcpyPeerAsync", |d, stream| unsafe {
+            (d.cuMemcpyPeerAsync)(to, target, from, source, bytes, stream)
+        })
     }
 
     fn mark(&self, queue: u32) -> Result<Mark, RunError> {
@@ -497,7 +556,7 @@ impl Queued for Gpu {
             // There is nothing to wait for: the mark has been reached.
             return Ok(self.mark_of(queue, of.marked));
         }
-        let event = match state.free.pop() {
+        let event = match state.free_of(queue).pop() {
             Some(event) => event,
             None => {
                 let made = self.event(EVENT_FLAGS);
@@ -509,7 +568,7 @@ impl Queued for Gpu {
             (d.cuEventRecord)(event, stream)
         });
         if let Err(e) = recorded {
-            state.free.push(event);
+            state.free_of(queue).push(event);
             return Err(e);
         }
         let of = self.queue(&mut state, queue)?;
@@ -520,28 +579,22 @@ impl Queued for Gpu {
     }
 
     fn wait(&self, queue: u32, mark: Mark) -> Result<(), RunError> {
-        if mark.device != self.number {
-            return Err(self.failed("it cannot wait for another device".into()));
-        }
-        let mut state = self.state();
-        let marks = state.queues.get(&mark.queue).map(|q| &q.marks);
-        let event = marks.and_then(|m| m.iter().find(|m| m.0 == mark.number));
-        let Some(&(_, event)) = event else {
+        // Whoever uses the event again meanwhile has seen the mark reached, and this waits for longer, but for nothing that waits for it.
+        let event = match mark.device == self.number {
+            true => self.event_of(mark),
+            false => self.peer(mark.device)?.event_of(mark),
+        };
+        let Some(event) = event else {
             return Ok(());
         };
-        // SAFETY: both are of this context and alive; the lock keeps the event from being used again.
-        self.give(&mut state, queue, "cuStreamWaitEvent", |d, stream| unsafe {
+        // SAFETY: the stream is of this context and alive, and the event lives as long as the executable.
+        self.give(&mut self.state(), queue, "cuStreamWaitEvent", |d, stream| unsafe {
             (d.cuStreamWaitEvent)(stream, event, 0)
         })
     }
 
     fn reach(&self, mark: Mark) -> Result<(), RunError> {
-        let event = {
-            let state = self.state();
-            let marks = state.queues.get(&mark.queue).map(|q| &q.marks);
-            marks.and_then(|m| m.iter().find(|m| m.0 == mark.number).map(|m| m.1))
-        };
-        let Some(event) = event else {
+        let Some(event) = self.event_of(mark) else {
             return Ok(());
         };
         // SAFETY: events live as long as `self`. Who uses it again meanwhile has seen it reached, and this waits for longer.
@@ -656,11 +709,11 @@ impl Queued for Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.finish();
-        self.releases_spare();
         let graphs = std::mem::take(&mut self.state().recordings);
         graphs.values().for_each(|g| self.destroy(g));
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // What fails here failed before: it goes with the device.
+        state.products.forget(&self.context);
         for queue in state.queues.values() {
             for (_, event) in &queue.marks {
                 state.free.push(*event);
@@ -674,11 +727,14 @@ impl Drop for Gpu {
                 .context
                 .quietly("cuStreamDestroy_v2", |d| unsafe { (d.cuStreamDestroy_v2)(stream) });
         }
-        for event in &state.free {
+        for event in state.free.iter().chain(&state.free_recorded) {
             // SAFETY: made here, destroyed once, and nothing waits for it.
             let _ = self
                 .context
                 .quietly("cuEventDestroy_v2", |d| unsafe { (d.cuEventDestroy_v2)(*event) });
+        }
+        if !self.is_shared {
+            self.context.leaves();
         }
     }
 }

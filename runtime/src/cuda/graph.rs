@@ -73,7 +73,7 @@ pub(super) enum Differs {
 }
 
 impl Graph {
-    /// Has the operation of that number be this one. `captured` makes a graph of a product.
+    /// Has the operation of that number be this one. `captured` has a graph of a product.
     ///
     /// # Errors
     /// If it differs in more than addresses, or the driver refuses.
@@ -83,7 +83,7 @@ impl Graph {
         to: Operation,
         context: &Context,
         functions: &[Function],
-        captured: &dyn Fn(&cublaslt::Shape, &cublaslt::Places) -> Result<Handle, RunError>,
+        captured: &mut dyn FnMut(&cublaslt::Shape, &cublaslt::Places) -> Result<Handle, RunError>,
     ) -> Result<(), Differs> {
         let Graph { exec, nodes, .. } = self;
         let node = nodes.get_mut(number).ok_or(Differs::Operation)?;
@@ -149,7 +149,6 @@ impl Graph {
                 let done = context.call("cuGraphExecChildGraphNodeSetParams", |d| unsafe {
                     (d.cuGraphExecChildGraphNodeSetParams)(*exec, node.handle, child)
                 });
-                forget(context, child);
                 done.map_err(Differs::Refused)?;
             }
             _ => return Err(Differs::Operation),

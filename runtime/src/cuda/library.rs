@@ -50,6 +50,39 @@ pub(super) struct KernelParams {
     pub(super) context: Handle,
 }
 
+/// What a pool of memory is of: `CUmemPoolProps`.
+#[repr(C)]
+pub(super) struct PoolProps {
+    /// Pinned memory: 1.
+    pub(super) allocation: c_uint,
+    /// What it can be exported as.
+    pub(super) handles: c_uint,
+    /// A device: 1.
+    pub(super) location: c_uint,
+    pub(super) device: c_int,
+    pub(super) security: *mut c_void,
+    /// 0 leaves it to the driver.
+    pub(super) most_bytes: usize,
+    pub(super) usage: u16,
+    pub(super) reserved: [u8; 54],
+}
+
+impl PoolProps {
+    /// Of memory of the device of that number, which no other process may open.
+    pub(super) fn of_device(ordinal: u32) -> PoolProps {
+        PoolProps {
+            allocation: 1,
+            handles: 0,
+            location: 1,
+            device: ordinal as c_int,
+            security: std::ptr::null_mut(),
+            most_bytes: 0,
+            usage: 0,
+            reserved: [0; 54],
+        }
+    }
+}
+
 /// What a node of a graph copies: `CUDA_MEMCPY3D`.
 #[repr(C)]
 pub(super) struct CopyParams {
@@ -160,11 +193,19 @@ entry_points! {
     cuMemAlloc_v2(*mut Address, usize);
     cuMemFree_v2(Address);
     cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemPoolCreate(*mut Handle, *const PoolProps);
+    cuMemPoolDestroy(Handle);
+    cuMemPoolSetAttribute(Handle, c_uint, *mut c_void);
+    cuMemPoolGetAttribute(Handle, c_uint, *mut c_void);
+    cuMemPoolTrimTo(Handle, usize);
+    cuMemAllocFromPoolAsync(*mut Address, usize, Handle, Handle);
+    cuMemFreeAsync(Address, Handle);
     cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
     cuMemFreeHost(*mut c_void);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
     cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
+    cuMemcpyPeerAsync(Address, Handle, Address, Handle, usize, Handle);
     cuMemsetD8Async(Address, u8, usize, Handle);
     cuStreamCreate(*mut Handle, c_uint);
     cuStreamDestroy_v2(Handle);
@@ -364,6 +405,7 @@ pub(super) mod tests {
     signatures!(A B C);
     signatures!(A B C D);
     signatures!(A B C D E);
+    signatures!(A B C D E F);
     signatures!(A B C D E F G);
     signatures!(A B C D E F G H I J);
     signatures!(A B C D E F G H I J K);
@@ -377,9 +419,24 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn parameters_of_nodes_lie_as_in_the_drivers_header() {
-        use super::{CopyParams, KernelParams};
-        use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2_st, CUDA_MEMCPY3D_st};
+    fn what_is_passed_by_address_lies_as_in_the_drivers_header() {
+        use super::{CopyParams, KernelParams, PoolProps};
+        use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2_st, CUDA_MEMCPY3D_st, CUmemPoolProps_st};
+        assert_eq!(
+            offsets!(
+                PoolProps, allocation, handles, location, security, most_bytes, usage, reserved
+            ),
+            offsets!(
+                CUmemPoolProps_st,
+                allocType,
+                handleTypes,
+                location,
+                win32SecurityAttributes,
+                maxSize,
+                usage,
+                reserved
+            )
+        );
         assert_eq!(
             offsets!(
                 KernelParams,

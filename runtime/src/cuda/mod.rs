@@ -19,9 +19,11 @@ mod device;
 mod graph;
 mod library;
 mod measure;
+mod pool;
 
 pub use cache::{Cached, Entries};
 pub use compile::{Form, arch_of};
 pub use context::{Context, Properties, devices, open};
 pub use device::{queued, shared, wait_for};
 pub use measure::{Transfers, transfers};
+pub use pool::PoolUse;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{DeviceId, Storage};
+use tlc_ir::plan::{DeviceId, Slot, Storage};
 
 use super::packed::packed_bytes;
 use super::{Bound, CallState, Executable, RunError, Sources, scratch_of_all};
@@ -53,6 +54,10 @@ pub struct DeviceNeed {
     pub missing: u64,
     /// What the device has, if it has memory of its own.
     pub room: Option<Room>,
+}
+
+fn is_output(slot: &Slot) -> bool {
+    matches!(slot.storage, Storage::Output(_))
 }
 
 /// Whether a call has to find memory for a tensor of the caller's that is on a device beside the host.
@@ -243,7 +248,7 @@ impl Executable {
     pub(super) fn check_room(&self, binding: &Bound, state: &CallState, wanted: Wanted<'_>) -> Result<(), RunError> {
         for (k, device) in self.others.iter().enumerate() {
             let need = self.device_need(binding, Some(state), wanted, k);
-            if need.missing == 0 {
+            if need.missing == 0 || need.missing <= self.spare_outputs(binding, wanted, k) {
                 continue;
             }
             let Some(room) = device.room()? else { continue };
@@ -258,6 +263,15 @@ impl Executable {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of outputs on the device after the host of that number that are wanted there and need no new memory.
+    fn spare_outputs(&self, binding: &Bound, wanted: Wanted<'_>, other: usize) -> u64 {
+        let outputs = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
+        let here =
+            outputs.filter(|(slot, _)| slot.device.0 as usize == other + 1 && is_output(slot) && wanted(&slot.storage));
+        let sizes: SmallVec<[usize; 16]> = here.map(|(_, bytes)| *bytes as usize).collect();
+        self.others[other].spare(&sizes)
     }
 
     /// What is kept on a device as long as the executable, with what only the `init` steps read.

@@ -460,13 +460,10 @@ impl<H: Host> Walk<'_, H> {
             let end = device.mark(origin)?;
             segment.awaited.iter().for_each(|&s| frame.marks[s] = end);
             others.iter().try_for_each(|&q| device.wait(q, end))?;
-            let here = self
-                .binding
-                .queues
-                .iter()
-                .filter(|q| segment.has_loops && q.0 == segment.device);
-            let beside = here.map(|q| q.1).filter(|q| !segment.queues.contains(q));
-            beside.into_iter().try_for_each(|q| device.wait(q, end))?;
+            // What is behind a loop relies on it without waiting, on every device.
+            let all = self.binding.queues.iter().filter(|_| segment.has_loops);
+            let mut beside = all.filter(|q| q.0 != segment.device || !segment.queues.contains(&q.1));
+            beside.try_for_each(|&(on, q)| self.other(on).wait(q, end))?;
         }
         Ok(())
     }

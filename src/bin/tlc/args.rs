@@ -98,6 +98,9 @@ pub struct Global {
     /// What computes: cpu, or a GPU of NVIDIA's as cuda or cuda:N [default: cpu]
     #[arg(long, global = true, value_name = "DEVICE")]
     pub device: Option<Device>,
+    /// GPUs that compute it with that of --device, each a part, as cuda:1 or cuda:1,cuda:2
+    #[arg(long, global = true, value_name = "DEVICES", value_delimiter = ',')]
+    pub beside: Vec<Device>,
     /// How exactly a GPU multiplies f32: exact, or tf32, which is faster and keeps 10 bits of the mantissa. A CPU is always exact
     #[arg(long, global = true, value_name = "PRECISION", default_value_t = Precision::Exact)]
     pub precision: Precision,

@@ -119,8 +119,12 @@ pub fn run(session: &Session) -> Result<(), Failure> {
 /// A GPU, in a line.
 fn device_text(d: &cuda::Properties) -> String {
     let (major, minor) = d.capability;
+    let pools = match d.memory_pools {
+        true => format!("in a pool that keeps at most {} idle", bytes_text(d.most_idle_bytes())),
+        false => "without pools".into(),
+    };
     format!(
-        "{}, compute capability {major}.{minor}, {} multiprocessors, {}, {} of shared memory a block, driver {} ({})",
+        "{}, compute capability {major}.{minor}, {} multiprocessors, {} {pools}, {} of shared memory a block, driver {} ({})",
         d.name,
         d.multiprocessors,
         bytes_text(d.memory_bytes),
@@ -137,6 +141,8 @@ fn device_json(d: &cuda::Properties) -> Value {
         "capability": format!("{}.{}", d.capability.0, d.capability.1),
         "multiprocessors": d.multiprocessors,
         "memory_bytes": d.memory_bytes,
+        "memory_pools": d.memory_pools,
+        "most_idle_bytes": d.most_idle_bytes(),
         "shared_bytes": d.shared_bytes.0,
         "shared_bytes_opt_in": d.shared_bytes.1,
         "l2_bytes": d.l2_bytes,

@@ -47,8 +47,8 @@ pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let symbols = sizes(&model.graph, &model.file)?;
     let gpus: Vec<Gpu> = match session.global.device.unwrap_or_default() {
         Device::Cpu => Vec::new(),
-        // It need not be here.
-        Device::Cuda(_) => vec![any_gpu()],
+        // They need not be here.
+        Device::Cuda(_) => vec![any_gpu(); 1 + session.global.beside.len()],
     };
     let devices = session.devices(gpus)?;
     let compiled = session.plan_for(&model, devices.clone())?;

@@ -13,6 +13,7 @@ use tlc_ir::plan::{DeviceId, KernelId, Plan, Step};
 use tlc_ir::target::Occupancy;
 use tlc_passes::devices::Devices;
 use tlc_passes::planner::Planned;
+use tlc_runtime::cuda::PoolUse;
 
 use crate::args::ModelArgs;
 use crate::bench::seconds;
@@ -218,6 +219,43 @@ fn json_of(row: &Row, total: f64) -> Value {
     })
 }
 
+/// What there is of a device's memory, and how often it was asked for.
+fn pool_text(p: &PoolUse) -> String {
+    let pool = match p.pooled {
+        true => format!(
+            " of a pool that holds {}, at most {}",
+            bytes_text(p.reserved),
+            bytes_text(p.reserved_peak)
+        ),
+        false => String::new(),
+    };
+    format!(
+        "{} allocated{pool}; {} spare; asked for {}, used again {}",
+        bytes_text(p.allocated),
+        bytes_text(p.spare),
+        times_text(p.fresh),
+        times_text(p.reused)
+    )
+}
+
+fn times_text(count: u64) -> String {
+    counted(usize::try_from(count).unwrap_or(usize::MAX), "time")
+}
+
+fn pool_json(device: &str, p: &PoolUse) -> Value {
+    json!({
+        "device": device,
+        "pooled": p.pooled,
+        "allocated_bytes": p.allocated,
+        "allocated_peak_bytes": p.allocated_peak,
+        "spare_bytes": p.spare,
+        "reserved_bytes": p.reserved,
+        "reserved_peak_bytes": p.reserved_peak,
+        "fresh": p.fresh,
+        "reused": p.reused,
+    })
+}
+
 /// How full a multiprocessor is of a kernel's blocks.
 fn occupancy_text(row: &Row) -> String {
     match row.occupancy {
@@ -266,6 +304,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
             "threads": devices.host().threads,
             "total_ns": number_json(total),
             "measured_machine": measured,
+            "pools": session.pool_uses().iter().map(|(device, p)| pool_json(device, p)).collect::<Vec<_>>(),
             "steps": rows.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
         }));
     }
@@ -304,6 +343,9 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
             r.advice,
             occupancy_text(r)
         );
+    }
+    for (device, pool) in session.pool_uses() {
+        text += &format!("\nmemory of {device}: {}\n", pool_text(&pool));
     }
     session.console.result(&text)?;
     let mut all = Vec::new();

@@ -16,7 +16,7 @@ use tlc_ir::text::{Module, ParseError};
 use tlc_passes::Compiled;
 use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::{Options, Pipeline};
-use tlc_runtime::cuda;
+use tlc_runtime::cuda::{self, PoolUse};
 use tlc_runtime::machine::total_memory_bytes;
 
 use crate::args::{Global, ModelArgs};
@@ -239,6 +239,7 @@ impl Session {
             passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
             device: self.global.device.unwrap_or_default(),
+            beside: self.global.beside.clone(),
             precision: self.global.precision,
             products: self.global.products,
             ..CompileOptions::default()
@@ -287,6 +288,17 @@ impl Session {
                 "note: cuda:{number} is simulated: its times say nothing of a real device"
             ));
         }
+    }
+
+    /// What there is of the memory of each GPU that is chosen, and what it is called.
+    pub fn pool_uses(&self) -> Vec<(String, PoolUse)> {
+        let chosen = self.global.device.iter().chain(&self.global.beside);
+        let uses = chosen.filter_map(|device| {
+            let Device::Cuda(number) = device else { return None };
+            let context = cuda::open(*number).ok()?;
+            Some((context.properties().title(), context.pool_use().ok()?))
+        });
+        uses.collect()
     }
 
     /// The name of the GPU that is chosen, if one is.

@@ -146,6 +146,7 @@ impl Apart {
             arguments.extend(number.map(|n| format!("{option}={n}").into()));
         }
         arguments.push(format!("--device={}", options.device).into());
+        arguments.extend(options.beside.iter().map(|d| format!("--beside={d}").into()));
         arguments.push(format!("--precision={}", options.precision).into());
         arguments.push(format!("--products={}", options.products).into());
         arguments.extend(options.passes.iter().map(|p| format!("--passes={p}").into()));

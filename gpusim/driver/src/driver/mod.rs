@@ -18,6 +18,7 @@ use tlc_gpusim::Module;
 use crate::capture::{Capture, Captured, Exec, Graph};
 use crate::clock::{Clock, Lines};
 use crate::history::Access;
+use crate::machine::{Machine, lock};
 use crate::pool::Pool;
 use crate::report::append;
 use crate::result::{
@@ -27,7 +28,7 @@ use crate::result::{
 };
 use crate::settings::Settings;
 use crate::stream::{Job, start};
-use crate::work::{Machine, Stamp, Ticket, Work, lock};
+use crate::work::{Stamp, Ticket, Work};
 
 use graphs::Kept;
 

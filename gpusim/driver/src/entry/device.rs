@@ -137,7 +137,7 @@ fn attribute(d: &Description, attribute: c_uint, device: CUdevice) -> Option<u32
         106 => d.blocks_per_multiprocessor,
         108 => 0,
         111 => 1024,
-        115 => 1,
+        115 => d.has_memory_pools.into(),
         _ => return None,
     })
 }

@@ -5,9 +5,9 @@ use std::ffi::{c_uint, c_void};
 
 use super::{CUdeviceptr, entry, put};
 use crate::driver::Driver;
+use crate::machine::lock;
 use crate::report::event;
 use crate::result::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
-use crate::work::lock;
 
 /// Allocates for a device. Where there is no room, what is on its way and what pools keep is waited for and given back first.
 pub(super) fn allocate(driver: &Driver, gpu: usize, bytes: u64) -> Result<u64, CUresult> {

@@ -40,8 +40,8 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::driver::Driver;
+use crate::machine::lock;
 use crate::result::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_UNKNOWN, CUDA_SUCCESS, CUresult};
-use crate::work::lock;
 
 /// A handle of any kind, as programs hold it.
 pub type Handle = *mut c_void;

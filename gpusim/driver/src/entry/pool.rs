@@ -9,7 +9,8 @@ use super::{CUdevice, CUdeviceptr, Handle, entry, handle, number, put};
 use crate::driver::Driver;
 use crate::pool::Pool;
 use crate::result::{
-    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
+    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
 };
 use crate::work::{Returned, Work};
 
@@ -39,6 +40,14 @@ fn pool(driver: &Driver, of: Handle) -> Result<Arc<Pool>, CUresult> {
     found.ok_or(CUDA_ERROR_INVALID_HANDLE)
 }
 
+/// An error for a device that has no pools.
+fn has_pools(driver: &Driver, gpu: usize) -> Result<(), CUresult> {
+    match driver.machine.gpus[gpu].description.has_memory_pools {
+        true => Ok(()),
+        false => Err(CUDA_ERROR_NOT_SUPPORTED),
+    }
+}
+
 /// The default pool of a device, made at its first use.
 fn default_pool(driver: &Driver, gpu: usize) -> u64 {
     let mut state = driver.state();
@@ -55,7 +64,9 @@ fn default_pool(driver: &Driver, gpu: usize) -> u64 {
 pub unsafe extern "C" fn cuDeviceGetDefaultMemPool(to: *mut Handle, device: CUdevice) -> CUresult {
     entry("cuDeviceGetDefaultMemPool", || {
         let driver = Driver::get()?;
-        let found = default_pool(driver, index(device)?);
+        let gpu = index(device)?;
+        has_pools(driver, gpu)?;
+        let found = default_pool(driver, gpu);
         // SAFETY: the manual's contract for the caller's pointer.
         unsafe { put(to, handle(found)) }
     })
@@ -74,6 +85,7 @@ pub unsafe extern "C" fn cuMemPoolCreate(to: *mut Handle, props: *const CUmemPoo
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let gpu = index(props.device)?;
+        has_pools(driver, gpu)?;
         let mut state = driver.state();
         let new = state.handle();
         state.pools.insert(new, Arc::new(Pool::new(gpu)));
@@ -199,7 +211,9 @@ unsafe fn allocate_from(to: *mut CUdeviceptr, bytes: usize, of: Handle, stream: 
 pub unsafe extern "C" fn cuMemAllocAsync(to: *mut CUdeviceptr, bytes: usize, stream: Handle) -> CUresult {
     entry("cuMemAllocAsync", || {
         let driver = Driver::get()?;
-        let of = default_pool(driver, driver.current()?);
+        let gpu = driver.current()?;
+        has_pools(driver, gpu)?;
+        let of = default_pool(driver, gpu);
         // SAFETY: the manual's contract for the caller's pointer.
         unsafe { allocate_from(to, bytes, handle(of), stream) }
     })

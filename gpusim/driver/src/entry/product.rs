@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use super::{CUdeviceptr, Handle, entry, number, text};
 use crate::driver::Driver;
+use crate::machine::lock;
 use crate::product::{Element, Matrix, Product};
 use crate::result::{CUDA_ERROR_INVALID_VALUE, CUresult};
-use crate::work::{Work, lock};
+use crate::work::Work;
 
 /// A stack of matrices: strides in elements.
 #[repr(C)]

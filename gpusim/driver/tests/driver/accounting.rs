@@ -71,6 +71,32 @@ fn a_device_has_no_more_memory_than_it_has() {
 }
 
 #[test]
+fn a_device_may_have_no_pools() {
+    let description = include_str!("../../devices/laptop-4gib.toml").replace("memory_pools = 1", "memory_pools = 0");
+    let file = std::env::temp_dir().join(format!("tlc-gpusim-no-pools-{}.toml", std::process::id()));
+    std::fs::write(&file, description).expect("a file");
+    let plain: &[(&str, &str)] = &[("TLC_SIM_DEVICE", file.to_str().expect("a path of text"))];
+    let runs = [("has", &[][..]), ("lacks", plain)];
+    cases("accounting::a_device_may_have_no_pools", &runs, |case| {
+        context();
+        // SAFETY: the pointers are ours, here and below.
+        let has = made(|to| unsafe { cuDeviceGetAttribute(to, 115, 0) });
+        let mut pool = null_mut();
+        // SAFETY: see above.
+        let found = unsafe { cuDeviceGetDefaultMemPool(&raw mut pool, 0) };
+        let mut at = 0;
+        // SAFETY: see above.
+        let allocated = unsafe { cuMemAllocAsync(&raw mut at, 64, null_mut()) };
+        let expected = match case {
+            "has" => (1, CUDA_SUCCESS, CUDA_SUCCESS),
+            _ => (0, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_SUPPORTED),
+        };
+        assert_eq!((has, found, allocated), expected);
+    });
+    let _ = std::fs::remove_file(&file);
+}
+
+#[test]
 fn pools_keep_what_they_may() {
     cases("accounting::pools_keep_what_they_may", &[("run", &[])], |_| {
         context();

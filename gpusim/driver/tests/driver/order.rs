@@ -94,6 +94,28 @@ fn a_copy_takes_what_a_kernel_writes() {
 }
 
 #[test]
+fn memory_is_used_before_its_allocation_is_ordered() {
+    let named = ["launch of `next`", "cuMemAllocAsync"];
+    both(
+        "order::memory_is_used_before_its_allocation_is_ordered",
+        named,
+        |p, broken| {
+            let (a, b) = (stream(), stream());
+            let from = filled(&counted());
+            // SAFETY: the pointer is ours.
+            let to = made(|to| unsafe { cuMemAllocAsync(to, LEN * 4, a) });
+            if !broken {
+                after(b, a);
+            }
+            ok(p.next(to, from, b));
+            if !broken {
+                ok(cuMemFreeAsync(to, b));
+            }
+        },
+    );
+}
+
+#[test]
 fn memory_is_freed_while_another_stream_uses_it() {
     let named = ["launch of `next`", "cuMemFreeAsync"];
     both(

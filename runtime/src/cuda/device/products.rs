@@ -1,14 +1,18 @@
 //! Products of a GPU: given to the library, or recorded as graphs of their own.
 //!
 //! Invariants:
-//! - What the library decides about a shape is kept, and decided before anything of that shape is captured.
+//! - What the library decides about a shape is kept, and decided before anything of that shape is captured. Where it has no algorithm, a
+//!   kernel of tlc's own is compiled then.
 //! - A product that is recorded is one node, a graph that a stream of its own captured: whichever kernels the library makes of it, that node alone
-//!   changes when a matrix moves.
+//!   changes when a matrix moves. What was captured is kept with the addresses that it is for, so that matrices which come back to where they
+//!   were before change the node and nothing else.
+
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use super::super::context::Context;
-use super::super::cublaslt::{Multiplication, Places as At, Shape};
+use super::super::cublaslt::{Multiplication, Places as At, PlainProduct, Refused, Shape};
 use super::super::graph::{Node, Operation, forget};
 use super::super::library::Handle;
 use super::{CAPTURE_MODE, Gpu, STREAM_FLAGS, State};
@@ -18,16 +22,36 @@ use crate::error::RunError;
 
 /// Shapes that a device keeps: one executable may see any number of sizes.
 const MOST_SHAPES: usize = 256;
+/// Graphs that it keeps of a shape, each for other addresses, and of all shapes together.
+const MOST_GRAPHS: [usize; 2] = [256, 1024];
 /// `CU_STREAM_SET_CAPTURE_DEPENDENCIES`.
 const SET_DEPENDENCIES: u32 = 1;
 
 /// What a device keeps of products.
 #[derive(Default)]
 pub(super) struct Products {
-    known: FxHashMap<Shape, Multiplication>,
+    known: FxHashMap<Shape, Decided>,
+    /// How many graphs there are of them.
+    graphs: usize,
     /// It captures products, and does nothing.
     stream: Option<Handle>,
 }
+
+/// A shape that the library has decided about.
+struct Decided {
+    by: By,
+    /// What was captured for these addresses; what was asked for last is last.
+    graphs: Vec<(At, Handle)>,
+}
+
+/// What computes a shape.
+enum By {
+    Library(Multiplication),
+    Kernel(PlainProduct),
+}
+
+// SAFETY: the handles are the driver's, which takes them on every thread.
+unsafe impl Send for Decided {}
 
 /// An error of the library's.
 fn refused(context: &Context, message: String) -> RunError {
@@ -44,20 +68,36 @@ impl Products {
     }
 
     /// Has the library decide about a shape, unless it has.
-    fn decide(&mut self, context: &Context, shape: Shape) -> Result<(), RunError> {
+    fn decide(&mut self, context: &Arc<Context>, shape: Shape) -> Result<(), RunError> {
         if self.known.contains_key(&shape) {
             return Ok(());
         }
         let products = context.products()?;
         // With the context current on the thread, and an error if the device is lost.
         context.call("cublasLtMatmulAlgoGetHeuristic", |_| 0)?;
-        let decided = Multiplication::new(products.library, products.handle, shape);
-        let decided = decided.map_err(|message| refused(context, message))?;
+        let by = match Multiplication::new(products.library, products.handle, shape) {
+            Ok(decided) => By::Library(decided),
+            Err(Refused::NoAlgorithm(why)) => {
+                tracing::warn!("cuBLASLt has no algorithm for a product ({why}): a kernel of tlc's own computes it");
+                By::Kernel(PlainProduct::new(context, &shape)?)
+            }
+            Err(Refused::Failed(message)) => return Err(refused(context, message)),
+        };
         if self.known.len() >= MOST_SHAPES {
-            self.known.clear();
+            self.forget(context);
+            // Recordings have nodes of kernels.
+            self.known.retain(|_, d| matches!(d.by, By::Kernel(_)));
         }
+        let decided = Decided { by, graphs: Vec::new() };
         self.known.insert(shape, decided);
         Ok(())
+    }
+
+    /// Gives back what was captured.
+    pub(super) fn forget(&mut self, context: &Context) {
+        let all = self.known.values_mut().flat_map(|d| d.graphs.drain(..));
+        all.for_each(|(_, graph)| forget(context, graph));
+        self.graphs = 0;
     }
 
     /// Gives a stream a product whose shape was decided about.
@@ -71,18 +111,52 @@ impl Products {
                 "a bug in tlc: nothing was decided about a product".into(),
             ));
         };
-        let products = context.products()?;
-        context.call("cublasLtMatmul", |_| 0)?;
-        // SAFETY: the context is current, and the caller promises the rest.
-        let given = unsafe { known.give(products.handle, at, stream) };
-        given.map_err(|message| refused(context, message))
+        match &known.by {
+            By::Library(multiplication) => {
+                let products = context.products()?;
+                context.call("cublasLtMatmul", |_| 0)?;
+                // SAFETY: the context is current, and the caller promises the rest.
+                let given = unsafe { multiplication.give(products.handle, at, stream) };
+                given.map_err(|message| refused(context, message))
+            }
+            // SAFETY: the caller's promise.
+            By::Kernel(kernel) => unsafe { kernel.give(context, at, stream) },
+        }
     }
 
-    /// A graph of a product whose shape was decided about.
+    /// A graph of a product whose shape was decided about, which stays the products': a node that is made of it copies it.
     ///
     /// # Safety
     /// As for [`Multiplication::give`], when the graph is launched.
-    pub(super) unsafe fn captured(&self, context: &Context, shape: &Shape, at: &At) -> Result<Handle, RunError> {
+    pub(super) unsafe fn captured(&mut self, context: &Context, shape: &Shape, at: &At) -> Result<Handle, RunError> {
+        if let Some(Decided { graphs, .. }) = self.known.get_mut(shape)
+            && let Some(known) = graphs.iter().position(|g| g.0 == *at)
+        {
+            graphs[known..].rotate_left(1);
+            return Ok(graphs[graphs.len() - 1].1);
+        }
+        // SAFETY: the caller's promise.
+        let graph = unsafe { self.capture(context, shape, at) }?;
+        let [most_of_shape, most] = MOST_GRAPHS;
+        if self.graphs >= most {
+            self.forget(context);
+        }
+        if let Some(Decided { graphs, .. }) = self.known.get_mut(shape) {
+            if graphs.len() >= most_of_shape {
+                forget(context, graphs.remove(0).1);
+                self.graphs -= 1;
+            }
+            graphs.push((*at, graph));
+            self.graphs += 1;
+        }
+        Ok(graph)
+    }
+
+    /// Captures a product.
+    ///
+    /// # Safety
+    /// As for [`Products::captured`].
+    unsafe fn capture(&self, context: &Context, shape: &Shape, at: &At) -> Result<Handle, RunError> {
         let Some(stream) = self.stream else {
             return Err(refused(context, "a bug in tlc: nothing captures products".into()));
         };
@@ -160,9 +234,7 @@ impl Gpu {
             })?;
             state.products.stream = Some(made);
         }
-        let to = self.queue(&mut state, queue)?;
-        to.given += 1;
-        let stream = to.stream;
+        let stream = self.ready(&mut state, queue)?;
         if queue < RECORDED {
             // SAFETY: the caller's promise; the shape is that of the slots.
             return unsafe { state.products.give(&self.context, (&shape, &places), stream) };
@@ -170,7 +242,6 @@ impl Gpu {
         // SAFETY: the caller's promise, which a recording passes on.
         let child = unsafe { state.products.captured(&self.context, &shape, &places) }?;
         let node = self.appended(&mut state, queue, child);
-        forget(&self.context, child);
         state.noted.push(Node {
             handle: node?,
             operation,

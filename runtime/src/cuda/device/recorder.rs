@@ -87,11 +87,11 @@ impl Gpu {
             return Ok(());
         };
         // SAFETY: whoever gives the operation promises what it touches, and to wait before that goes.
-        let captured = |shape: &_, places: &_| unsafe { products.captured(&self.context, shape, places) };
+        let mut captured = |shape: &_, places: &_| unsafe { products.captured(&self.context, shape, places) };
         let changed = recordings
             .get_mut(recording)
             .ok_or(Differs::Operation)
-            .and_then(|graph| graph.change(*next, operation, &self.context, kernels, &captured));
+            .and_then(|graph| graph.change(*next, operation, &self.context, kernels, &mut captured));
         *next += 1;
         changed.map_err(|e| {
             *same = false;
@@ -139,9 +139,11 @@ impl Recorder for Gpu {
             (d.cuStreamEndCapture)(stream, &mut graph)
         });
         let nodes = std::mem::take(&mut state.noted);
-        let State { queues, free, .. } = &mut *state;
+        let State {
+            queues, free_recorded, ..
+        } = &mut *state;
         for queue in queues.range_mut(RECORDED..).map(|q| q.1) {
-            free.extend(queue.marks.drain(..).map(|m| m.1));
+            free_recorded.extend(queue.marks.drain(..).map(|m| m.1));
             queue.last = None;
         }
         drop(state);
