@@ -25,6 +25,7 @@
 //! | `acosh` | NaN below 1 |
 //! | `atanh` | infinite at −1 and 1, NaN beyond |
 //! | `fma(a, b, c)` | `a*b + c` with one rounding; on f16 and bf16 that is f32's, and the rounding to the narrow type follows |
+//! | `dot4(a, b)` | the four bytes of `a`, unsigned, each times that of `b` at the same place, signed, and the products added up |
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
 //! | `convert` to bool | `x != 0`, so NaN is true |
@@ -76,6 +77,8 @@ enum Class {
     Bits,
     /// Integers only.
     Int,
+    /// i32 only, as words of four bytes.
+    Word,
     /// Any dtype in, bool out.
     Compare,
     /// bool, then two alike.
@@ -167,6 +170,7 @@ macro_rules! scalar_rows {
             Xor "xor" 2 Bits Cheap Native Own 0.0 "Logical or bitwise exclusive or.";
             Shl "shl" 2 Int Cheap Native Own 0.0 "Shift left.";
             Shr "shr" 2 Int Cheap Native Own 0.0 "Shift right; arithmetic on signed.";
+            Dot4 "dot4" 2 Word Cheap Native Own 0.0 "Sum of the products of four unsigned bytes with four signed ones.";
             Eq "eq" 2 Compare Cheap Native Own 0.0 "Equal.";
             Ne "ne" 2 Compare Cheap Native Own 0.0 "Not equal.";
             Lt "lt" 2 Compare Cheap Native Own 0.0 "Less.";
@@ -214,6 +218,7 @@ impl ScalarOp {
             Class::Any | Class::Compare => !on.is_storage(),
             Class::Bits => on.is_int() || matches!(on, DType::Bool),
             Class::Int => on.is_int(),
+            Class::Word => matches!(on, DType::I32),
             Class::Select => true,
         }
     }
@@ -270,6 +275,7 @@ impl ScalarOp {
             Class::Float if !d.is_float() => fail("floats"),
             Class::Bits if d.is_float() => fail("bool or integers"),
             Class::Int if !d.is_int() => fail("integers"),
+            Class::Word if d != DType::I32 => fail("words of i32"),
             Class::Select if operands[0] != DType::Bool => fail("a bool condition"),
             Class::Compare => Ok(DType::Bool),
             _ => Ok(d),
@@ -388,7 +394,7 @@ impl ScalarOp {
             Min if x == y => f64::from_bits(x.to_bits() | y.to_bits()),
             Min => x.min(y),
             Fma => x.mul_add(y, z),
-            Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Select => f64::NAN,
+            Not | And | Or | Xor | Shl | Shr | Dot4 | Eq | Ne | Lt | Le | Select => f64::NAN,
         }
     }
 
@@ -419,6 +425,7 @@ impl ScalarOp {
             Shl => x << y,
             Shr if !(0..bits as i64).contains(&y) => x >> 63,
             Shr => x >> y,
+            Dot4 => dot4(x as u32, y as u32).into(),
             op => unreachable!("{op} on a signed integer"),
         }
     }
@@ -446,6 +453,12 @@ impl ScalarOp {
             op => unreachable!("{op} on an unsigned integer"),
         }
     }
+}
+
+/// [`ScalarOp::Dot4`]: what four unsigned bytes and four signed ones make.
+pub(crate) fn dot4(a: u32, b: u32) -> i32 {
+    let bytes = a.to_le_bytes().into_iter().zip(b.to_le_bytes());
+    bytes.map(|(x, y)| i32::from(x) * i32::from(y as i8)).sum()
 }
 
 fn floats(args: &[Scalar]) -> [f64; 3] {
@@ -486,6 +499,13 @@ mod tests {
         assert_eq!(e(ScalarOp::Shr, -1, 100), -1);
         assert_eq!(e(ScalarOp::Add, 127, 1), -128);
         assert_eq!(ScalarOp::Abs.eval(&[i8s(-128)]).as_i64(), -128);
+        let word = |bytes: [u8; 4]| Scalar::from_i64(DType::I32, i32::from_le_bytes(bytes).into());
+        let dot = |a, b| ScalarOp::Dot4.eval(&[word(a), word(b)]).as_i64();
+        assert_eq!(dot([255; 4], [0x80; 4]), -4 * 255 * 128);
+        assert_eq!(
+            dot([255, 1, 2, 128], [127, 0xff, 3, 0x80]),
+            255 * 127 - 1 + 6 - 128 * 128
+        );
         let u = |v| Scalar::from_u64(DType::U8, v);
         assert_eq!(ScalarOp::Sub.eval(&[u(0), u(1)]).bits(), 255);
         assert_eq!(ScalarOp::Neg.eval(&[u(1)]).bits(), 255);

@@ -19,10 +19,15 @@ use crate::access::repeats;
 
 /// The fewest accumulators of a tile: a multiply-add takes as many cycles as about this many of them take to start.
 pub(crate) const FEWEST_ACCUMULATORS: i64 = 12;
+/// As [`FEWEST_ACCUMULATORS`], of words: an addition of integers, which is all that an accumulator waits for, is done sooner.
+const FEWEST_ACCUMULATORS_OF_WORDS: i64 = 8;
 /// The most pixels of a tile. Images have widths of this, and half of it, times powers of two.
 const MOST_PIXELS: i64 = 14;
-/// The shortest sum: turning the tile and storing it takes about as long as half as many products of each result.
+/// The shortest sum of floats: turning the tile and storing it takes about as long as half as many products of each result.
 const SHORTEST_SUM: i64 = 24;
+
+/// The shortest sum of words, which nothing else multiplies by its instructions.
+const SHORTEST_SUM_OF_WORDS: i64 = 4;
 
 /// The longest sum that the library adds up one product after another, as a tile does.
 const LIBRARY_BLOCK: i64 = (LIBRARY_BLOCK_BYTES / DType::F32.bytes()) as i64;
@@ -44,15 +49,21 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     let NodeKind::Einsum {
         inputs,
         output,
-        semiring: Semiring::AddMul,
-        accumulator: DType::F32,
-        dtype: DType::F32,
+        semiring: semiring @ (Semiring::AddMul | Semiring::AddDot4),
+        accumulator,
+        dtype,
     } = &node.kind
     else {
         return None;
     };
     let [a, b] = node.operands[..] else { return None };
-    if !matches!(output.len(), 4 | 5) || [a, b].iter().any(|o| graph.ty(*o).dtype != DType::F32) {
+    let multiplied = multiplied(*semiring);
+    let other = |d: &DType| *d != multiplied;
+    if !matches!(output.len(), 4 | 5)
+        || [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator, *dtype]
+            .iter()
+            .any(other)
+    {
         return None;
     }
     let weights = match (has_windows(graph, a), has_windows(graph, b)) {
@@ -79,6 +90,48 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     })
 }
 
+/// The dtype of which tiles are that sum up so: words where they are bytes', and else floats.
+fn multiplied(semiring: Semiring) -> DType {
+    match semiring {
+        Semiring::AddDot4 => DType::I32,
+        _ => DType::F32,
+    }
+}
+
+/// A product of words with a matrix of weights.
+struct WordProduct {
+    /// The label of the weights' columns.
+    columns: u16,
+    /// The one that is summed.
+    summed: u16,
+}
+
+/// The product of words with a matrix, the second operand, that an einsum is.
+fn word_product(graph: &Graph, id: NodeId) -> Option<WordProduct> {
+    let node = graph.node(id);
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddDot4,
+        ..
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [image, weights] = &inputs[..] else { return None };
+    if node.operands.iter().any(|o| has_windows(graph, *o)) || repeats(image) {
+        return None;
+    }
+    let (columns, summed) = match weights[..] {
+        [k, n] if !output.contains(&k) => (n, k),
+        [n, k] if !output.contains(&k) => (n, k),
+        _ => return None,
+    };
+    // The columns are the last axis: neighbours in lanes are stored as neighbours.
+    let fits = output.last() == Some(&columns) && !image.contains(&columns) && image.contains(&summed);
+    fits.then_some(WordProduct { columns, summed })
+}
+
 /// The sizes of the sliding windows that an operand is made of.
 fn window_sizes(graph: &Graph, operand: NodeId) -> impl Iterator<Item = &IndexExpr> {
     let below = move |at: &NodeId| match &graph.node(*at).kind {
@@ -96,14 +149,23 @@ pub(crate) fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     window_sizes(graph, operand).next().is_some()
 }
 
+/// The fewest accumulators of a tile of a dtype.
+pub(crate) fn fewest_accumulators(dtype: DType) -> i64 {
+    match dtype {
+        DType::I32 => FEWEST_ACCUMULATORS_OF_WORDS,
+        _ => FEWEST_ACCUMULATORS,
+    }
+}
+
 /// Pixels and channels of the tiles that an emitter keeps in registers for so many channels, which they cut without a rest; those of
 /// most channels first.
-pub fn tiles(emitter: &Emitter, channels: i64) -> impl Iterator<Item = [i64; 2]> {
-    let lanes = emitter.tile(DType::F32, 1).map(|t| t.lanes);
+pub fn tiles(emitter: &Emitter, dtype: DType, channels: i64) -> impl Iterator<Item = [i64; 2]> {
+    let lanes = emitter.tile(dtype, 1).map(|t| t.lanes);
+    let fewest = fewest_accumulators(dtype);
     let of = move |(vectors, lanes): (i64, i64)| {
         let columns = vectors * lanes;
-        let rows = emitter.tile(DType::F32, columns)?.rows.min(MOST_PIXELS);
-        (channels % columns == 0 && rows * vectors >= FEWEST_ACCUMULATORS).then_some([rows, columns])
+        let rows = emitter.tile(dtype, columns)?.rows.min(MOST_PIXELS);
+        (channels % columns == 0 && rows * vectors >= fewest).then_some([rows, columns])
     };
     [2, 1].into_iter().zip(lanes.into_iter().cycle()).filter_map(of)
 }
@@ -135,7 +197,21 @@ pub fn weight_blocks(
     resident_bytes: i64,
     [left, all]: [i64; 2],
 ) -> Option<WeightBlocks> {
+    if let Some(p) = word_product(graph, id) {
+        let columns = graph.ty(id).shape.last()?.as_const()?;
+        let [_, block] = tiles(emitter, DType::I32, columns).next()?;
+        return Some(WeightBlocks {
+            operand: 1,
+            channels: p.columns,
+            block,
+            many: true,
+            groups: None,
+            summed: [p.summed].into_iter().collect(),
+        });
+    }
     let w = windows(graph, id)?;
+    let dtype = graph.ty(id).dtype;
+    let words = dtype == DType::I32;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
     let [groups @ .., _, _] = &w.output[1..] else {
         return None;
@@ -147,7 +223,7 @@ pub fn weight_blocks(
     let length = summed
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
-    let row_bytes = (length / all * left).saturating_mul(DType::F32.bytes() as i64);
+    let row_bytes = (length / all * left).saturating_mul(dtype.bytes() as i64);
     let [.., rows, columns] = &graph.ty(id).shape[..] else {
         return None;
     };
@@ -155,14 +231,15 @@ pub fn weight_blocks(
     let elements = window_sizes(graph, graph.node(id).operands[1 - w.weights]).all(|size| size.is(1));
     let pixels = (rows.clone() * columns.clone()).as_const();
     let large = pixels.is_some_and(|n| n > MOST_PRODUCT_PIXELS);
-    let fits = |[_, block]: &[i64; 2]| length >= SHORTEST_SUM && row_bytes.saturating_mul(*block) <= resident_bytes;
-    let mut tiles = tiles(emitter, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
+    let shortest = if words { SHORTEST_SUM_OF_WORDS } else { SHORTEST_SUM };
+    let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= resident_bytes;
+    let mut tiles = tiles(emitter, dtype, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
     let [_, block] = tiles.next()?;
     // An image of unknown size may end in tiles of few pixels, which of one vector each keep few additions under way. Where registers hold
     // more pixels of one vector than of two, that is a poor tile to begin with.
-    let lanes = emitter.lanes(DType::F32);
-    let narrow = block == lanes && emitter.tile(DType::F32, 2 * lanes)?.rows < MOST_PIXELS;
-    if elements && length <= LIBRARY_BLOCK && (large || pixels.is_none() && narrow) {
+    let lanes = emitter.lanes(dtype);
+    let narrow = block == lanes && emitter.tile(dtype, 2 * lanes)?.rows < MOST_PIXELS;
+    if !words && elements && length <= LIBRARY_BLOCK && (large || pixels.is_none() && narrow) {
         return None;
     }
     Some(WeightBlocks {
@@ -179,20 +256,23 @@ pub fn weight_blocks(
 
 /// The image whose windows a direct convolution multiplies; `None` if the einsum is none.
 pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    let w = windows(graph, id)?;
+    let (of_weights, rank) = match word_product(graph, id) {
+        Some(_) => (1, 2),
+        None => windows(graph, id).map(|w| (w.weights, w.inputs[w.weights].len()))?,
+    };
     let operands = &graph.node(id).operands;
     let below = |at: NodeId| graph.node(at).operands.first().copied();
-    let weights = graph.node(operands[w.weights]);
+    let weights = graph.node(operands[of_weights]);
     let NodeKind::View(View::Reshape(_)) = weights.kind else {
         return None;
     };
     let order = weights.operands[0];
     let copy = below(order).filter(|_| matches!(graph.node(order).kind, NodeKind::View(View::Permute(_))))?;
-    let ranks = graph.ty(copy).shape.len() == w.inputs[w.weights].len() + 1;
+    let ranks = graph.ty(copy).shape.len() == rank + 1;
     if !ranks || !matches!(graph.node(copy).kind, NodeKind::Copy) {
         return None;
     }
-    let mut at = operands[1 - w.weights];
+    let mut at = operands[1 - of_weights];
     while let NodeKind::View(view) = &graph.node(at).kind
         && view.fill().is_none()
     {

@@ -115,7 +115,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             disasm: true,
         };
         let ops = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(3);
-        let compiled = jit::compile(&[&elementwise(ops)], &JitOptions { threads: 1, text })?;
+        let compiled = jit::compile(
+            &[&elementwise(ops)],
+            &JitOptions {
+                threads: 1,
+                text,
+                ..JitOptions::default()
+            },
+        )?;
         println!("{}", compiled[0].listing.as_deref().unwrap_or_default());
         println!("{}", compiled[0].disasm.as_deref().unwrap_or_default());
         return Ok(());

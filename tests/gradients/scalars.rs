@@ -64,7 +64,13 @@ fn recorded(op: ScalarOp) -> Option<Recorded> {
             mask.select(&x[0], &x[1])
         }),
         ScalarOp::Fma => Some((vec![any, any, any], |x| x[0].fma(&x[1], &x[2]))),
-        ScalarOp::Not | ScalarOp::And | ScalarOp::Or | ScalarOp::Xor | ScalarOp::Shl | ScalarOp::Shr => None,
+        ScalarOp::Not
+        | ScalarOp::And
+        | ScalarOp::Or
+        | ScalarOp::Xor
+        | ScalarOp::Shl
+        | ScalarOp::Shr
+        | ScalarOp::Dot4 => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Products and what is made of them: einsums, attention, convolutions and their gradients, and what runs behind them in their steps.
 
 mod attention;
+mod bytes;
 mod convolutions;
 mod direct_convolutions;
 mod einsum_numpy;

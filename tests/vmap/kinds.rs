@@ -87,6 +87,10 @@ fn contractions() {
         let name = semiring.name();
         every(name, &[(F, &[2, 3]), (F, &[3, 2])], |x| match semiring {
             Semiring::OrAnd => vec![einsum_over(semiring, "ij,jk->ki", &[&x[0].gt(1.0), &x[1].gt(1.0)])],
+            Semiring::AddDot4 => {
+                let words = [0, 1].map(|k: usize| (&x[k] * 1e6).cast(DType::I32));
+                vec![einsum_over(semiring, "ij,jk->ki", &[&words[0], &words[1]])]
+            }
             _ => vec![einsum_over(semiring, "ij,jk->ki", &[&x[0], &x[1]])],
         });
     }

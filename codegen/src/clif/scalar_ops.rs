@@ -140,6 +140,7 @@ impl Translator<'_, '_, '_> {
             And => self.b.ins().band(a, b),
             Or => self.b.ins().bor(a, b),
             Xor => self.b.ins().bxor(a, b),
+            Dot4 => self.dot4(a, b),
             Shl | Shr => {
                 let bits = dtype.bits() as i64;
                 let limit = self.int(ty, bits);

@@ -73,7 +73,7 @@ fn integer(op: ScalarOp, on: DType, width: Width) -> Support {
         // x86 multiplies neither 8-bit nor 64-bit lanes in less than lane by lane.
         Mul => lanes_of(&[16, 32]),
         // By one amount for all lanes; where amounts differ, lanes are shifted one by one.
-        Shl | Shr => lanes_of(&[32]),
+        Shl | Shr | Dot4 => lanes_of(&[32]),
         // No machine divides integers in lanes.
         Div | Rem | Mod => lanes_of(&[]),
         _ => Support::Native,

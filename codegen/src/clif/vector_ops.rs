@@ -188,6 +188,20 @@ impl Translator<'_, '_, '_> {
         }
     }
 
+    /// The sum of the products of the bytes of words, scalar or vector: each byte is shifted to the end of its word.
+    pub(super) fn dot4(&mut self, a: Value, b: Value) -> Value {
+        let products = [0i64, 8, 16, 24].map(|at| {
+            let x = self.b.ins().ishl_imm_u(a, 24 - at);
+            let x = self.b.ins().ushr_imm_u(x, 24);
+            let y = self.b.ins().ishl_imm_u(b, 24 - at);
+            let y = self.b.ins().sshr_imm_u(y, 24);
+            self.b.ins().imul(x, y)
+        });
+        let [p, q, r, s] = products;
+        let (low, high) = (self.b.ins().iadd(p, q), self.b.ins().iadd(r, s));
+        self.b.ins().iadd(low, high)
+    }
+
     fn vector_int(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[flat::Value]) -> Option<Value> {
         use ScalarOp::*;
         let signed = dtype.is_signed_int();

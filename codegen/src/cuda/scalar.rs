@@ -359,6 +359,13 @@ fn integer(h: &mut Helpers, op: ScalarOp, on: DType, x: &str, y: &str) -> Result
         Xor => format!("({t})({x} ^ {y})"),
         Max => format!("({x} > {y} ? {x} : {y})"),
         Min => format!("({x} < {y} ? {x} : {y})"),
+        // The device's own instruction for bytes of two signs is in PTX alone.
+        Dot4 => two(
+            h,
+            "return (a & 255) * (i8)b + (a >> 8 & 255) * (i8)(b >> 8) + (a >> 16 & 255) * (i8)(b >> 16) + (a >> 24 & 255) * \
+             (i8)(b >> 24);"
+                .into(),
+        ),
         Div if signed => two(
             h,
             format!("return b == 0 ? ({t})0 : b == -1 ? ({t})(({u})0 - ({u})a) : ({t})(a / b);"),

@@ -92,12 +92,12 @@ pub fn flatten(kernel: &Kernel, level: Level) -> Result<Flat<'_>> {
 /// # Errors
 /// [`CodegenError`] if the kernel uses what this emitter lacks.
 pub fn compile(kernel: &Kernel, level: Level, text: EmitText) -> Result<CompiledCode> {
-    compile_in(kernel, level, text, &mut Ctx::default())
+    Generator::new(level, text).emit(kernel)
 }
 
-fn compile_in(kernel: &Kernel, level: Level, text: EmitText, context: &mut Ctx) -> Result<CompiledCode> {
+fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context: &mut Ctx) -> Result<CompiledCode> {
     let flat = flatten(kernel, level)?;
-    let machine = select::select(&flat, level)?;
+    let machine = select::select(&flat, level, dots)?;
     let linear = allocate::Linear::new(&machine);
     let output = allocate::allocate(&linear, context)?;
     let code = encode::encode(&machine, &linear, output, text.disasm);
@@ -111,6 +111,8 @@ fn compile_in(kernel: &Kernel, level: Level, text: EmitText, context: &mut Ctx) 
 /// The emitter for one level. One per thread.
 pub struct Generator {
     level: Level,
+    /// Whether the processor has `vpdpbusd`.
+    dots: bool,
     text: EmitText,
     /// Of the register allocation, whose tables are the better part of the memory that a compilation asks for.
     context: Ctx,
@@ -121,9 +123,16 @@ impl Generator {
     pub fn new(level: Level, text: EmitText) -> Generator {
         Generator {
             level,
+            dots: false,
             text,
             context: Ctx::default(),
         }
+    }
+
+    /// The emitter for a processor that has the instruction for products of bytes too (`vpdpbusd`: AVX512-VNNI with VL, and AVX-VNNI on AVX2),
+    /// if it has it: no level asks for it, and the bits of results are the same without.
+    pub fn with_dots(self, dots: bool) -> Generator {
+        Generator { dots, ..self }
     }
 }
 
@@ -136,6 +145,6 @@ impl CodeGenerator for Generator {
     }
 
     fn emit(&mut self, kernel: &Kernel) -> Result<CompiledCode> {
-        compile_in(kernel, self.level, self.text, &mut self.context)
+        compile_in(kernel, self.level, self.dots, self.text, &mut self.context)
     }
 }

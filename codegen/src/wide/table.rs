@@ -23,7 +23,7 @@ pub fn emitter(level: Level) -> Emitter {
         |from, to, width| convert(level, from, to, width),
     )
     .with_accesses(|kind| access(level, kind))
-    .with_tiles([DType::F32, DType::F64])
+    .with_tiles([DType::F32, DType::F64, DType::I32])
     .with_prefetches()
 }
 

@@ -98,16 +98,20 @@ pub enum Semiring {
     MaxMul,
     /// Disjunctions of conjunctions, on bool.
     OrAnd,
+    /// Sums of what two words of four bytes each make, on i32 ([`ScalarOp::Dot4`]): four steps of a sum of products of bytes in one. Not
+    /// commutative, and of two operands only.
+    AddDot4,
 }
 
 impl Semiring {
     /// Every semiring.
-    pub const ALL: [Semiring; 5] = [
+    pub const ALL: [Semiring; 6] = [
         Semiring::AddMul,
         Semiring::MaxAdd,
         Semiring::MinAdd,
         Semiring::MaxMul,
         Semiring::OrAnd,
+        Semiring::AddDot4,
     ];
 
     /// The spelling in text forms.
@@ -118,6 +122,7 @@ impl Semiring {
             Semiring::MinAdd => "min-add",
             Semiring::MaxMul => "max-mul",
             Semiring::OrAnd => "or-and",
+            Semiring::AddDot4 => "add-dot4",
         }
     }
 
@@ -129,7 +134,7 @@ impl Semiring {
     /// How terms are summed.
     pub const fn sum(self) -> Monoid {
         match self {
-            Semiring::AddMul => Monoid::Add,
+            Semiring::AddMul | Semiring::AddDot4 => Monoid::Add,
             Semiring::MaxAdd | Semiring::MaxMul => Monoid::Max,
             Semiring::MinAdd => Monoid::Min,
             Semiring::OrAnd => Monoid::Or,
@@ -142,6 +147,7 @@ impl Semiring {
             Semiring::AddMul | Semiring::MaxMul => ScalarOp::Mul,
             Semiring::MaxAdd | Semiring::MinAdd => ScalarOp::Add,
             Semiring::OrAnd => ScalarOp::And,
+            Semiring::AddDot4 => ScalarOp::Dot4,
         }
     }
 }

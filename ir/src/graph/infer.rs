@@ -370,10 +370,27 @@ impl Rule<'_> {
         }
         let fits = match semiring {
             Semiring::OrAnd => accumulator == DType::Bool,
+            Semiring::AddDot4 => accumulator == DType::I32,
             _ => accumulator != DType::Bool,
         };
         if !fits {
             return refuse(format!("semiring {} with accumulator {accumulator}", semiring.name()));
+        }
+        if semiring == Semiring::AddDot4 {
+            let [left, right] = types else {
+                return refuse_expecting(format!("{} operands of words", types.len()), "two");
+            };
+            if [left.dtype, right.dtype, dtype] != [DType::I32; 3] {
+                return refuse_expecting(
+                    format!("words of {} and {}, summed in {dtype}", left.dtype, right.dtype),
+                    "i32 in all places",
+                );
+            }
+            // A sum of words is none of their bytes: nothing can be added up before the product.
+            let both = |l: &u16| output.contains(l) || inputs.iter().all(|of| of.contains(l));
+            if let Some(l) = inputs.iter().flatten().find(|l| !both(l)) {
+                return refuse_expecting(format!("label {l}, summed, in one operand"), "summed labels in both");
+            }
         }
         Ok(TensorType { dtype, shape })
     }

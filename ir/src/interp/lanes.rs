@@ -221,6 +221,7 @@ macro_rules! wide_integer {
                 match op {
                     ScalarOp::Mul => self.wrapping_mul(other),
                     ScalarOp::And => self & other,
+                    ScalarOp::Dot4 => crate::scalar::dot4(self as u32, other as u32) as $t,
                     _ => self.wrapping_add(other),
                 }
             }

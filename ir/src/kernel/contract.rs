@@ -22,6 +22,8 @@
 //!   multiplied. A product of two is exact in f32.
 //! - An element of an operand for which a condition does not hold is not read and counts as 0. It is multiplied as any
 //!   other, so 0 times infinity is NaN: along `k` both operands should have the condition.
+//! - Where operands are words, which are i32 as `dst` is, [`crate::ScalarOp::Dot4`] takes the place of the product: the bytes of `left` are
+//!   unsigned, those of `right` signed.
 //! - Where `k` has no iteration, `dst` is neither read nor written.
 
 use smallvec::SmallVec;
@@ -69,6 +71,8 @@ pub struct Contract {
     pub k_block: i64,
     /// How exactly operands are multiplied; other than exactly only those of f32, into f32.
     pub precision: Precision,
+    /// Whether operands are words of four bytes.
+    pub words: bool,
 }
 
 impl Contract {

@@ -20,6 +20,7 @@ use crate::graph::Condition;
 use crate::index::{IndexExpr, IndexNode, SymId, VarId};
 use crate::kernel::{Access, CollectiveKind, Contract, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use crate::precision::Precision;
+use crate::scalar::ScalarOp;
 
 impl Access {
     /// Every mode.
@@ -260,6 +261,9 @@ impl Kernel {
         write!(f, " by {}", c.k_block)?;
         if c.precision != Precision::Exact {
             write!(f, " {}", c.precision)?;
+        }
+        if c.words {
+            write!(f, " {}", ScalarOp::Dot4)?;
         }
         write!(f, " {}[{}]", c.dst, Positional(&c.dst_index))?;
         for (operand, lead) in c.operands().into_iter().zip([" with ", ", "]) {

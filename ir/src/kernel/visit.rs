@@ -621,6 +621,7 @@ mod tests {
                 },
                 k_block: 1,
                 precision: crate::Precision::Exact,
+                words: false,
             })),
             Stmt::Barrier,
         ]

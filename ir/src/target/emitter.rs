@@ -185,8 +185,8 @@ impl Emitter {
         self
     }
 
-    /// The emitter, which keeps tiles of contractions of these dtypes in vector registers: it adds products in lanes by one
-    /// instruction each, multiplies by one element of memory for all lanes, masks accesses of lanes of these dtypes, and turns as many
+    /// The emitter, which keeps tiles of contractions of these dtypes in vector registers (of i32, those whose operands are words of four
+    /// bytes): it adds products in lanes by few instructions each, multiplies by one element of memory for all lanes, masks accesses of lanes of these dtypes, and turns as many
     /// vectors of 32-bit elements as each has lanes in registers.
     pub fn with_tiles(mut self, dtypes: impl IntoIterator<Item = DType>) -> Emitter {
         self.tiles.extend(dtypes);
@@ -194,7 +194,7 @@ impl Emitter {
     }
 
     /// The tile that it has for contractions of a dtype and so many columns: the one of most rows that leaves a register for each
-    /// vector of a row of the right operand and one for the left one's element.
+    /// vector of a row of the right operand and one for the left one's element, or two where they are words of bytes.
     pub fn tile(&self, dtype: DType, columns: i64) -> Option<TileShape> {
         if !self.tiles.contains(&dtype) || columns < 1 {
             return None;
@@ -203,7 +203,9 @@ impl Emitter {
         let registers = i64::from(self.vector_registers);
         let vectors = (registers / 8).max(1);
         let across = ((columns - 1) / lanes + 1).min(vectors);
-        let rows = (registers - across - 1) / across;
+        // Words of bytes may be multiplied in halves, each with a register of its own, and their products are added before the sum.
+        let (parts, added) = if dtype == DType::I32 { (2, 1) } else { (1, 0) };
+        let rows = (registers - parts * (across + 1) - added) / across;
         (lanes >= 2 && rows >= 1).then_some(TileShape { lanes, vectors, rows })
     }
 

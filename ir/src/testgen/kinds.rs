@@ -202,6 +202,7 @@ impl Generator<'_> {
             Max | Min => b(0).max(b(1)),
             Fma => b(0) * b(1) + b(2),
             Eq | Ne | Lt | Le => 1.0,
+            Dot4 => 4.0 * 255.0 * 128.0,
             _ => f64::INFINITY,
         };
         // NaN bounds come from 0 * inf.
@@ -377,7 +378,22 @@ impl Generator<'_> {
                 DType::F32
             };
         }
+        let words = |x: &NodeId| self.ty(*x).dtype == DType::I32;
+        let summed_in_both = |l: &u16| output.contains(l) || inputs.iter().all(|of| of.contains(l));
+        let semiring = match semiring {
+            Semiring::AddMul
+                if operands.len() == 2
+                    && operands.iter().all(words)
+                    && inputs.iter().flatten().all(summed_in_both)
+                    && self.rng.chance(1, 3) =>
+            {
+                (accumulator, dtype) = (DType::I32, DType::I32);
+                Semiring::AddDot4
+            }
+            other => other,
+        };
         let bound = match semiring {
+            Semiring::AddDot4 => 4.0 * 255.0 * 128.0 * space,
             Semiring::AddMul => bound * space,
             Semiring::OrAnd => 1.0,
             _ => f64::INFINITY,

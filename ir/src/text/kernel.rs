@@ -605,6 +605,7 @@ impl KernelParser<'_, '_> {
             true => Precision::Tf32,
             false => Precision::Exact,
         };
+        let words = self.c.eat_word(ScalarOp::Dot4.name());
         let (dst, dst_index) = self.element()?;
         self.word("with", "contract")?;
         let left = self.contract_operand()?;
@@ -618,6 +619,7 @@ impl KernelParser<'_, '_> {
             right,
             k_block,
             precision,
+            words,
         })
     }
 

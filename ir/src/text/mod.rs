@@ -184,7 +184,7 @@
 //!           | "if" VALUE block
 //!           | "clamp" variable "=" VALUE
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
-//!           | "contract" variable "," variable "over" variable "by" INTEGER ["tf32"] element "with" operand "," operand
+//!           | "contract" variable "," variable "over" variable "by" INTEGER ["tf32"] ["dot4"] element "with" operand "," operand
 //!           | ( ( "reduce" | "scan" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
 //!           | "each" variable "," variable "of" memory block
 //!           | "copy_async" variable element "from" element [ "if" VALUE ]

@@ -140,6 +140,7 @@ impl Writer<'_, '_> {
             Lt => self.emit("Less", &all),
             Le => self.emit("LessOrEqual", &all),
             Select => self.carried(&all[1..], dtype, |this, v| this.emit("Where", &[x, &v[0], &v[1]])),
+            Dot4 => return Err("ONNX has no product of the bytes of words".into()),
             Fma => return Err("ONNX has no product and sum of one rounding".into()),
         })
     }

@@ -417,8 +417,9 @@ impl Clusterer<'_> {
             }
             c.small = bytes <= KEPT_BYTES.max(c.data_bytes.saturating_mul(KEPT_GROWTH));
             known[i] = c;
-            // What several read is kept, unless it is too large.
-            let kept = c.small || self.users[i].len() <= 1;
+            // What several read is kept, unless it is too large. A number that is read in many places is in no memory.
+            let number = self.graph.splat_value(id).is_some();
+            let kept = c.small || self.users[i].len() <= 1 || number;
             self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
         }
         for (id, _) in self.graph.nodes() {

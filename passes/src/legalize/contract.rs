@@ -49,7 +49,7 @@ pub(super) fn contract_statements(kernel: &Kernel, c: &Contract) -> u64 {
         _ => 1,
     };
     let loops = step.saturating_mul(copies).saturating_add(4);
-    match accumulator.is_float() {
+    match accumulator.is_float() || c.words {
         true => loops.max(tile_statements(kernel, c)),
         false => loops,
     }
@@ -71,7 +71,7 @@ impl Legalizer<'_> {
             return false;
         }
         // Where there are blocks, matrix instructions are those of a warp: a thread has none.
-        if emitter.has_blocks {
+        if emitter.has_blocks || c.words {
             return true;
         }
         let operands = c.operands().map(|o| self.kernel.memory_dtype(o.memory));
@@ -149,7 +149,8 @@ impl Legalizer<'_> {
                 mask: None,
             });
         } else {
-            let product = self.map(ScalarOp::Mul, &[left, right]);
+            let op = if c.words { ScalarOp::Dot4 } else { ScalarOp::Mul };
+            let product = self.map(op, &[left, right]);
             self.accumulate(Monoid::Add, &[(c.dst, c.dst_index.clone())], &[product]);
         }
     }

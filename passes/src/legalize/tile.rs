@@ -8,7 +8,7 @@
 //!     tile[row, v] = fma(a, b[v], tile[row, v])
 //! ```
 //! Invariants:
-//! - Every element takes its products in ascending order of the sum, each by one fused multiply-add, as the definition says: the
+//! - Every element takes its products in ascending order of the sum, each by one fused multiply-add (of words, by a product and an addition), as the definition says: the
 //!   results are the bits of the plain loops.
 //! - A tile in registers stays there, so that contractions one after another into the same tile, in loops too, load and store
 //!   nothing of it. One in memory is loaded before the sum and stored behind it.
@@ -83,7 +83,9 @@ pub(super) fn tile_statements(kernel: &Kernel, c: &Contract) -> u64 {
 pub(super) fn vector_tile(kernel: &Kernel, emitter: &Emitter, c: &Contract) -> Option<VectorTile> {
     let [rows, columns] = c.tile(kernel)?;
     let dtype = kernel.memory_dtype(c.dst);
-    if !c.operands().iter().all(|o| kernel.memory_dtype(o.memory) == dtype) {
+    // Tiles of i32 are those of words.
+    let multiplied = dtype.is_float() || c.words;
+    if !multiplied || !c.operands().iter().all(|o| kernel.memory_dtype(o.memory) == dtype) {
         return None;
     }
     let shape = emitter.tile(dtype, columns)?;
@@ -226,7 +228,13 @@ impl Legalizer<'_> {
                     let right = l.emit(load(loaded, IndexExpr::Const(v * lanes) + lane.into()), dtype);
                     let (memory, index) = place(row, v, column, lane);
                     let old = l.emit(load(memory, index.clone()), dtype);
-                    let new = l.emit(Op::Map(ScalarOp::Fma, [left, right, old].into_iter().collect()), dtype);
+                    let new = match c.words {
+                        true => {
+                            let made = l.emit(Op::Map(ScalarOp::Dot4, [left, right].into_iter().collect()), dtype);
+                            l.emit(Op::Map(ScalarOp::Add, [old, made].into_iter().collect()), dtype)
+                        }
+                        false => l.emit(Op::Map(ScalarOp::Fma, [left, right, old].into_iter().collect()), dtype),
+                    };
                     l.out.push(store(memory, index, new, None));
                 });
             });

@@ -323,6 +323,7 @@ impl Part<'_, '_> {
             right: operand(m.turned, self.element(turned, channel)),
             k_block: 1,
             precision: Precision::Exact,
+            words: false,
         }));
         let multiply = nested(&lines, multiply);
         let add = self.tile(|p, row, channel| {

@@ -143,7 +143,8 @@ fn needs_path(graph: &Graph, node: &Node) -> bool {
     // Products do not distribute over a maximum when a factor may be negative, and sums that wrap do not distribute over
     // either extremum: such a contraction is one loop nest.
     let tropical = matches!(semiring, Semiring::MaxAdd | Semiring::MinAdd);
-    if *semiring == Semiring::MaxMul || (tropical && !accumulator.is_float()) {
+    // A word is no number: what adds words up has other bytes.
+    if matches!(semiring, Semiring::MaxMul | Semiring::AddDot4) || (tropical && !accumulator.is_float()) {
         return false;
     }
     // A sum of no terms is the identity whatever the operands are; a sum of part of them could be infinite, or NaN.

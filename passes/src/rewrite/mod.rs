@@ -17,6 +17,7 @@ pub mod panels;
 pub mod sink_layout;
 pub mod split_reduce;
 mod taps;
+pub mod words;
 
 use std::fmt;
 use std::panic::RefUnwindSafe;
@@ -61,13 +62,14 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 9] = [
+pub const PASSES: [&dyn Pass; 10] = [
     &canonicalize::Canonicalize,
     &fold::Fold,
     &sink_layout::SinkLayout,
     &einsum_path::EinsumPath,
     &cse::Cse,
     &dce::Dce,
+    &words::Words,
     &split_reduce::SplitReduce,
     &hoist::Hoist,
     &pack::Pack,

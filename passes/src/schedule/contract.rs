@@ -21,6 +21,8 @@ struct Products<'k> {
     dst: Memory,
     dst_index: &'k IndexExpr,
     factors: [ValueId; 2],
+    /// Whether they are words, of whose bytes the first one's are unsigned.
+    words: bool,
 }
 
 fn products(body: &[Stmt]) -> Option<Products<'_>> {
@@ -40,18 +42,21 @@ fn products(body: &[Stmt]) -> Option<Products<'_>> {
     if !computed.iter().all(pure) {
         return None;
     }
-    let factors = match values[..] {
+    let (factors, words) = match values[..] {
         [value] => match definition(body, value)? {
-            Op::Map(ScalarOp::Mul, factors) => [factors[0], factors[1]],
+            Op::Map(op @ (ScalarOp::Mul | ScalarOp::Dot4), factors) => {
+                ([factors[0], factors[1]], *op == ScalarOp::Dot4)
+            }
             _ => return None,
         },
-        [left, right] => [left, right],
+        [left, right] => ([left, right], false),
         _ => return None,
     };
     Some(Products {
         dst: *dst,
         dst_index,
         factors,
+        words,
     })
 }
 
@@ -67,12 +72,14 @@ fn definition(body: &[Stmt], value: ValueId) -> Option<&Op> {
 pub(super) fn factors(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<[ValueId; 2], DirectiveRefusal> {
     let body = nested(kernel, inner, sum)?;
     let refused = DirectiveRefusal::NotAProduct { sum, outer, inner };
-    let [a, b] = products(body).ok_or(refused.clone())?.factors;
+    let Products {
+        factors: [a, b], words, ..
+    } = products(body).ok_or(refused.clone())?;
     let (down, across) = (varying(body, outer), varying(body, inner));
     let apart = |left: &ValueId, right: &ValueId| !across.contains(left) && !down.contains(right);
     match () {
         () if apart(&a, &b) => Ok([a, b]),
-        () if apart(&b, &a) => Ok([b, a]),
+        () if apart(&b, &a) && !words => Ok([b, a]),
         () => Err(refused),
     }
 }
@@ -310,6 +317,7 @@ pub(super) fn contract(
         right,
         k_block: block,
         precision,
+        words: p.words,
     })));
     rewrite(&mut work, outer, &mut |_, _, _| made.take().into_iter().collect());
     *kernel = work;

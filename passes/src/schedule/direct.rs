@@ -1,4 +1,4 @@
-//! Direct convolutions: a tile of neighbouring pixels by channels in registers, for the whole sum over channels and windows.
+//! Direct convolutions, and products of words with weights in blocks: a tile of neighbouring pixels by channels in registers, for the whole sum over channels and windows.
 //!
 //! Pixels of a row are the tile's rows, each an element that all lanes multiply by; channels of the result are its columns, in
 //! lanes. Channels have no rest (`crate::direct` sees to it); rows of a known length are cut into tiles of about the same size, and of
@@ -19,10 +19,10 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
-use tlc_ir::{DType, Precision};
+use tlc_ir::{DType, Precision, ScalarOp};
 
 use super::{Directive, ScheduleReason, Scheduler};
-use crate::direct::{FEWEST_ACCUMULATORS, tiles};
+use crate::direct::{fewest_accumulators, tiles};
 use crate::tree;
 
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
@@ -62,6 +62,28 @@ fn loads(body: &[Stmt]) -> impl Iterator<Item = (Memory, &IndexExpr)> {
     })
 }
 
+/// A tile of sums.
+#[derive(Clone, Copy)]
+struct Tile {
+    /// Pixels, or rows of a product.
+    rows: i64,
+    /// Channels, or columns of a product.
+    columns: i64,
+    /// What it multiplies: i32 where they are words of bytes.
+    dtype: DType,
+}
+
+/// What is around the tiles of a row of pixels.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    /// The loop over rows, if there is one.
+    rows: Option<VarId>,
+    /// Whether there are blocks of channels whose weights tiles ask for.
+    ahead: bool,
+    /// Whether blocks of channels are walked between rows and tiles.
+    close: bool,
+}
+
 impl Scheduler<'_> {
     /// Computes sums over windows tile by tile. Returns whether it was done.
     pub(super) fn direct(&mut self, parallel: &[VarId]) -> bool {
@@ -69,9 +91,17 @@ impl Scheduler<'_> {
             return false;
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
-        let image = self.one_row(&parallel[at + 1..]);
-        let behind = image.as_ref().map_or(&parallel[at + 1..], std::slice::from_ref);
-        let done = self.direct_tiles(&parallel[..at], parallel[at], behind, tile).is_some();
+        // Rows of a product are around its columns.
+        let rows = (at + 1 == parallel.len() && at > 0 && tile.dtype == DType::I32).then(|| at - 1);
+        let done = match rows {
+            Some(row) => self.direct_product(&parallel[..row], parallel[row], parallel[at], tile),
+            None => {
+                let image = self.one_row(&parallel[at + 1..]);
+                let behind = image.as_ref().map_or(&parallel[at + 1..], std::slice::from_ref);
+                self.direct_tiles(&parallel[..at], parallel[at], behind, tile)
+            }
+        };
+        let done = done.is_some();
         if !done {
             (self.kernel, self.schedule) = saved;
         }
@@ -99,11 +129,25 @@ impl Scheduler<'_> {
     /// Which of the loops is over the channels of the result, where the innermost adds up products of windows with weights in blocks
     /// of channels, and the tile that has as many: no other loop than that over channels, and what is summed without gaps, walks the
     /// weights.
-    fn channels(&self, parallel: &[VarId]) -> Option<(usize, [i64; 2])> {
+    fn channels(&self, parallel: &[VarId]) -> Option<(usize, Tile)> {
         let sums = self.sum_over_windows(*parallel.last()?)?;
-        let mut read = loads(tree::loop_body(&self.kernel.body, *sums.last()?)?).map(|(_, index)| index);
+        let summed = tree::loop_body(&self.kernel.body, *sums.last()?)?;
+        let mut read = loads(summed).map(|(_, index)| index);
         let (Some(a), Some(b), None) = (read.next(), read.next(), read.next()) else {
             return None;
+        };
+        let words = |s: &Stmt| {
+            matches!(
+                s,
+                Stmt::Let {
+                    op: Op::Map(ScalarOp::Dot4, _),
+                    ..
+                }
+            )
+        };
+        let dtype = match summed.iter().any(words) {
+            true => DType::I32,
+            false => DType::F32,
         };
         let in_blocks = |e: &IndexExpr, columns: i64| {
             let mut distance = Some(columns);
@@ -123,9 +167,9 @@ impl Scheduler<'_> {
                 });
                 apart && in_blocks(w, columns)
             };
-            tiles(self.emitter, self.extent(c)?)
+            tiles(self.emitter, dtype, self.extent(c)?)
                 .find(|&t| weights(a, b, t) || weights(b, a, t))
-                .map(|t| (at, t))
+                .map(|[rows, columns]| (at, Tile { rows, columns, dtype }))
         })
     }
 
@@ -161,7 +205,7 @@ impl Scheduler<'_> {
         outer: &[VarId],
         channels: VarId,
         behind: &[VarId],
-        [rows, columns]: [i64; 2],
+        Tile { rows, columns, dtype }: Tile,
     ) -> Option<()> {
         let lanes = self.emitter.lanes(DType::F32) as u32;
         self.because(ScheduleReason::DirectConvolution { rows, columns });
@@ -209,11 +253,11 @@ impl Scheduler<'_> {
         };
         let mut shared: Vec<VarId> = outer.iter().copied().chain(blocks).collect();
         shared.extend(&between);
-        let factor = self.even_rows(pixels, [rows, columns]);
-        let several = self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1));
-        let ahead = |s: &Self, by: VarId| {
-            let shares = s.extent(by).unwrap_or(SHARES);
-            (several && shares > 1).then_some(Ahead { by, shares })
+        let factor = self.even_rows(pixels, Tile { rows, columns, dtype });
+        let around = Around {
+            rows: between.last().copied(),
+            ahead: self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1)),
+            close,
         };
         if between.is_empty()
             && !close
@@ -226,6 +270,45 @@ impl Scheduler<'_> {
             }
             (self.kernel, self.schedule) = saved;
         }
+        self.cut_rows(pixels, [factor, columns], around, &mut shared)?;
+        self.schedule.inner.push(Ok(lanes));
+        self.parallel(&shared).map(|_| ())
+    }
+
+    /// Computes a product with weights in blocks of columns: tiles of rows, for one block after another.
+    fn direct_product(
+        &mut self,
+        outer: &[VarId],
+        rows_of_all: VarId,
+        columns_of_all: VarId,
+        Tile { rows, columns, dtype }: Tile,
+    ) -> Option<()> {
+        self.because(ScheduleReason::DirectProduct { rows, columns });
+        let [blocks, _] = self.apply(Directive::Split {
+            var: columns_of_all,
+            factor: columns,
+        })?[..] else {
+            return None;
+        };
+        self.apply(Directive::Interchange {
+            outer: rows_of_all,
+            inner: blocks,
+        })?;
+        let mut shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
+        let factor = self.even_rows(rows_of_all, Tile { rows, columns, dtype });
+        self.cut_rows(rows_of_all, [factor, columns], Around::default(), &mut shared)?;
+        self.schedule.inner.push(Ok(self.emitter.lanes(dtype) as u32));
+        self.parallel(&shared).map(|_| ())
+    }
+
+    /// Makes tiles of so many pixels or rows, and of fewer what is left over. If all have as many, their loop is one that threads share.
+    fn cut_rows(
+        &mut self,
+        pixels: VarId,
+        [factor, columns]: [i64; 2],
+        around: Around,
+        shared: &mut Vec<VarId>,
+    ) -> Option<()> {
         let (mut left, mut factor) = (Some(pixels), factor);
         while let Some(var) = left {
             let made = self.apply(Directive::Split { var, factor })?;
@@ -237,11 +320,14 @@ impl Scheduler<'_> {
                 _ => return None,
             };
             if let Some((parts, tile, rest)) = whole {
-                if rest.is_none() && var == pixels && !close {
+                if rest.is_none() && var == pixels && !around.close {
                     shared.push(parts);
                 }
-                let by = between.last().copied().or((var == pixels).then_some(parts));
-                let ahead = by.and_then(|by| ahead(self, by));
+                let by = around.rows.or((var == pixels).then_some(parts));
+                let ahead = by.filter(|_| around.ahead).and_then(|by| {
+                    let shares = self.extent(by).unwrap_or(SHARES);
+                    (shares > 1).then_some(Ahead { by, shares })
+                });
                 self.direct_tile(tile, [factor, columns], ahead)?;
                 left = rest;
             } else {
@@ -253,8 +339,7 @@ impl Scheduler<'_> {
                 _ => (factor / 2).max(1),
             };
         }
-        self.schedule.inner.push(Ok(lanes));
-        self.parallel(&shared).map(|_| ())
+        Some(())
     }
 
     /// Blocks of channels whose weights half of the second cache holds, if it does not hold the image beside them.
@@ -282,14 +367,11 @@ impl Scheduler<'_> {
 
     /// Pixels of a tile: of those that take the least time for a row of a known length, the most. What whole tiles leave over is a tile
     /// of its own, and one with too few accumulators takes as long as one with enough.
-    fn even_rows(&self, pixels: VarId, [rows, columns]: [i64; 2]) -> i64 {
-        let vectors = columns / self.emitter.lanes(DType::F32);
-        let most = self
-            .emitter
-            .tile(DType::F32, columns)
-            .map_or(rows, |t| t.rows.min(2 * rows));
+    fn even_rows(&self, pixels: VarId, Tile { rows, columns, dtype }: Tile) -> i64 {
+        let vectors = columns / self.emitter.lanes(dtype);
+        let most = self.emitter.tile(dtype, columns).map_or(rows, |t| t.rows.min(2 * rows));
         // Few registers hold hardly more accumulators than overlap.
-        let enough = FEWEST_ACCUMULATORS.min(2 * most * vectors / 3);
+        let enough = fewest_accumulators(dtype).min(2 * most * vectors / 3);
         let enough = (enough + vectors - 1) / vectors;
         let Some(n) = self.extent(pixels) else {
             return rows;

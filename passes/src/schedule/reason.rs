@@ -92,6 +92,13 @@ pub enum ScheduleReason {
         /// Channels of a tile.
         columns: i64,
     },
+    /// Words of bytes are multiplied with weights in blocks: a tile of results stays in registers for the whole sum.
+    DirectProduct {
+        /// Rows of a tile.
+        rows: i64,
+        /// Columns of a tile.
+        columns: i64,
+    },
     /// So many channels of an image are added up for all of its pixels before the next ones.
     ChannelsAtOnce {
         /// Channels.
@@ -196,6 +203,10 @@ impl fmt::Display for ScheduleReason {
             Self::DirectConvolution { rows, columns } => write!(
                 f,
                 "windows are multiplied where they lie: {rows} pixels by {columns} channels stay in registers"
+            ),
+            Self::DirectProduct { rows, columns } => write!(
+                f,
+                "words of four bytes are multiplied in tiles: {rows} rows by {columns} columns stay in registers"
             ),
             Self::BlocksAndThreads => f.write_str("a block of threads for each piece"),
             Self::Products { rows, columns } => {

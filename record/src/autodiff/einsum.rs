@@ -43,7 +43,7 @@ pub(super) fn rule(
             let terms = it.shares(at.cotangent)?;
             at.each(|k| it.through(&terms, k))
         }
-        Semiring::OrAnd => Ok(at.zero()),
+        Semiring::OrAnd | Semiring::AddDot4 => Ok(at.zero()),
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) fn tangent(
     match semiring {
         Semiring::AddMul => it.in_turn(at),
         Semiring::MaxAdd | Semiring::MinAdd | Semiring::MaxMul => it.mean(at.tangents),
-        Semiring::OrAnd => Ok(None),
+        Semiring::OrAnd | Semiring::AddDot4 => Ok(None),
     }
 }
 
@@ -263,7 +263,7 @@ impl Contraction<'_> {
         let all: Labels = (0..self.labels() as u16).collect();
         match self.semiring {
             Semiring::AddMul | Semiring::MaxMul => self.factor(k, terms, &all),
-            Semiring::MaxAdd | Semiring::MinAdd | Semiring::OrAnd => {
+            Semiring::MaxAdd | Semiring::MinAdd | Semiring::OrAnd | Semiring::AddDot4 => {
                 let own = distinct(&self.inputs[k]);
                 let dtype = self.operands[k].dtype();
                 let factors: [(&Tensor, &[u16]); 1] = [(terms, &all)];

@@ -26,7 +26,7 @@ pub(super) fn rule(op: ScalarOp, at: &At<'_>) -> Step<Cotangents> {
     match op {
         ScalarOp::Sign | ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Round | ScalarOp::Trunc => Ok(at.zero()),
         ScalarOp::Not | ScalarOp::And | ScalarOp::Or | ScalarOp::Xor | ScalarOp::Shl | ScalarOp::Shr => Ok(at.zero()),
-        ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le => Ok(at.zero()),
+        ScalarOp::Dot4 | ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le => Ok(at.zero()),
         ScalarOp::Neg => at.each(|_| Ok(-g)),
         ScalarOp::Abs => at.each(|_| Ok(g * at.operands[0].sign())),
         ScalarOp::Sqrt => at.each(|_| Ok(d()? * 0.5 / y()?)),

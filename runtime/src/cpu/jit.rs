@@ -80,7 +80,7 @@ pub fn emitter() -> Result<Emitter, JitError> {
 type HostGenerator = dyn CodeGenerator<Code = CompiledCode, Error = CodegenError>;
 
 /// Makes a generator; the level is that of the wide one, if it is to make code.
-type MakeGenerator = fn(Arc<dyn TargetIsa>, Option<Level>, EmitText) -> Option<Box<HostGenerator>>;
+type MakeGenerator = fn(Arc<dyn TargetIsa>, Option<Level>, &JitOptions) -> Option<Box<HostGenerator>>;
 
 /// A code generator of a host: what it has on this machine, if it is one for it, and how one is made.
 struct GeneratorEntry {
@@ -101,7 +101,7 @@ fn ops_per_second(level: Level) -> f64 {
 const GENERATORS: &[GeneratorEntry] = &[
     GeneratorEntry {
         has: |isa, _| Some(CpuEmitter::modest(Arc::new(clif::emitter(isa.has_native_fma())))),
-        make: |isa, _, text| Some(Box::new(clif::Generator::new(isa, text))),
+        make: |isa, _, options| Some(Box::new(clif::Generator::new(isa, options.text))),
     },
     GeneratorEntry {
         has: |_, level| {
@@ -110,7 +110,12 @@ const GENERATORS: &[GeneratorEntry] = &[
                 vector_ops_per_second: ops_per_second(level),
             })
         },
-        make: |_, level, text| level.map(|level| Box::new(wide::Generator::new(level, text)) as Box<HostGenerator>),
+        make: |_, level, options| {
+            level.map(|level| {
+                let dots = !options.level_alone && level::multiplies_bytes(level);
+                Box::new(wide::Generator::new(level, options.text).with_dots(dots)) as Box<HostGenerator>
+            })
+        },
     },
 ];
 
@@ -193,6 +198,8 @@ pub struct JitOptions {
     pub threads: usize,
     /// Text to keep.
     pub text: EmitText,
+    /// Whether code has no instructions but those of its level, whatever the processor has besides.
+    pub level_alone: bool,
 }
 
 impl Default for JitOptions {
@@ -201,6 +208,7 @@ impl Default for JitOptions {
         JitOptions {
             threads: crate::pool::default_threads(),
             text: EmitText::default(),
+            level_alone: false,
         }
     }
 }
@@ -329,7 +337,7 @@ fn compile_all(
             let code = catch_unwind(AssertUnwindSafe(|| {
                 let generator = &mut generators[emitter as usize];
                 if generator.is_none() {
-                    *generator = (GENERATORS[emitter as usize].make)(isa.clone(), wide, options.text);
+                    *generator = (GENERATORS[emitter as usize].make)(isa.clone(), wide, options);
                 }
                 match generator {
                     Some(generator) => generator.emit(kernel),

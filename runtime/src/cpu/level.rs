@@ -60,6 +60,21 @@ pub fn all() -> &'static [Level] {
     LEVELS.get_or_init(|| Level::ALL.into_iter().filter(|level| detect(*level)).collect())
 }
 
+/// Whether the processor has the instruction for products of bytes in the encoding of a level (`vpdpbusd`).
+#[cfg(all(target_arch = "x86_64", unix))]
+pub fn multiplies_bytes(level: Level) -> bool {
+    match level {
+        Level::Avx512 => is_x86_feature_detected!("avx512vnni"),
+        Level::Avx2 => is_x86_feature_detected!("avxvnni"),
+    }
+}
+
+/// No code is made for its level.
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+pub fn multiplies_bytes(_: Level) -> bool {
+    false
+}
+
 #[cfg(all(target_arch = "x86_64", unix))]
 fn detect(level: Level) -> bool {
     match level {

@@ -198,6 +198,8 @@ pub enum Maker {
     Portable(Arc<dyn TargetIsa>),
     /// The wide emitter at a level of this machine.
     Wide(Level),
+    /// The same, with the instructions of the level alone.
+    Level(Level),
 }
 
 /// This machine's code generators and, on x86-64, one for processors with 128-bit vectors only and one for the oldest.
@@ -227,6 +229,10 @@ pub fn compile_all(maker: &Maker, kernels: &[&Kernel]) -> Vec<LoadedKernel> {
         // SAFETY: `makers` makes code for this machine or for the baseline that every x86-64 has.
         Maker::Portable(isa) => unsafe { jit::compile_with_isa(isa.clone(), kernels, &options) },
         Maker::Wide(level) => jit::compile_wide(*level, kernels, &options),
+        Maker::Level(level) => {
+            let level_alone = true;
+            jit::compile_wide(*level, kernels, &JitOptions { level_alone, ..options })
+        }
     }
     .unwrap()
 }

@@ -43,7 +43,11 @@ fn agrees(kernel: &Kernel, symbols: &[i64], arguments: &[Vec<Scalar>]) -> usize 
         let has = level::all().contains(&level);
         if has {
             let f = compile_all(&Maker::Wide(level), &[&legal]).remove(0).function;
+            let mut alone = buffers.clone();
             run_function(&f, &legal, &mut buffers, symbols, None);
+            let f = compile_all(&Maker::Level(level), &[&legal]).remove(0).function;
+            run_function(&f, &legal, &mut alone, symbols, None);
+            assert_eq!(alone, buffers, "with the instructions of {level:?} alone\n{legal}");
         }
         for (p, expected) in expected.iter().enumerate() {
             let found = scalars(expected.dtype(), &buffers[p]);
@@ -160,6 +164,27 @@ fn random_contractions_in_vectors_are_what_the_interpreter_says() {
         vectors += levels;
     }
     assert!(vectors as u64 > count(), "{vectors}");
+}
+
+/// Words of bytes, of any bits: by the instruction for them and without it.
+#[test]
+fn ragged_products_of_words_in_vectors_are_what_the_interpreter_says() {
+    for tile in [[3, 16], [12, 32], [6, 5], [1, 64], [2, 1]] {
+        let text = product("i32", "i32", "cache", [tile[0], tile[1], 8]).replace(" by 8 ", " by 8 dot4 ");
+        let kernel = parse(&text);
+        assert!(verify(&kernel).errors.is_empty(), "{kernel}");
+        for sizes in [[7, 41, 9], [15, 33, 3], [1, 1, 1], [4, 20, 0], [0, 3, 2]] {
+            let mut args = arguments(&kernel, &sizes, 5 + tile[1] as u64);
+            assert_eq!(agrees(&kernel, &sizes, &args), 2, "{kernel}");
+            // The largest products, of 255 and -128, in all places.
+            for (values, word) in args.iter_mut().zip([-1i64, 0x8080_8080]) {
+                values
+                    .iter_mut()
+                    .for_each(|v| *v = Scalar::from_bits(DType::I32, word as u64 & 0xffff_ffff));
+            }
+            agrees(&kernel, &sizes, &args);
+        }
+    }
 }
 
 /// A product of a tile in registers whose sum is as long as a symbol says.

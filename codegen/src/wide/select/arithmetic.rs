@@ -368,6 +368,14 @@ impl Selector<'_, '_> {
         if matches!(op, Shl | Shr) {
             return Ok((Form::Vector, self.shift(op, on, lanes, vals)?));
         }
+        if op == Dot4 {
+            return Ok((Form::Vector, self.dot4(w, [vals[0], vals[1]], None)?));
+        }
+        if op == Add
+            && let Some(made) = self.added_dot4(w, vals)?
+        {
+            return Ok((Form::Vector, made));
+        }
         let args: SmallVec<[Reg; 3]> = vals.iter().map(|v| self.vector(*v)).collect::<Result<_>>()?;
         if let Some(made) = self.map_quads(op, on, w, &args) {
             return Ok((Form::Vector, made));

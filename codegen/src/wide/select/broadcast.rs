@@ -48,7 +48,7 @@ fn walk(flat: &Flat<'_>, uses: &[u32], body: &[Item], found: &mut FxHashSet<Valu
 
 fn is_taken(flat: &Flat<'_>, v: Value) -> bool {
     let info = flat.info(v);
-    info.lanes == 1 && matches!(info.dtype, DType::F32 | DType::F64)
+    info.lanes == 1 && matches!(info.dtype, DType::F32 | DType::F64 | DType::I32)
 }
 
 impl Selector<'_, '_> {

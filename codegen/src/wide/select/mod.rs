@@ -12,6 +12,7 @@
 mod arithmetic;
 mod avx2;
 mod broadcast;
+mod bytes;
 mod control;
 mod convert;
 mod index;
@@ -119,6 +120,12 @@ struct Selector<'f, 'k> {
     compared: FxHashMap<Value, u32>,
     /// Loads of scalars that their broadcast does.
     broadcast_loads: FxHashSet<Value>,
+    /// Whether there is an instruction for products of bytes.
+    dots: bool,
+    /// Products of bytes that the addition behind them computes.
+    added_products: FxHashSet<Value>,
+    /// The bytes of words in 16 bits each, at even places and at odd ones, and whether by their sign.
+    halves: FxHashMap<(Value, bool), [Reg; 2]>,
     counter_uses: FxHashMap<Value, CounterUse>,
     counters: FxHashMap<Value, Counter>,
     /// Addresses of memory with the first so many terms.
@@ -150,8 +157,8 @@ fn width(lanes: u32, bits: u32) -> usize {
     }
 }
 
-/// The code of a kernel.
-pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
+/// The code of a kernel, which multiplies bytes by the instruction for it if there are `dots`.
+pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machine> {
     let mut code = Machine::new(level);
     let entry = code.block(false);
     code.order.push(entry);
@@ -173,6 +180,9 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
         uses: vec![0; flat.values.len()],
         compared: FxHashMap::default(),
         broadcast_loads: FxHashSet::default(),
+        dots,
+        added_products: FxHashSet::default(),
+        halves: FxHashMap::default(),
         counter_uses: counter_uses(flat),
         counters: FxHashMap::default(),
         pointers: FxHashMap::default(),
@@ -189,6 +199,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
     };
     s.count(&flat.body);
     s.broadcast_loads = broadcast::broadcast_loads(flat, &s.uses);
+    s.added_products = bytes::added_products(flat, &s.uses);
     s.region(&flat.body)?;
     if s.streams {
         // Stores past the caches are ordered only by a fence, and what follows the kernel must see them.
@@ -685,6 +696,7 @@ impl Selector<'_, '_> {
             // Every use makes it by itself.
             Op::Map(..) if self.compared.get(&v) == Some(&self.uses_of(v)) => return Ok(()),
             Op::Load { .. } if self.broadcast_loads.contains(&v) => return Ok(()),
+            Op::Map(..) if self.added_products.contains(&v) => return Ok(()),
             Op::Product(_)
             | Op::FloorDiv(..)
             | Op::FloorMod(..)

@@ -10,11 +10,12 @@ use crate::precision::{Precision, to_tf32};
 use crate::scalar::ScalarOp;
 
 /// `state + left * right` in the accumulator's dtype: one rounding for floats, wrapping for integers.
-fn multiply_add(left: Scalar, right: Scalar, state: Scalar) -> Scalar {
+fn multiply_add(left: Scalar, right: Scalar, state: Scalar, words: bool) -> Scalar {
     if state.dtype().is_float() {
         return ScalarOp::Fma.eval(&[left, right, state]);
     }
-    let product = ScalarOp::Mul.eval(&[left, right]);
+    let op = if words { ScalarOp::Dot4 } else { ScalarOp::Mul };
+    let product = op.eval(&[left, right]);
     ScalarOp::Add.eval(&[state, product])
 }
 
@@ -47,7 +48,7 @@ impl Machine<'_> {
                         self.set(c.k(), step);
                         let left = rounded(self.element(&c.left, accumulator)?, c.precision);
                         let right = rounded(self.element(&c.right, accumulator)?, c.precision);
-                        sum = multiply_add(left, right, sum);
+                        sum = multiply_add(left, right, sum, c.words);
                     }
                     self.store(c.dst, at, sum)?;
                 }

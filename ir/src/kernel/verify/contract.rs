@@ -18,6 +18,10 @@ impl Checker<'_> {
         if c.precision != Precision::Exact && [c.dst, c.left.memory, c.right.memory].into_iter().any(other) {
             self.error(Rule::ContractPrecision(c.precision));
         }
+        let other = |m: Memory| self.known_dtype(m).is_some_and(|d| d != DType::I32);
+        if c.words && [c.dst, c.left.memory, c.right.memory].into_iter().any(other) {
+            self.error(Rule::ContractWords);
+        }
         // Extents are of what is outside: no side of a tile depends on another.
         let mut opened: Vec<VarId> = Vec::new();
         for v in c.vars {

@@ -207,6 +207,9 @@ pub enum Rule {
     /// A contraction of other operands than f32, or into others, that is not to be exact.
     #[error("a contraction in {0} has operands and a tile of f32")]
     ContractPrecision(Precision),
+    /// A contraction of words that are not of i32, or are added up in something else.
+    #[error("words of bytes in another dtype, expected i32 for both operands and the tile")]
+    ContractWords,
     /// A wait that leaves more groups of copies under way than one may.
     #[error("a wait leaves {0} groups under way, expected at most {MOST_PENDING_GROUPS}")]
     PendingGroups(u32),

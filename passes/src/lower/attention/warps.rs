@@ -292,6 +292,7 @@ impl Blocks<'_> {
             right,
             k_block: Matrices::ROWS,
             precision: m.precision,
+            words: false,
         };
         self.lo.push(TILE, Stmt::Contract(Box::new(all)));
     }

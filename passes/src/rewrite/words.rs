@@ -1,0 +1,548 @@
+//! Sums of products of bytes as sums over words of four bytes each, for which machines have instructions ([`Semiring::AddDot4`]).
+//!
+//! Quantized models multiply bytes from which a zero point is subtracted: `Σ (x - zx) (w - zw)` over i32, of which `w` never changes. Sums wrap, so they
+//! may be taken apart in any way:
+//!
+//! ```text
+//! Σ (x - zx) (w - zw)  =  Σ x' w'  -  zx' Σ (w - zw)  -  zw' Σ x'
+//! ```
+//!
+//! where `x' = x + a` is unsigned and `w' = w - b` signed, each of `a` and `b` 0 or 128, and `zx' = zx + a`, `zw' = zw - b`. Adding or taking off 128 is
+//! to change the highest bit of a byte. The first sum is over words; the second never changes (once per executable); the third is there only
+//! where weights have a zero point.
+//!
+//! A word has bytes that lie a quarter of the sum apart, not neighbours: words that lie side by side are then made of bytes that lie side by side,
+//! and whole vectors of them at once. Padding of an image is a zero point itself. What the quarters have too few elements for is zero in the
+//! weights.
+
+use smallvec::{SmallVec, smallvec};
+use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp};
+
+use super::panels::Fixed;
+use super::sink_layout::add_canonical;
+use super::{Context, Failure, Pass, Rebuilder, all_ones};
+
+/// The fewest multiply-adds of a product of known size that words are made for.
+const FEWEST_PRODUCTS: i64 = 4 << 10;
+/// Bytes of a word.
+const BYTES: i64 = 4;
+
+/// Products of bytes with weights that never change, over words.
+pub struct Words;
+
+impl Pass for Words {
+    fn name(&self) -> &'static str {
+        "words"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        let emitter = context.tiles.filter(|_| !context.inside_loop);
+        let native = |e: &&Emitter| {
+            e.tile(DType::I32, 1).is_some() && e.map(ScalarOp::Dot4, DType::I32, Width::Lanes) == Support::Native
+        };
+        match emitter.filter(native) {
+            Some(emitter) => Ok(run(graph, emitter)?),
+            None => Ok(graph.clone()),
+        }
+    }
+}
+
+/// Makes words for the products of bytes that the emitter multiplies so.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
+    let fixed = Fixed::new(graph, &|_| false);
+    super::rebuild(graph, &mut |re, id, node, operands| {
+        if let NodeKind::Einsum { .. } = node.kind
+            && !fixed.contains(id)
+            && let Some(p) = product(&re.graph, graph, node, operands, &fixed)
+        {
+            return p.add(re, node, emitter.lanes(DType::I32));
+        }
+        re.add(node.kind.clone(), operands)
+    })
+}
+
+/// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
+struct Bytes {
+    /// Of u8 or i8.
+    value: NodeId,
+    /// The views above, the lowest first.
+    views: SmallVec<[NodeId; 4]>,
+    /// The zero point as it is subtracted, of the value's shape.
+    zero: Option<NodeId>,
+}
+
+/// A zero point.
+#[derive(Clone, Copy)]
+enum Zero {
+    Known(i64),
+    /// A value of one element, or one that goes along some axes.
+    Value(NodeId),
+}
+
+fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
+    let (mut views, mut at) = (SmallVec::new(), operand);
+    let is_byte = |n: NodeId| matches!(graph.ty(n).dtype, DType::U8 | DType::I8);
+    loop {
+        let node = graph.node(at);
+        match &node.kind {
+            NodeKind::View(view) if view.fill().is_none_or(|f| f.bits() == 0) => views.push(at),
+            NodeKind::Convert(DType::I32) if is_byte(node.operands[0]) => {
+                views.reverse();
+                return Some(Bytes {
+                    value: node.operands[0],
+                    views,
+                    zero: None,
+                });
+            }
+            NodeKind::Map(ScalarOp::Sub) => {
+                let from = graph.node(node.operands[0]);
+                if from.kind != NodeKind::Convert(DType::I32) || !is_byte(from.operands[0]) {
+                    return None;
+                }
+                views.reverse();
+                return Some(Bytes {
+                    value: from.operands[0],
+                    views,
+                    zero: Some(node.operands[1]),
+                });
+            }
+            _ => return None,
+        }
+        at = node.operands[0];
+    }
+}
+
+/// The number that every element of a constant is.
+fn number(graph: &Graph, node: NodeId) -> Option<i64> {
+    let n = graph.node(node);
+    match &n.kind {
+        NodeKind::Const(value) => Some(value.convert(DType::I32).as_i64()),
+        NodeKind::Data(data) => {
+            let count: usize = data.0.shape().iter().product();
+            let first = data.0.get(0);
+            let same = count > 0 && (1..count).all(|i| data.0.get(i) == first);
+            same.then(|| first.convert(DType::I32).as_i64())
+        }
+        NodeKind::View(view) if view.fill().is_none() => number(graph, n.operands[0]),
+        NodeKind::Convert(DType::I32) if graph.ty(n.operands[0]).dtype.is_int() => number(graph, n.operands[0]),
+        _ => None,
+    }
+}
+
+/// What is broadcast to a value, and its shape's axes counted from the last.
+fn before_expansion(graph: &Graph, mut node: NodeId) -> NodeId {
+    while let NodeKind::View(View::Expand(_)) = graph.node(node).kind {
+        node = graph.node(node).operands[0];
+    }
+    node
+}
+
+/// A product of bytes, of operands in the new graph.
+struct Product {
+    image: Bytes,
+    weights: Bytes,
+    /// The weights less their zero points.
+    weights_less: NodeId,
+    /// Labels of image and weights.
+    labels: [Labels; 2],
+    output: Labels,
+    /// The axis of words: in the image's operand, in the weights', and of the image's bytes themselves.
+    axes: [usize; 2],
+    base_axis: Option<usize>,
+    /// The weights' own label.
+    columns: u16,
+    image_zero: Zero,
+    weights_zero: Zero,
+}
+
+/// The product of bytes that an einsum is.
+fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Option<Product> {
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator: DType::I32,
+        dtype: DType::I32,
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [a, b] = operands[..] else { return None };
+    let weights = match [0, 1].map(|k| fixed.contains(node.operands[k])) {
+        [false, true] => 1,
+        [true, false] => 0,
+        _ => return None,
+    };
+    let (x, w) = if weights == 1 { (a, b) } else { (b, a) };
+    let (of_x, of_w) = (&inputs[1 - weights], &inputs[weights]);
+    let repeats = |of: &Labels| of.iter().enumerate().any(|(i, l)| of[..i].contains(l));
+    if repeats(of_x) || repeats(of_w) || old.ty(node.operands[0]).dtype != DType::I32 {
+        return None;
+    }
+    // One label of the result is the weights' alone, all others are the image's alone; the rest are summed.
+    let mut own = of_w.iter().filter(|l| output.contains(l));
+    let (Some(&columns), None) = (own.next(), own.next()) else {
+        return None;
+    };
+    let summed_in_both = |of: &Labels, other: &Labels| of.iter().all(|l| output.contains(l) || other.contains(l));
+    if of_x.contains(&columns) || !summed_in_both(of_x, of_w) || !summed_in_both(of_w, of_x) {
+        return None;
+    }
+    let (image, weights) = (bytes(graph, x)?, bytes(graph, w)?);
+    let extent = |n: NodeId, axis: usize| graph.ty(n).shape[axis].as_const();
+    let windows = image
+        .views
+        .iter()
+        .any(|v| matches!(graph.node(*v).kind, NodeKind::View(View::Window { .. })));
+    // The longest of the summed axes that words can be made along.
+    let (length, axes, base_axis) = (of_w.iter().enumerate())
+        .filter(|(_, l)| !output.contains(l))
+        .filter_map(|(in_w, l)| {
+            let in_x = of_x.iter().position(|x| x == l)?;
+            let base = if windows {
+                Some(below_windows(graph, &image, in_x)?)
+            } else {
+                None
+            };
+            Some((extent(w, in_w)?, [in_x, in_w], base))
+        })
+        .max_by_key(|(length, ..)| *length)?;
+    if length < 2 {
+        return None;
+    }
+    let elements = |shape: &Shape| IndexExpr::product(shape.iter()).as_const();
+    let summed: i64 = (of_w.iter().enumerate())
+        .filter(|(_, l)| !output.contains(l))
+        .map(|(axis, _)| extent(w, axis))
+        .try_fold(1i64, |n, d| n.checked_mul(d?))?;
+    if elements(&node.ty.shape).is_some_and(|n| n.saturating_mul(summed) < FEWEST_PRODUCTS) {
+        return None;
+    }
+    let image_zero = zero(graph, &image);
+    let weights_zero = zero(graph, &weights);
+    let padded = image.views.iter().any(|v| is_padding(graph, *v));
+    if weights.views.iter().any(|v| is_padding(graph, *v)) {
+        return None;
+    }
+    let byte = |z: i64| Scalar::from_i64(graph.ty(image.value).dtype, z).as_i64() == z;
+    match image_zero {
+        Zero::Known(z) if !padded || byte(z) => {}
+        Zero::Value(z) if !padded && all_ones(&graph.ty(before_expansion(graph, z)).shape) => {}
+        _ => return None,
+    }
+    let signed_weights = graph.ty(weights.value).dtype == DType::I8;
+    match weights_zero {
+        Zero::Known(z) if z == if signed_weights { 0 } else { 128 } => {}
+        // Sums of the image's bytes, one for each window, take longer.
+        _ if windows => return None,
+        Zero::Known(_) => {}
+        Zero::Value(z) => {
+            // What goes along the columns alone, which no view has moved since.
+            let below = &graph.ty(before_expansion(graph, z)).shape;
+            let of_z = &of_w[of_w.len().checked_sub(below.len())?..];
+            let along = of_z.iter().zip(below).all(|(l, d)| *l == columns || d.is(1));
+            if !weights.views.is_empty() || !along {
+                return None;
+            }
+        }
+    }
+    Some(Product {
+        image,
+        weights,
+        weights_less: w,
+        labels: [of_x.clone(), of_w.clone()],
+        output: output.clone(),
+        axes,
+        base_axis,
+        columns,
+        image_zero,
+        weights_zero,
+    })
+}
+
+fn zero(graph: &Graph, bytes: &Bytes) -> Zero {
+    match bytes.zero {
+        None => Zero::Known(0),
+        Some(z) => number(graph, z).map_or(Zero::Value(z), Zero::Known),
+    }
+}
+
+fn is_padding(graph: &Graph, view: NodeId) -> bool {
+    matches!(graph.node(view).kind, NodeKind::View(View::Pad { .. }))
+}
+
+/// The axis of an image that an axis of its windows is, where nothing but windows and padding, along other axes, is above the image.
+fn below_windows(graph: &Graph, image: &Bytes, axis: usize) -> Option<usize> {
+    if axis >= graph.ty(image.value).rank() {
+        return None;
+    }
+    let apart = |v: &NodeId| match &graph.node(*v).kind {
+        NodeKind::View(View::Window { axis: along, .. }) => usize::from(*along) != axis,
+        NodeKind::View(View::Pad { lo, hi, interior, .. }) => lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0,
+        _ => false,
+    };
+    image.views.iter().all(apart).then_some(axis)
+}
+
+/// A number of i32 in all elements.
+fn splat(re: &mut Rebuilder, n: i64, shape: &Shape) -> Result<NodeId, GraphError> {
+    re.splat(Scalar::from_i64(DType::I32, n), shape)
+}
+
+fn map(re: &mut Rebuilder, op: ScalarOp, a: NodeId, b: NodeId) -> Result<NodeId, GraphError> {
+    re.add(NodeKind::Map(op), &[a, b])
+}
+
+/// An operation with a number.
+fn with_number(re: &mut Rebuilder, op: ScalarOp, a: NodeId, n: i64) -> Result<NodeId, GraphError> {
+    let shape = re.graph.ty(a).shape.clone();
+    let n = splat(re, n, &shape)?;
+    map(re, op, a, n)
+}
+
+/// A value with so many zeros behind an axis.
+fn lengthened(re: &mut Rebuilder, x: NodeId, axis: usize, by: i64) -> Result<NodeId, GraphError> {
+    if by == 0 {
+        return Ok(x);
+    }
+    let rank = re.graph.ty(x).rank();
+    let mut hi: Shape = smallvec![IndexExpr::ZERO; rank];
+    hi[axis] = IndexExpr::Const(by);
+    let view = View::Pad {
+        lo: smallvec![IndexExpr::ZERO; rank],
+        hi,
+        interior: smallvec![0; rank],
+        value: re.graph.ty(x).dtype.zero(),
+    };
+    re.add(NodeKind::View(view), &[x])
+}
+
+/// Elements of an axis from `start` on.
+fn part(re: &mut Rebuilder, x: NodeId, axis: usize, start: i64, size: i64) -> Result<NodeId, GraphError> {
+    let mut shape = re.graph.ty(x).shape.clone();
+    if shape[axis].is(size) {
+        return Ok(x);
+    }
+    let mut starts: Shape = smallvec![IndexExpr::ZERO; shape.len()];
+    (starts[axis], shape[axis]) = (IndexExpr::Const(start), IndexExpr::Const(size));
+    let view = View::Slice {
+        start: starts,
+        step: smallvec![1; shape.len()],
+        size: shape,
+    };
+    re.add(NodeKind::View(view), &[x])
+}
+
+/// Words of the bytes that lie a quarter of an axis apart; `flip` says whether the highest bit of each is changed.
+fn words(re: &mut Rebuilder, x: NodeId, axis: usize, flip: bool) -> Result<NodeId, GraphError> {
+    let Some(length) = re.graph.ty(x).shape[axis].as_const() else {
+        return Ok(x);
+    };
+    let signed = re.graph.ty(x).dtype == DType::I8;
+    let quarter = (length + BYTES - 1) / BYTES;
+    let mut all: Option<NodeId> = None;
+    for place in 0..BYTES {
+        let size = quarter.min(length - place * quarter);
+        if size <= 0 {
+            break;
+        }
+        let of = part(re, x, axis, place * quarter, size)?;
+        let mut word = re.add(NodeKind::Convert(DType::I32), &[of])?;
+        if flip {
+            // The bits above are those of a byte of the other sign.
+            word = with_number(re, ScalarOp::Xor, word, 0x80)?;
+        }
+        if (signed || flip) && place < BYTES - 1 {
+            word = with_number(re, ScalarOp::And, word, 0xff)?;
+        }
+        if place > 0 {
+            word = with_number(re, ScalarOp::Shl, word, 8 * place)?;
+        }
+        word = lengthened(re, word, axis, quarter - size)?;
+        all = Some(match all {
+            Some(before) => map(re, ScalarOp::Or, before, word)?,
+            None => word,
+        });
+    }
+    let all = all.unwrap_or(x);
+    re.add(NodeKind::Copy, &[all])
+}
+
+impl Bytes {
+    /// The bytes through all views; what these fill in is the zero point.
+    fn through_views(&self, re: &mut Rebuilder, fill: i64) -> Result<NodeId, GraphError> {
+        let dtype = re.graph.ty(self.value).dtype;
+        self.above(re, self.value, Scalar::from_i64(dtype, fill))
+    }
+
+    /// The views over another value.
+    fn above(&self, re: &mut Rebuilder, value: NodeId, fill: Scalar) -> Result<NodeId, GraphError> {
+        self.views.iter().try_fold(value, |at, &v| {
+            let kind = match &re.graph.node(v).kind {
+                NodeKind::View(view) => NodeKind::View(view.filled_with(fill)),
+                other => other.clone(),
+            };
+            re.add(kind, &[at])
+        })
+    }
+}
+
+impl Product {
+    /// The einsum over words, less what the zero points add to it.
+    fn add(&self, re: &mut Rebuilder, node: &Node, lanes: i64) -> Result<NodeId, GraphError> {
+        let is = |re: &Rebuilder, n: NodeId, d: DType| re.graph.ty(n).dtype == d;
+        let (flip_image, flip_weights) = (
+            is(re, self.image.value, DType::I8),
+            is(re, self.weights.value, DType::U8),
+        );
+        let fill = match self.image_zero {
+            Zero::Known(z) => z,
+            Zero::Value(_) => 0,
+        };
+        let image_bytes = self.image.through_views(re, fill)?;
+        let image = match self.base_axis {
+            Some(axis) => {
+                let made = words(re, self.image.value, axis, flip_image)?;
+                let byte = (fill as u8) ^ if flip_image { 0x80 } else { 0 };
+                let word = i32::from_le_bytes([byte; BYTES as usize]);
+                self.image.above(re, made, Scalar::from_i64(DType::I32, word.into()))?
+            }
+            None => words(re, image_bytes, self.axes[0], flip_image)?,
+        };
+        let weights = self.weights.through_views(re, 0)?;
+        let weights = words(re, weights, self.axes[1], flip_weights)?;
+        // Whole vectors of columns.
+        let at = |of: &Labels| of.iter().position(|l| *l == self.columns).unwrap_or(0);
+        let in_weights = at(&self.labels[1]);
+        let columns = re.graph.ty(weights).shape[in_weights].clone();
+        let missing = columns.as_const().map_or(0, |n| (lanes - n % lanes) % lanes);
+        let mut weights = lengthened(re, weights, in_weights, missing)?;
+        if missing > 0 {
+            weights = re.add(NodeKind::Copy, &[weights])?;
+        }
+        let like = NodeKind::Einsum {
+            inputs: SmallVec::new(),
+            output: Labels::new(),
+            semiring: Semiring::AddDot4,
+            accumulator: DType::I32,
+            dtype: DType::I32,
+        };
+        let mut sum = add_canonical(re, &like, self.labels.to_vec(), self.output.clone(), &[image, weights])?;
+        if missing > 0
+            && let Some(n) = columns.as_const()
+        {
+            sum = part(re, sum, at(&self.output), 0, n)?;
+        }
+        let sum = self.less_image_zero(re, sum, flip_image, &node.ty.shape)?;
+        self.less_weights_zero(re, sum, image_bytes, [flip_image, flip_weights], &node.ty.shape)
+    }
+
+    /// A sum less the image's zero point times what the weights of each column add up to.
+    fn less_image_zero(
+        &self,
+        re: &mut Rebuilder,
+        sum: NodeId,
+        flip: bool,
+        shape: &Shape,
+    ) -> Result<NodeId, GraphError> {
+        let more = if flip { 128 } else { 0 };
+        if matches!(self.image_zero, Zero::Known(z) if z + more == 0) {
+            return Ok(sum);
+        }
+        let of_columns = self.added_up(re, self.weights_less, 1)?;
+        let each = match self.image_zero {
+            Zero::Known(z) => with_number(re, ScalarOp::Mul, of_columns, z + more)?,
+            Zero::Value(z) => {
+                let z = before_expansion(&re.graph, z);
+                let z = re.reshape(z, &Shape::new())?;
+                let z = match more {
+                    0 => z,
+                    more => with_number(re, ScalarOp::Add, z, more)?,
+                };
+                let to = re.graph.ty(of_columns).shape.clone();
+                let z = re.add(NodeKind::View(View::Expand(to)), &[z])?;
+                map(re, ScalarOp::Mul, of_columns, z)?
+            }
+        };
+        let all = self.spread(re, each, 1, shape)?;
+        map(re, ScalarOp::Sub, sum, all)
+    }
+
+    /// A sum less the weights' zero point times what the bytes of each row add up to.
+    fn less_weights_zero(
+        &self,
+        re: &mut Rebuilder,
+        sum: NodeId,
+        image: NodeId,
+        [flip_image, flip_weights]: [bool; 2],
+        shape: &Shape,
+    ) -> Result<NodeId, GraphError> {
+        let less = if flip_weights { 128 } else { 0 };
+        if matches!(self.weights_zero, Zero::Known(z) if z == less) {
+            return Ok(sum);
+        }
+        let bytes = re.add(NodeKind::Convert(DType::I32), &[image])?;
+        let bytes = match flip_image {
+            true => with_number(re, ScalarOp::Add, bytes, 128)?,
+            false => bytes,
+        };
+        let of_rows = self.added_up(re, bytes, 0)?;
+        let rows = self.spread(re, of_rows, 0, shape)?;
+        let zeros = match self.weights_zero {
+            Zero::Known(z) => splat(re, z - less, shape)?,
+            Zero::Value(z) => {
+                let z = before_expansion(&re.graph, z);
+                let count = re.graph.ty(z).elements();
+                let one = count.is(1);
+                let z = re.reshape(z, &if one { Shape::new() } else { smallvec![count] })?;
+                let z = with_number(re, ScalarOp::Sub, z, less)?;
+                match one {
+                    true => re.add(NodeKind::View(View::Expand(shape.clone())), &[z])?,
+                    false => self.spread(re, z, 1, shape)?,
+                }
+            }
+        };
+        let all = map(re, ScalarOp::Mul, rows, zeros)?;
+        map(re, ScalarOp::Sub, sum, all)
+    }
+
+    /// An operand summed over the labels that the result lacks.
+    fn added_up(&self, re: &mut Rebuilder, operand: NodeId, side: usize) -> Result<NodeId, GraphError> {
+        let axes = (self.labels[side].iter().enumerate())
+            .filter(|(_, l)| !self.output.contains(l))
+            .map(|(axis, _)| axis as u8)
+            .collect();
+        let monoid = Monoid::Add;
+        re.add(NodeKind::Reduce { monoid, axes }, &[operand])
+    }
+
+    /// What [`Self::added_up`] left of an operand, at each place of the result.
+    fn spread(&self, re: &mut Rebuilder, value: NodeId, side: usize, shape: &Shape) -> Result<NodeId, GraphError> {
+        let left: Labels = (self.labels[side].iter().copied())
+            .filter(|l| self.output.contains(l))
+            .collect();
+        let place = |l: &u16| self.output.iter().position(|o| o == l).unwrap_or(0);
+        let mut order: SmallVec<[u8; 4]> = (0..left.len() as u8).collect();
+        order.sort_by_key(|&i| place(&left[usize::from(i)]));
+        let value = match order.is_sorted() {
+            true => value,
+            false => re.add(NodeKind::View(View::Permute(order)), &[value])?,
+        };
+        let own = |(l, d): (&u16, &IndexExpr)| match left.contains(l) {
+            true => d.clone(),
+            false => IndexExpr::ONE,
+        };
+        let with_ones: Shape = self.output.iter().zip(shape).map(own).collect();
+        let value = re.reshape(value, &with_ones)?;
+        match with_ones == *shape {
+            true => Ok(value),
+            false => re.add(NodeKind::View(View::Expand(shape.clone())), &[value]),
+        }
+    }
+}

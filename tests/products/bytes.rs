@@ -1,0 +1,350 @@
+//! Products of bytes less their zero points with weights that never change: against the graph interpreter, to the bit, on one thread and more,
+//! whether sizes are known when compiled or not, with the most that bytes can make of long sums, and sums that no word divides.
+//!
+//! `TLC_SEEDS=from..to` runs other seeds.
+
+use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
+use tlc_codegen::wide::Level;
+use tlc_ir::interp::{self, interpret};
+use tlc_ir::rng::Rng;
+use tlc_ir::testgen::seeds;
+
+/// What the zero points of an operand are.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Zero {
+    None,
+    One,
+    /// One that a call brings.
+    Given,
+    /// One for each column.
+    Each,
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    image: DType,
+    weights: DType,
+    image_zero: Zero,
+    weights_zero: Zero,
+    batch: Option<usize>,
+    rows: usize,
+    columns: usize,
+    sum: usize,
+    turned: bool,
+    /// Whether all bytes are the ones that make the largest products.
+    extreme: bool,
+    /// Whether the result goes on to bytes again.
+    requantized: bool,
+}
+
+impl Case {
+    fn random(rng: &mut Rng) -> Case {
+        let mut byte = || rng.pick(&[DType::U8, DType::I8]);
+        Case {
+            image: byte(),
+            weights: byte(),
+            image_zero: rng.pick(&[Zero::None, Zero::One, Zero::One, Zero::Given]),
+            weights_zero: rng.pick(&[Zero::None, Zero::None, Zero::One, Zero::Each]),
+            batch: rng.pick(&[None, None, Some(1), Some(3)]),
+            rows: rng.pick(&[0, 1, 1, 2, 3, 4, 5, 7, 12, 13, 33]),
+            columns: rng.pick(&[1, 2, 7, 8, 15, 16, 17, 31, 32, 48, 64, 100]),
+            sum: rng.pick(&[1, 2, 3, 4, 5, 6, 7, 8, 37, 64, 129, 300]),
+            turned: rng.chance(30, 100),
+            extreme: rng.chance(25, 100),
+            requantized: rng.chance(40, 100),
+        }
+    }
+
+    /// One large enough for words to be worth making.
+    fn is_large(&self) -> bool {
+        let products = self.batch.unwrap_or(1) * self.rows * self.columns * self.sum;
+        // Zero points that were moved since are left alone.
+        let moved = self.turned && self.weights_zero == Zero::Each;
+        self.sum >= 2 && self.columns >= 2 && products >= 4 << 10 && !moved
+    }
+
+    fn record(&self, symbolic: bool, data: &Data) -> tlc::ir::Graph {
+        let g = Graph::new("bytes");
+        let rows: Dim = match symbolic {
+            true => (&g.symbol("m", 0..=1 << 12)).into(),
+            false => self.rows.into(),
+        };
+        let mut shape: Vec<Dim> = self.batch.into_iter().map(Dim::from).collect();
+        shape.extend([rows, self.sum.into()]);
+        let x = g.input("x", self.image, shape);
+        let w = g.constant(&data.weights);
+        let less = |bytes: &Tensor, zero: Option<Tensor>| {
+            let wide = bytes.cast(DType::I32);
+            match zero {
+                Some(zero) => wide - zero.cast(DType::I32),
+                None => wide,
+            }
+        };
+        let x_zero = match self.image_zero {
+            Zero::None | Zero::Each => None,
+            Zero::One => Some(g.constant(&data.image_zero)),
+            Zero::Given => Some(g.input("z", self.image, [] as [usize; 0])),
+        };
+        let w_zero = match self.weights_zero {
+            Zero::None | Zero::Given => None,
+            Zero::One | Zero::Each => Some(g.constant(&data.weights_zero)),
+        };
+        // A matrix that lies turned has its zero points along its rows.
+        let w_zero = w_zero.map(|z| {
+            if self.turned && z.rank() == 1 {
+                z.unsqueeze(-1)
+            } else {
+                z
+            }
+        });
+        let mut w = less(&w, w_zero);
+        if self.turned {
+            w = w.t();
+        }
+        let mut y = less(&x, x_zero).matmul(&w);
+        if self.requantized {
+            let scaled = y.cast(DType::F32) * 0.013;
+            y = (scaled.round() + 3.0).cast(DType::U8);
+        }
+        g.output("y", &y);
+        g.finish().unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+
+    fn shapes(&self) -> [Vec<usize>; 2] {
+        let image = self.batch.into_iter().chain([self.rows, self.sum]).collect();
+        let weights = match self.turned {
+            true => vec![self.columns, self.sum],
+            false => vec![self.sum, self.columns],
+        };
+        [image, weights]
+    }
+}
+
+struct Data {
+    image: HostTensor,
+    weights: HostTensor,
+    image_zero: HostTensor,
+    weights_zero: HostTensor,
+}
+
+fn bytes(dtype: DType, shape: &[usize], rng: &mut Rng, all: Option<i64>) -> HostTensor {
+    let mut out = HostTensor::zeros(dtype, shape).unwrap();
+    for i in 0..shape.iter().product() {
+        let bits = rng.bits();
+        let byte = all.unwrap_or(match bits >> 8 & 7 {
+            0 => 0x80,
+            1 => 0x7f,
+            2 => 0xff,
+            _ => (bits & 0xff) as i64,
+        });
+        out.set(i, Scalar::from_bits(dtype, byte as u64 & 0xff));
+    }
+    out
+}
+
+/// The byte of a dtype that is furthest from zero.
+fn furthest(dtype: DType) -> i64 {
+    if dtype == DType::U8 { 0xff } else { 0x80 }
+}
+
+impl Data {
+    fn random(case: &Case, rng: &mut Rng) -> Data {
+        let [image, weights] = case.shapes();
+        let all = |dtype| case.extreme.then(|| furthest(dtype));
+        let zeros: &[usize] = if case.weights_zero == Zero::Each {
+            &[case.columns]
+        } else {
+            &[]
+        };
+        Data {
+            image: bytes(case.image, &image, rng, all(case.image)),
+            weights: bytes(case.weights, &weights, rng, all(case.weights)),
+            image_zero: bytes(case.image, &[], rng, None),
+            weights_zero: bytes(case.weights, zeros, rng, None),
+        }
+    }
+}
+
+/// Whether this machine's code multiplies words.
+fn has_words() -> bool {
+    tlc_runtime::cpu::level::wide().is_some_and(|level: Level| level.vector_bits() >= 256)
+}
+
+fn is_by_words(explained: &str) -> bool {
+    explained.contains("words of four bytes are multiplied in tiles")
+}
+
+fn equal(a: &HostTensor, b: &HostTensor) -> bool {
+    a.shape() == b.shape() && a.dtype() == b.dtype() && (0..a.shape().iter().product()).all(|i| a.get(i) == b.get(i))
+}
+
+#[test]
+fn random_products_of_bytes_are_right_to_the_bit() {
+    let mut by_words = 0;
+    for seed in seeds(0..60) {
+        let mut rng = Rng::new(seed);
+        let case = Case::random(&mut rng);
+        let data = Data::random(&case, &mut rng);
+        let mut inputs = vec![data.image.clone()];
+        if case.image_zero == Zero::Given {
+            inputs.push(data.image_zero.clone());
+        }
+        for (symbolic, threads) in [(false, 1), (false, 3), (true, 2)] {
+            let graph = case.record(symbolic, &data);
+            let options = CompileOptions {
+                threads: Some(threads),
+                specialize: Specialize::Never,
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"));
+            let explained = e.explain().to_string();
+            if has_words() && case.is_large() {
+                assert!(is_by_words(&explained), "seed {seed}: {case:?}\n{explained}");
+                by_words += 1;
+            }
+            let expected = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
+            let views: Vec<_> = inputs.iter().map(Into::into).collect();
+            let found = e.run(&views).unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"));
+            let found = found[0].to_host();
+            assert!(
+                equal(&expected[0], &found),
+                "seed {seed}: {case:?}, symbolic {symbolic}, {threads} threads\n{explained}"
+            );
+        }
+    }
+    assert!(!has_words() || by_words > 20, "{by_words} of words");
+}
+
+/// 255 times -128 as often as a sum of i32 takes it, and once more.
+#[test]
+fn the_largest_products_of_long_sums_wrap_as_i32_does() {
+    for sum in [65_793, 65_794, 70_001] {
+        let case = Case {
+            image: DType::U8,
+            weights: DType::I8,
+            image_zero: Zero::None,
+            weights_zero: Zero::None,
+            batch: None,
+            rows: 2,
+            columns: 3,
+            sum,
+            turned: false,
+            extreme: true,
+            requantized: false,
+        };
+        let data = Data::random(&case, &mut Rng::new(1));
+        let graph = case.record(false, &data);
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let found = e.run(&[(&data.image).into()]).unwrap()[0].to_host();
+        let expected = (sum as i64 * 255 * -128) as i32;
+        assert!((0..6).all(|i| found.get(i).as_i64() == i64::from(expected)), "{sum}");
+    }
+}
+
+/// One convolution of bytes.
+#[derive(Clone, Debug)]
+struct Image {
+    dtype: DType,
+    weights: DType,
+    images: usize,
+    channels: usize,
+    outputs: usize,
+    sides: [usize; 2],
+    kernel: [usize; 2],
+    stride: usize,
+    padding: usize,
+    zero: Option<i64>,
+    requantized: bool,
+}
+
+impl Image {
+    fn random(rng: &mut Rng) -> Image {
+        Image {
+            dtype: rng.pick(&[DType::U8, DType::U8, DType::I8]),
+            weights: rng.pick(&[DType::I8, DType::I8, DType::U8]),
+            images: rng.pick(&[1, 1, 2]),
+            channels: rng.pick(&[1, 2, 3, 4, 5, 8, 13, 32]),
+            outputs: rng.pick(&[1, 8, 10, 16, 24, 32, 48]),
+            sides: [rng.pick(&[1, 3, 5, 8]), rng.pick(&[1, 3, 7, 13, 14, 29])],
+            kernel: rng.pick(&[[3, 3], [3, 3], [1, 1], [1, 1], [1, 3], [2, 5]]),
+            stride: rng.pick(&[1, 1, 2]),
+            padding: rng.pick(&[0, 1, 1, 2]),
+            zero: rng.pick(&[None, Some(7), Some(120), Some(-3)]),
+            requantized: rng.chance(50, 100),
+        }
+    }
+
+    fn has_results(&self) -> bool {
+        (0..2).all(|i| self.sides[i] + 2 * self.padding >= self.kernel[i])
+    }
+
+    fn record(&self, symbolic: bool, weights: &HostTensor) -> tlc::ir::Graph {
+        let g = Graph::new("image");
+        let sizes: Vec<Dim> = match symbolic {
+            true => (["n", "h", "w"].iter())
+                .map(|s| Dim::from(&g.symbol(s, 0..=1 << 10)))
+                .collect(),
+            false => [self.images, self.sides[0], self.sides[1]]
+                .map(Dim::from)
+                .into_iter()
+                .collect(),
+        };
+        let shape = [
+            sizes[0].clone(),
+            self.channels.into(),
+            sizes[1].clone(),
+            sizes[2].clone(),
+        ];
+        let mut x = g.input("x", self.dtype, shape).cast(DType::I32);
+        if let Some(zero) = self.zero {
+            x = &x - (zero as i32);
+        }
+        // Of u8 the middle is the zero point.
+        let mut w = g.constant(weights).cast(DType::I32);
+        if self.weights == DType::U8 {
+            w = &w - 128i32;
+        }
+        let settings = Conv::new().stride(self.stride).padding([self.padding; 2]);
+        let mut y = x.conv2d(&w, None, &settings);
+        if self.requantized {
+            y = ((y.cast(DType::F32) * 0.021).round() + 5.0).cast(DType::I8);
+        }
+        g.output("y", &y);
+        g.finish().unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+}
+
+#[test]
+fn random_convolutions_of_bytes_are_right_to_the_bit() {
+    let mut by_words = 0;
+    for seed in seeds(0..40) {
+        let mut rng = Rng::new(seed);
+        let mut case = Image::random(&mut rng);
+        while !case.has_results() {
+            case = Image::random(&mut rng);
+        }
+        let [kh, kw] = case.kernel;
+        let weights = bytes(case.weights, &[case.outputs, case.channels, kh, kw], &mut rng, None);
+        let [h, w] = case.sides;
+        let inputs = [bytes(case.dtype, &[case.images, case.channels, h, w], &mut rng, None)];
+        for (symbolic, threads) in [(false, 1), (true, 3), (false, 7)] {
+            let graph = case.record(symbolic, &weights);
+            let options = CompileOptions {
+                threads: Some(threads),
+                specialize: Specialize::Never,
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"));
+            let explained = e.explain().to_string();
+            by_words += usize::from(explained.contains("windows are multiplied where they lie"));
+            let expected = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
+            let found = e.run(&inputs.each_ref().map(Into::into));
+            let found = found.unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"))[0].to_host();
+            assert!(
+                equal(&expected[0], &found),
+                "seed {seed}: {case:?}, symbolic {symbolic}, {threads} threads\n{explained}"
+            );
+        }
+    }
+    assert!(!has_words() || by_words > 20, "{by_words} of words");
+}
