@@ -1,14 +1,16 @@
-//! Which register each value is in: the code as regalloc2 sees it.
+//! Which register each value is in: the code as allocators see it. `scan.rs` has the kernels whose values all fit, regalloc2 the others.
 
 use std::sync::OnceLock;
 
+use regalloc2::checker::Checker;
 use regalloc2::{
     Algorithm, Block as Label, Ctx, Function, Inst as Number, InstRange, MachineEnv, Operand, Output, PReg, PRegSet,
     RegClass, RegallocOptions, VReg,
 };
+use smallvec::SmallVec;
 
 use super::Level;
-use super::machine::{Block, End, Inst, Machine, general};
+use super::machine::{Block, End, Inst, Kind, Machine, general};
 use crate::error::{CodegenError, Result};
 
 /// Instructions of a kernel whose tables are not kept for the next one.
@@ -25,11 +27,13 @@ pub(super) struct Linear<'m> {
     insts: Vec<Option<&'m Inst>>,
     /// By block: its label.
     labels: Vec<Label>,
-    successors: Vec<Vec<Label>>,
-    predecessors: Vec<Vec<Label>>,
+    successors: Vec<SmallVec<[Label; 2]>>,
+    predecessors: Vec<SmallVec<[Label; 2]>>,
     operands: Vec<Operand>,
-    /// By number: where its operands begin.
-    operands_at: Vec<usize>,
+    /// By number: where its operands begin; their number behind.
+    operands_at: Vec<u32>,
+    /// Whether an instruction behind the entry reads, writes or destroys particular registers.
+    wants_registers: bool,
 }
 
 impl<'m> Linear<'m> {
@@ -45,20 +49,23 @@ impl<'m> Linear<'m> {
             ranges: Vec::with_capacity(count),
             insts: Vec::new(),
             labels,
-            successors: vec![Vec::new(); count],
-            predecessors: vec![Vec::new(); count],
+            successors: vec![SmallVec::new(); count],
+            predecessors: vec![SmallVec::new(); count],
             operands: Vec::new(),
             operands_at: Vec::new(),
+            wants_registers: false,
         };
         for (at, b) in machine.order.iter().enumerate() {
             let data = &machine.blocks[b.0 as usize];
             let begin = linear.insts.len();
             for inst in data.insts.iter().chain(&data.test) {
-                linear.operands_at.push(linear.operands.len());
+                linear.operands_at.push(linear.operands.len() as u32);
                 inst.operands(machine.level, &mut linear.operands);
+                let particular = !inst.fixed.is_empty() || inst.clobbers != PRegSet::empty();
+                linear.wants_registers |= particular && inst.kind != Kind::Entry;
                 linear.insts.push(Some(inst));
             }
-            linear.operands_at.push(linear.operands.len());
+            linear.operands_at.push(linear.operands.len() as u32);
             linear.insts.push(None);
             linear.ranges.push((begin, linear.insts.len()));
             let targets: &[Block] = match &data.end {
@@ -72,13 +79,60 @@ impl<'m> Linear<'m> {
                 linear.predecessors[to.index()].push(Label::new(at));
             }
         }
-        linear.operands_at.push(linear.operands.len());
+        linear.operands_at.push(linear.operands.len() as u32);
         linear
     }
 
     /// Whether the tables for it are larger than those for most others.
     pub(super) fn is_large(&self) -> bool {
         self.insts.len() > MANY_INSTRUCTIONS
+    }
+
+    pub(super) fn level(&self) -> Level {
+        self.machine.level
+    }
+
+    /// Blocks in the order of the code.
+    pub(super) fn labels(&self) -> impl Iterator<Item = Label> + use<> {
+        (0..self.blocks.len()).map(Label::new)
+    }
+
+    /// The numbers of a block's first instruction and of its end.
+    pub(super) fn range(&self, label: Label) -> (u32, u32) {
+        let (begin, end) = self.ranges[label.index()];
+        (begin as u32, end as u32 - 1)
+    }
+
+    /// Where a block jumps, and what it gives to the parameters there; `None` if it branches or returns.
+    pub(super) fn jump(&self, label: Label) -> Option<(Label, &[VReg])> {
+        match &self.block(label).end {
+            End::Jump(to, given) => Some((self.labels[to.0 as usize], given)),
+            End::Branch(..) | End::Return | End::Open => None,
+        }
+    }
+
+    /// Loops: the numbers of their first and their last instruction.
+    pub(super) fn back_jumps(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.labels().filter_map(|label| {
+            let (to, _) = self.jump(label)?;
+            (to.index() <= label.index()).then(|| (self.range(to).0, self.range(label).1))
+        })
+    }
+
+    /// The operands of an instruction, and how many those before it have.
+    pub(super) fn operands_of(&self, number: u32) -> (&[Operand], usize) {
+        let [begin, end] = [0, 1].map(|k| self.operands_at[number as usize + k] as usize);
+        (&self.operands[begin..end], begin)
+    }
+
+    /// How many operands all instructions have, and by number how many those before it do.
+    pub(super) fn operand_counts(&self) -> (usize, Vec<u32>) {
+        (self.operands.len(), self.operands_at[..self.insts.len()].to_vec())
+    }
+
+    /// Whether an instruction behind the entry reads, writes or destroys particular registers.
+    pub(super) fn wants_registers(&self) -> bool {
+        self.wants_registers
     }
 
     fn block(&self, label: Label) -> &super::machine::BlockData {
@@ -145,7 +199,7 @@ impl Function for Linear<'_> {
     }
 
     fn inst_operands(&self, insn: Number) -> &[Operand] {
-        &self.operands[self.operands_at[insn.index()]..self.operands_at[insn.index() + 1]]
+        self.operands_of(insn.index() as u32).0
     }
 
     fn inst_clobbers(&self, insn: Number) -> PRegSet {
@@ -187,6 +241,31 @@ fn environment(level: Level) -> &'static MachineEnv {
     })
 }
 
+/// Registers of a class, a bit each.
+#[derive(Clone, Copy)]
+pub(super) struct Registers {
+    /// Those that code may use.
+    pub all: u64,
+    /// Those of them that need not be given back.
+    pub preferred: u64,
+}
+
+/// The registers that code may use, by class.
+pub(super) fn registers(level: Level) -> &'static [Registers; 3] {
+    static REGISTERS: [OnceLock<[Registers; 3]>; Level::ALL.len()] = [const { OnceLock::new() }; Level::ALL.len()];
+    REGISTERS[level as usize].get_or_init(|| {
+        let env = environment(level);
+        let bits = |set: PRegSet| set.into_iter().fold(0, |bits, r| bits | 1 << r.hw_enc());
+        [0, 1, 2].map(|class| {
+            let preferred = bits(env.preferred_regs_by_class[class]);
+            Registers {
+                all: preferred | bits(env.non_preferred_regs_by_class[class]),
+                preferred,
+            }
+        })
+    })
+}
+
 /// What a call destroys, by the System V convention.
 pub(super) fn destroyed_by_calls(level: Level) -> PRegSet {
     let env = environment(level);
@@ -211,6 +290,19 @@ pub(super) fn allocate<'c>(linear: &Linear<'_>, context: &'c mut Ctx) -> Result<
     let environment = environment(linear.machine.level);
     regalloc2::run_with_ctx(linear, environment, &options, context).map_err(|e| CodegenError::Refused {
         by: "regalloc2",
+        message: format!("{e:?}"),
+    })
+}
+
+/// Follows every value through the code and has regalloc2's checker say where one is not in the register that an instruction reads.
+///
+/// # Errors
+/// The first such instructions.
+pub(super) fn check(linear: &Linear<'_>, output: &Output) -> Result<()> {
+    let mut checker = Checker::new(linear, environment(linear.machine.level));
+    checker.prepare(output);
+    checker.run().map_err(|e| CodegenError::Refused {
+        by: "the checker of registers",
         message: format!("{e:?}"),
     })
 }

@@ -10,13 +10,14 @@
 //!   leaves the others alone.
 //! - Kernels keep the System V calling convention and [`crate::code`]'s; every way out ends with `vzeroupper`.
 //!
-//! `select/` chooses instructions for registers without number (`machine.rs`), regalloc2 gives them numbers (`allocate.rs`), and iced-x86's
-//! encoder makes bytes of them (`encode.rs`), in the VEX form where there is no AVX-512 (`vex.rs`).
+//! `select/` chooses instructions for registers without number (`machine.rs`), a scan of lifetimes (`scan.rs`) or regalloc2 (`allocate.rs`)
+//! gives them numbers, and iced-x86's encoder makes bytes of them (`encode.rs`), in the VEX form where there is no AVX-512 (`vex.rs`).
 
 mod allocate;
 mod encode;
 mod machine;
 mod opcodes;
+mod scan;
 mod select;
 mod table;
 mod vex;
@@ -99,10 +100,19 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
     let flat = flatten(kernel, level)?;
     let machine = select::select(&flat, level, dots)?;
     let linear = allocate::Linear::new(&machine);
-    let output = allocate::allocate(&linear, context)?;
+    let scanned = scan::scan(&linear);
+    if cfg!(debug_assertions)
+        && let Some(output) = &scanned
+    {
+        allocate::check(&linear, output)?;
+    }
+    let output = match &scanned {
+        Some(output) => output,
+        None => allocate::allocate(&linear, context)?,
+    };
     let code = encode::encode(&machine, &linear, output, text.disasm);
     // The allocator empties some of its tables for each value that it places, which takes as long as they are large.
-    if linear.is_large() {
+    if scanned.is_none() && linear.is_large() {
         *context = Ctx::default();
     }
     code
