@@ -211,7 +211,7 @@ mod children {
             let used = Device::cuda(number).pool_use().expect("a device");
             assert!(used.allocated >= 4 * 16 * 16 * 4, "the constants at least: {used:?}");
         }
-        let tensor = Device::cuda(0).upload(&data(&[8, 16], 1)).expect("room");
+        let tensor = Device::cuda(0).upload(data(&[8, 16], 1)).expect("room");
         let refused = second
             .run_on_device(inputs![&tensor])
             .expect_err("it is elsewhere")
@@ -358,7 +358,7 @@ mod children {
                 beside: vec![beside],
                 ..CompileOptions::default()
             };
-            let refused = g.compile(&options).err().expect("it is refused");
+            let refused = g.compile(&options).expect_err("it is refused");
             assert!(matches!(refused, BuildError::Beside { .. }), "{refused}");
         }
         let options = CompileOptions {
@@ -366,7 +366,7 @@ mod children {
             beside: vec![Device::cuda(2)],
             ..CompileOptions::default()
         };
-        let refused = g.compile(&options).err().expect("there are two").to_string();
+        let refused = g.compile(&options).expect_err("there are two").to_string();
         assert!(refused.contains("there is no device cuda:2"), "{refused}");
     }
 
