@@ -43,7 +43,15 @@ fn equal_kernels_are_one_function_and_threads_do_not_matter() {
             listing: true,
             disasm: true,
         };
-        let all = jit::compile(&refs, &JitOptions { threads, text, ..JitOptions::default() }).unwrap();
+        let all = jit::compile(
+            &refs,
+            &JitOptions {
+                threads,
+                text,
+                ..JitOptions::default()
+            },
+        )
+        .unwrap();
         for (i, f) in all.iter().enumerate() {
             assert_eq!(f.function.address(), all[i % 4].function.address());
             let mut buffers = [f32_bytes((0..32).map(|v| v as f32)), vec![0; 128]];
@@ -200,7 +208,15 @@ fn the_code_of_a_small_kernel() {
         listing: true,
         disasm: false,
     };
-    let compiled = jit::compile(&[&scale(2.0, 2, None)], &JitOptions { threads: 1, text, ..JitOptions::default() }).unwrap();
+    let compiled = jit::compile(
+        &[&scale(2.0, 2, None)],
+        &JitOptions {
+            threads: 1,
+            text,
+            ..JitOptions::default()
+        },
+    )
+    .unwrap();
     let expected = "\
 block0(v0: i64, v1: i64, v2: i64):
     v3 = load.i64 notrap aligned readonly v0
