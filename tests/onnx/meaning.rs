@@ -353,3 +353,37 @@ fn a_reduction_over_no_axes_keeps_the_type() {
         }
     }
 }
+
+/// ONNX: one window that would start in the padding behind is left out, also where windows fill the padded image without a rest. The extents are those of its
+/// own shape inference.
+#[test]
+fn one_window_that_starts_in_the_padding_behind_is_left_out_under_ceil_mode() {
+    for (image, size, stride, pads, windows) in [
+        (10, 1, 1, [0, 2], 11),
+        (13, 4, 6, [5, 4], 3),
+        (12, 2, 1, [3, 3], 16),
+        (7, 2, 2, [0, 0], 4),
+    ] {
+        for pool in ["AveragePool", "MaxPool"] {
+            let node = op(
+                &format!("{pool} x -> y"),
+                &[
+                    ("kernel_shape", A::Is(vec![size])),
+                    ("strides", A::Is(vec![stride])),
+                    ("pads", A::Is(pads.to_vec())),
+                    ("ceil_mode", A::I(1)),
+                ],
+            );
+            let x = value("x", FLOAT, &[D::N(1), D::N(1), D::N(image)]);
+            let y = value("y", FLOAT, &[D::N(1), D::N(1), D::N(windows)]);
+            let graph = imported(&model_of(19, graph(vec![node], vec![], vec![x], vec![y]), vec![])).graph;
+            let extent = image as usize;
+            let out = run(&graph, &[f32s(&[1, 1, extent], &vec![1.0; extent])]);
+            assert_eq!(
+                out[0].shape(),
+                [1, 1, windows as usize],
+                "{pool} {image} {size} {stride} {pads:?}"
+            );
+        }
+    }
+}

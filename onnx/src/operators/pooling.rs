@@ -34,7 +34,7 @@ impl Pooling {
             return invalid(format!("kernel_shape of {v}; expected 1 or more"));
         }
         let size: Vec<usize> = declared.into_iter().map(|v| v as usize).collect();
-        let windows = Windows::of(c, x, &size)?;
+        let mut windows = Windows::of(c, x, &size)?;
         let mut over = vec![Dim::from(0); size.len()];
         if c.flag("ceil_mode", false)? && !c.text("auto_pad", "NOTSET")?.starts_with("SAME") {
             for (i, over) in over.iter_mut().enumerate() {
@@ -44,9 +44,15 @@ impl Pooling {
                 let started = &extent + &windows.before[i];
                 let padded = &started + &windows.behind[i];
                 // The last window's number; one that would start in the padding behind is left out.
-                let last = (&padded - reach).div_ceil(stride).min((started - 1) / stride);
-                let beyond = (last * stride + reach - padded).max(0);
-                *over = Dim::from(x.graph().simplify(beyond.expr()));
+                let last = (&padded - reach).div_ceil(stride);
+                let inside = (started - 1) / stride;
+                let last = last.clone().min(inside.max(last - 1));
+                let beyond = last * stride + reach - padded;
+                // Padding of which a window that is left out would be made.
+                let unused = (&beyond * -1).max(0).min(windows.behind[i].clone());
+                let simplified = |d: Dim| Dim::from(x.graph().simplify(d.expr()));
+                windows.behind[i] = simplified(&windows.behind[i] - &unused);
+                *over = simplified(beyond.max(0));
             }
         }
         Ok(Pooling { size, windows, over })
