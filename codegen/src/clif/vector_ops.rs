@@ -263,6 +263,7 @@ impl Translator<'_, '_, '_> {
             And => self.b.ins().band(a, b),
             Or => self.b.ins().bor(a, b),
             Xor => self.b.ins().bxor(a, b),
+            Dot4 => self.dot4(a, b),
             Max | Min if ty == types::I64X2 => {
                 let (x, y) = if op == Max { (b, a) } else { (a, b) };
                 let less = self.vector_less(x, y, signed, ty);

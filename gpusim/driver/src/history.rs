@@ -8,6 +8,13 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 
+/// Who an operation is, and what is known to be before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Stamp {
+    pub(crate) access: Access,
+    pub(crate) clock: Clock,
+}
+
 /// An operation, as a range of bytes remembers it.
 #[derive(Clone, Debug)]
 pub(crate) struct Access {

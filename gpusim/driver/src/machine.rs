@@ -7,14 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tlc_gpusim::{Device, Module};
 
 use crate::description::Description;
-use crate::history::History;
+use crate::history::{History, Stamp};
 use crate::report::{Held, Log, event};
 use crate::result::{
     CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_INVALID_VALUE,
     CUDA_ERROR_OUT_OF_MEMORY, CUresult,
 };
 use crate::settings::Settings;
-use crate::work::Stamp;
 
 /// Where the memory of the first device begins: above every address that a program on the host has.
 const FIRST: u64 = 1 << 56;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use tlc_gpusim::{FindingKind, Launch, Module, Report, SlotEvent};
 
+use crate::history::Stamp;
 use crate::machine::{Machine, lock};
 use crate::product::Product;
 use crate::report::{append, counters, event, finding};
@@ -11,7 +12,7 @@ use crate::result::{
     CUDA_ERROR_ASSERT, CUDA_ERROR_DEVICE_UNAVAILABLE, CUDA_ERROR_ECC_UNCORRECTABLE, CUDA_ERROR_ILLEGAL_ADDRESS,
     CUDA_ERROR_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_TIMEOUT,
 };
-use crate::work::{End, SlotChange, Stamp, Work};
+use crate::work::{End, SlotChange, Work};
 
 /// Bytes that are copied at a time.
 const PIECE: u64 = 1 << 20;

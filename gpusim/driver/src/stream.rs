@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::history::Stamp;
 use crate::machine::Machine;
 use crate::result::CUDA_ERROR_UNKNOWN;
-use crate::work::{Stamp, Ticket, Work};
+use crate::work::{Ticket, Work};
 
 /// An operation on its way.
 #[derive(Debug)]

@@ -5,8 +5,7 @@ use std::time::Instant;
 
 use tlc_gpusim::{Launch, Module, SlotEvent};
 
-use crate::clock::Clock;
-use crate::history::Access;
+use crate::history::Stamp;
 use crate::machine::{Gpu, lock};
 use crate::product::Product;
 
@@ -70,13 +69,6 @@ pub(crate) enum Work {
     Mark,
     /// Operations in an order that their edges allow.
     Graph(Vec<(Work, Stamp)>),
-}
-
-/// Who an operation is, and what is known to be before it.
-#[derive(Clone, Debug)]
-pub(crate) struct Stamp {
-    pub(crate) access: Access,
-    pub(crate) clock: Clock,
 }
 
 /// An operation that others wait for.

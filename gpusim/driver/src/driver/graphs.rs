@@ -5,14 +5,14 @@ use std::sync::Arc;
 use super::{Driver, State};
 use crate::capture::{Capture, Captured, Exec, Graph, Node, append, chains, ends, order, replace};
 use crate::clock::Clock;
-use crate::history::Access;
+use crate::history::{Access, Stamp};
 use crate::result::{
     CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE, CUDA_ERROR_ILLEGAL_STATE,
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
     CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
 };
-use crate::work::{Stamp, Work};
+use crate::work::Work;
 use tlc_gpusim::Launch;
 
 /// The arguments of a node as a program is given them: pointers to bytes that live as long as the graph.

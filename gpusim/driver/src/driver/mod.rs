@@ -17,7 +17,7 @@ use tlc_gpusim::Module;
 
 use crate::capture::{Capture, Captured, Exec, Graph};
 use crate::clock::{Clock, Lines};
-use crate::history::Access;
+use crate::history::{Access, Stamp};
 use crate::machine::{Machine, lock};
 use crate::pool::Pool;
 use crate::report::append;
@@ -28,7 +28,7 @@ use crate::result::{
 };
 use crate::settings::Settings;
 use crate::stream::{Job, start};
-use crate::work::{Stamp, Ticket, Work};
+use crate::work::{Ticket, Work};
 
 use graphs::Kept;
 
