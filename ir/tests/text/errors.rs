@@ -163,7 +163,7 @@ fn every_kind_of_bad_statement_has_its_message_and_place() {
         ),
         (
             "%0 = einsum %x {ab->a; semiring=add-add} : f32[2]",
-            "2:33: unknown semiring; expected one of add-mul, max-add, min-add, max-mul, or-and, found `add-add`",
+            "2:33: unknown semiring; expected one of add-mul, max-add, min-add, max-mul, or-and, add-dot4, found `add-add`",
         ),
         (
             "%0 = einsum %x {ab->a; mode=1} : f32[2]",

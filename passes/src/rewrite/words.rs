@@ -61,6 +61,7 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
             && !fixed.contains(id)
             && let Some(p) = product(&re.graph, graph, node, operands, &fixed)
         {
+            let p = p.of_bytes(re)?;
             return p.add(re, node, emitter.lanes(DType::I32));
         }
         re.add(node.kind.clone(), operands)
@@ -69,7 +70,7 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
 
 /// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
 struct Bytes {
-    /// Of u8 or i8.
+    /// Of u8 or i8, or data of i32 that are all in the range of i8.
     value: NodeId,
     /// The views above, the lowest first.
     views: SmallVec<[NodeId; 4]>,
@@ -96,6 +97,17 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                 views.reverse();
                 return Some(Bytes {
                     value: node.operands[0],
+                    views,
+                    zero: None,
+                });
+            }
+            // Bytes that were converted, and perhaps less a zero point, when they were folded.
+            NodeKind::Data(data) if node.ty.dtype == DType::I32 => {
+                let count: usize = data.0.shape().iter().product();
+                let is_byte = |i: usize| i8::try_from(data.0.get(i).as_i64()).is_ok();
+                views.reverse();
+                return (0..count).all(is_byte).then_some(Bytes {
+                    value: at,
                     views,
                     zero: None,
                 });
@@ -236,7 +248,10 @@ fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: 
         Zero::Value(z) if !padded && all_ones(&graph.ty(before_expansion(graph, z)).shape) => {}
         _ => return None,
     }
-    let signed_weights = graph.ty(weights.value).dtype == DType::I8;
+    if graph.ty(image.value).dtype == DType::I32 {
+        return None;
+    }
+    let signed_weights = graph.ty(weights.value).dtype != DType::U8;
     match weights_zero {
         Zero::Known(z) if z == if signed_weights { 0 } else { 128 } => {}
         // Sums of the image's bytes, one for each window, take longer.
@@ -394,6 +409,14 @@ impl Bytes {
 }
 
 impl Product {
+    /// The product with weights that are bytes, if they were folded to i32.
+    fn of_bytes(mut self, re: &mut Rebuilder) -> Result<Product, GraphError> {
+        if re.graph.ty(self.weights.value).dtype == DType::I32 {
+            self.weights.value = re.add(NodeKind::Convert(DType::I8), &[self.weights.value])?;
+        }
+        Ok(self)
+    }
+
     /// The einsum over words, less what the zero points add to it.
     fn add(&self, re: &mut Rebuilder, node: &Node, lanes: i64) -> Result<NodeId, GraphError> {
         let is = |re: &Rebuilder, n: NodeId, d: DType| re.graph.ty(n).dtype == d;
