@@ -60,7 +60,7 @@ impl Case {
         let products = self.batch.unwrap_or(1) * self.rows * self.columns * self.sum;
         // Zero points that were moved since are left alone.
         let moved = self.turned && self.weights_zero == Zero::Each;
-        self.sum >= 2 && self.columns >= 2 && products >= 4 << 10 && !moved
+        self.sum >= 16 && self.columns >= 2 && products >= 4 << 10 && !moved
     }
 
     fn record(&self, symbolic: bool, data: &Data) -> tlc::ir::Graph {

@@ -27,6 +27,8 @@ use super::{Context, Failure, Pass, Rebuilder, all_ones};
 
 /// The fewest multiply-adds of a product of known size that words are made for.
 const FEWEST_PRODUCTS: i64 = 4 << 10;
+/// The shortest sum: of shorter ones, what is done to each result for zero points takes longer than the sum.
+const SHORTEST_SUM: i64 = 16;
 /// Bytes of a word.
 const BYTES: i64 = 4;
 
@@ -225,7 +227,9 @@ fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: 
             Some((extent(w, in_w)?, [in_x, in_w], base))
         })
         .max_by_key(|(length, ..)| *length)?;
-    if length < 2 {
+    // One column would be a vector of columns.
+    let one_column = of_w.iter().position(|l| *l == columns).and_then(|axis| extent(w, axis)) == Some(1);
+    if length < 2 || one_column {
         return None;
     }
     let elements = |shape: &Shape| IndexExpr::product(shape.iter()).as_const();
@@ -233,6 +237,9 @@ fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: 
         .filter(|(_, l)| !output.contains(l))
         .map(|(axis, _)| extent(w, axis))
         .try_fold(1i64, |n, d| n.checked_mul(d?))?;
+    if summed < SHORTEST_SUM {
+        return None;
+    }
     if elements(&node.ty.shape).is_some_and(|n| n.saturating_mul(summed) < FEWEST_PRODUCTS) {
         return None;
     }
