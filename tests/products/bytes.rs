@@ -57,10 +57,12 @@ impl Case {
 
     /// One large enough for words to be worth making.
     fn is_large(&self) -> bool {
+        // Smaller matrices are folded, and are words where they are in the range of bytes.
+        let folded = self.columns * self.sum <= 4096;
         let products = self.batch.unwrap_or(1) * self.rows * self.columns * self.sum;
         // Zero points that were moved since are left alone.
         let moved = self.turned && self.weights_zero == Zero::Each;
-        self.sum >= 16 && self.columns >= 2 && products >= 4 << 10 && !moved
+        !folded && self.sum >= 16 && self.columns >= 2 && products >= 4 << 10 && !moved
     }
 
     fn record(&self, symbolic: bool, data: &Data) -> tlc::ir::Graph {
@@ -200,8 +202,8 @@ fn random_products_of_bytes_are_right_to_the_bit() {
             let explained = e.explain().to_string();
             if has_words() && case.is_large() {
                 assert!(is_by_words(&explained), "seed {seed}: {case:?}\n{explained}");
-                by_words += 1;
             }
+            by_words += usize::from(is_by_words(&explained));
             let expected = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
             let views: Vec<_> = inputs.iter().map(Into::into).collect();
             let found = e.run(&views).unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"));

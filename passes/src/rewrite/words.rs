@@ -72,8 +72,10 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
 
 /// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
 struct Bytes {
-    /// Of u8 or i8, or data of i32 that are all in the range of i8.
+    /// Of u8 or i8, or data of i32 that are all in the range of one of them.
     value: NodeId,
+    /// That one.
+    dtype: DType,
     /// The views above, the lowest first.
     views: SmallVec<[NodeId; 4]>,
     /// The zero point as it is subtracted, of the value's shape.
@@ -99,6 +101,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                 views.reverse();
                 return Some(Bytes {
                     value: node.operands[0],
+                    dtype: graph.ty(node.operands[0]).dtype,
                     views,
                     zero: None,
                 });
@@ -106,10 +109,14 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
             // Bytes that were converted, and perhaps less a zero point, when they were folded.
             NodeKind::Data(data) if node.ty.dtype == DType::I32 => {
                 let count: usize = data.0.shape().iter().product();
-                let is_byte = |i: usize| i8::try_from(data.0.get(i).as_i64()).is_ok();
+                let fits = |dtype: &DType| {
+                    (0..count).all(|i| data.0.get(i).convert(*dtype).as_i64() == data.0.get(i).as_i64())
+                };
+                let dtype = [DType::I8, DType::U8].into_iter().find(fits)?;
                 views.reverse();
-                return (0..count).all(is_byte).then_some(Bytes {
+                return Some(Bytes {
                     value: at,
+                    dtype,
                     views,
                     zero: None,
                 });
@@ -122,6 +129,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                 views.reverse();
                 return Some(Bytes {
                     value: from.operands[0],
+                    dtype: graph.ty(from.operands[0]).dtype,
                     views,
                     zero: Some(node.operands[1]),
                 });
@@ -258,7 +266,7 @@ fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: 
     if graph.ty(image.value).dtype == DType::I32 {
         return None;
     }
-    let signed_weights = graph.ty(weights.value).dtype != DType::U8;
+    let signed_weights = weights.dtype == DType::I8;
     match weights_zero {
         Zero::Known(z) if z == if signed_weights { 0 } else { 128 } => {}
         // Sums of the image's bytes, one for each window, take longer.
@@ -419,7 +427,7 @@ impl Product {
     /// The product with weights that are bytes, if they were folded to i32.
     fn of_bytes(mut self, re: &mut Rebuilder) -> Result<Product, GraphError> {
         if re.graph.ty(self.weights.value).dtype == DType::I32 {
-            self.weights.value = re.add(NodeKind::Convert(DType::I8), &[self.weights.value])?;
+            self.weights.value = re.add(NodeKind::Convert(self.weights.dtype), &[self.weights.value])?;
         }
         Ok(self)
     }
