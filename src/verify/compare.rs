@@ -187,6 +187,8 @@ pub(super) fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Grap
                     },
                 }))
             }
+            // The same value, which no pass need round.
+            NodeKind::Bitcast(to) if from.ty(node.operands[0]).dtype == *to => NodeKind::Copy,
             // What is about the bits of a dtype, or takes one alone, gets its operands in that.
             kind @ (NodeKind::Bitcast(_) | NodeKind::Call(HostFunction::Suppress { .. })) => {
                 for (made, of) in operands.iter_mut().zip(&node.operands) {

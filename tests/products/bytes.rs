@@ -183,7 +183,7 @@ fn equal(a: &HostTensor, b: &HostTensor) -> bool {
 #[test]
 fn random_products_of_bytes_are_right_to_the_bit() {
     let mut by_words = 0;
-    for seed in seeds(0..60) {
+    for seed in seeds(0..100) {
         let mut rng = Rng::new(seed);
         let case = Case::random(&mut rng);
         let data = Data::random(&case, &mut rng);
@@ -214,7 +214,7 @@ fn random_products_of_bytes_are_right_to_the_bit() {
             );
         }
     }
-    assert!(!has_words() || by_words > 20, "{by_words} of words");
+    assert!(!has_words() || by_words > 15, "{by_words} of words");
 }
 
 /// 255 times -128 as often as a sum of i32 takes it, and once more.
