@@ -23,6 +23,8 @@ use super::Rebuilder;
 
 /// The most sums that rows are divided among: each has weights and code of its own.
 const MOST_PARTS: usize = 5;
+/// The most places of a window that are looked at.
+const MOST_PLACES: i64 = 1 << 12;
 /// The fewest multiply-adds that division saves.
 const FEWEST_SAVED: i64 = 1 << 20;
 
@@ -281,7 +283,7 @@ impl Shortened {
         let before = self.before[rows.axis];
         let inside = |p: i64| rows.inside(before, p..p + 1);
         let mut ranges: SmallVec<[std::ops::Range<i64>; MOST_PARTS]> = SmallVec::new();
-        for p in 0..rows.places.min(1 << 12) {
+        for p in 0..rows.places.min(MOST_PLACES) {
             let full = ranges.len() == MOST_PARTS;
             match ranges.last_mut() {
                 Some(last) if inside(last.start) == inside(p) => last.end = p + 1,

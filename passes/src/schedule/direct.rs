@@ -511,6 +511,7 @@ impl Scheduler<'_> {
         if let (Some((Ahead { by, shares }, ahead)), Memory::Param(param), Some(&var)) =
             (ahead, weights, around.first())
         {
+            // A hint: tiles are as good without it.
             self.because(ScheduleReason::Ahead);
             self.apply(Directive::Prefetch {
                 var,
@@ -518,7 +519,7 @@ impl Scheduler<'_> {
                 param,
                 ahead,
                 shares,
-            })?;
+            });
         }
         self.channels_in_lanes(set)?;
         if rows >= FEWEST_TURNED && self.pixels_in_lanes(results, behind).is_some() {
