@@ -130,6 +130,21 @@ impl Rebuilder {
         self.add(NodeKind::View(View::Reshape(shape.clone())), &[node])
     }
 
+    /// A value with so many elements before and behind those of each axis, all of them the same.
+    ///
+    /// # Errors
+    /// As [`Rebuilder::add`].
+    pub fn padded(&mut self, node: NodeId, lo: Shape, hi: Shape, value: Scalar) -> Result<NodeId, GraphError> {
+        let interior = lo.iter().map(|_| 0).collect();
+        let view = View::Pad {
+            lo,
+            hi,
+            interior,
+            value,
+        };
+        self.add(NodeKind::View(view), &[node])
+    }
+
     /// A constant of the given shape.
     ///
     /// # Errors

@@ -83,7 +83,7 @@ pub(super) fn shortened(graph: &Graph, node: &Node) -> SmallVec<[Shortened; 1]> 
     };
     let numbers = |parts: &[Shortened]| {
         let weights = constant(graph, node.operands[all.operands[1]]);
-        weights.is_some_and(|data| parts.iter().all(|p| numbers_outside(data, &p.windows)))
+        !parts.is_empty() && weights.is_some_and(|data| numbers_outside(data, parts))
     };
     let divided = all.divided(&node.ty.shape);
     if divided.len() > 1 && numbers(&divided) {
@@ -194,10 +194,10 @@ fn constant(graph: &Graph, weights: NodeId) -> Option<&HostTensor> {
 }
 
 /// Whether all weights that would be left out are numbers.
-fn numbers_outside(weights: &HostTensor, windows: &[Window]) -> bool {
+fn numbers_outside(weights: &HostTensor, parts: &[Shortened]) -> bool {
     let shape = weights.shape();
     let elements: usize = shape.iter().product();
-    let left_out = |i: usize| {
+    let left_out = |i: usize, windows: &[Window]| {
         let mut inner = 1;
         for (axis, extent) in shape.iter().enumerate().rev() {
             let at = (i / inner % extent) as i64;
@@ -215,7 +215,7 @@ fn numbers_outside(weights: &HostTensor, windows: &[Window]) -> bool {
         (_, Some(all)) => all.iter().all(|v| v.is_finite()),
         _ => false,
     };
-    all || (0..elements).all(|i| weights.get(i).as_f64().is_finite() || !left_out(i))
+    all || (0..elements).all(|i| weights.get(i).as_f64().is_finite() || !parts.iter().any(|p| left_out(i, &p.windows)))
 }
 
 /// Some elements of each axis of a value, from `start` on.
@@ -239,17 +239,9 @@ pub(super) fn joined(re: &mut Rebuilder, parts: &[NodeId], axis: usize) -> Resul
     let all = shape[axis].clone();
     let spread = |re: &mut Rebuilder, x: NodeId, before: IndexExpr, behind: IndexExpr, value| {
         let zero: Shape = smallvec![IndexExpr::ZERO; shape.len()];
-        let (mut lo, mut hi, interior) = (zero.clone(), zero, smallvec![0; shape.len()]);
+        let (mut lo, mut hi) = (zero.clone(), zero);
         (lo[axis], hi[axis]) = (before, behind);
-        re.add(
-            NodeKind::View(View::Pad {
-                lo,
-                hi,
-                interior,
-                value,
-            }),
-            &[x],
-        )
+        re.padded(x, lo, hi, value)
     };
     let zero = re.graph.ty(first).dtype.zero();
     let behind = all.clone() - end.clone();
@@ -357,16 +349,7 @@ impl Shortened {
         }
         let mut x = part(re, image, start, shape)?;
         if lo.iter().chain(&hi).any(|p| !p.is(0)) {
-            let interior = smallvec![0; lo.len()];
-            x = re.add(
-                NodeKind::View(View::Pad {
-                    lo,
-                    hi,
-                    interior,
-                    value,
-                }),
-                &[x],
-            )?;
+            x = re.padded(x, lo, hi, value)?;
         }
         for w in &self.windows {
             let view = View::Window {

@@ -344,13 +344,8 @@ fn lengthened(re: &mut Rebuilder, x: NodeId, axis: usize, by: i64) -> Result<Nod
     let rank = re.graph.ty(x).rank();
     let mut hi: Shape = smallvec![IndexExpr::ZERO; rank];
     hi[axis] = IndexExpr::Const(by);
-    let view = View::Pad {
-        lo: smallvec![IndexExpr::ZERO; rank],
-        hi,
-        interior: smallvec![0; rank],
-        value: re.graph.ty(x).dtype.zero(),
-    };
-    re.add(NodeKind::View(view), &[x])
+    let zero = re.graph.ty(x).dtype.zero();
+    re.padded(x, smallvec![IndexExpr::ZERO; rank], hi, zero)
 }
 
 /// Elements of an axis from `start` on.
