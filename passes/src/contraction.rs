@@ -449,6 +449,11 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32) -> Option<PanelBlocks
 
 /// The fewest columns of a matrix that is turned: kernels then add up whole tiles of them side by side.
 const MIN_TURNED_COLUMNS: i64 = 512;
+/// As [`MIN_TURNED_COLUMNS`], of a matrix whose vector is a long one.
+const MIN_TURNED_COLUMNS_OF_LONG_SUMS: i64 = 128;
+/// The bytes from which on a vector is long: half of the first-level cache, or more, in which it would stay from one result to the next if it
+/// were not for the matrix.
+const LONG_VECTOR_BYTES: i64 = 16 << 10;
 
 /// The matrix of a product with a vector whose elements lie together along the sum, as operand, axis order in which a copy has its
 /// columns together, and the stored value that it lies in. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
@@ -468,7 +473,20 @@ pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8;
     }
     let (own, summed): (Vec<u16>, Vec<u16>) = long(side).partition(|l| output.contains(l));
     let columns = graph.ty(id).elements().as_const()?;
-    if columns < MIN_TURNED_COLUMNS || summed.iter().any(|l| !inputs[1 - side].contains(l)) {
+    if summed.iter().any(|l| !inputs[1 - side].contains(l)) {
+        return None;
+    }
+    let vector = graph.ty(operands[1 - side]);
+    let vector_bytes = vector
+        .elements()
+        .as_const()
+        .unwrap_or(0)
+        .saturating_mul(vector.dtype.bytes() as i64);
+    let fewest = match vector_bytes >= LONG_VECTOR_BYTES {
+        true => MIN_TURNED_COLUMNS_OF_LONG_SUMS,
+        false => MIN_TURNED_COLUMNS,
+    };
+    if columns < fewest {
         return None;
     }
     let s = strided(graph, operands[side], labels, label_count(inputs))?;

@@ -21,7 +21,7 @@ const MAX_ROOTS: usize = 64;
 const CYCLE_BUDGET: usize = 512;
 
 /// Whether a value takes loops of its own to compute.
-fn sums_up(kind: &NodeKind) -> bool {
+pub(super) fn sums_up(kind: &NodeKind) -> bool {
     matches!(
         kind,
         NodeKind::Reduce { .. } | NodeKind::Einsum { .. } | NodeKind::Scan { .. } | NodeKind::Scatter { .. }

@@ -6,6 +6,7 @@ use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 
+use super::merge::sums_up;
 use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
 use crate::access::{MAX_INDEX_SIZE, space};
 use crate::reason::FusionReason;
@@ -258,6 +259,9 @@ impl Clusterer<'_> {
         if let Some(reason) = self.repeats(roots, merged) {
             return Some(reason);
         }
+        if self.joins_rows(roots, merged) {
+            return Some(FusionReason::OtherIndices);
+        }
         if merged.is_column_local() {
             return self.tall_columns(roots, merged);
         }
@@ -272,6 +276,25 @@ impl Clusterer<'_> {
         }
         // What stays close must hold the row in f32.
         (row.saturating_mul(4) > self.placement.target(roots[0]).row_bytes()).then_some(FusionReason::LongRows { row })
+    }
+
+    /// Whether roots that sum nothing up have rows of several lengths: parts that are joined, say. A loop of each of them would walk its rows
+    /// across, and save only that a part is written and read.
+    fn joins_rows(&self, roots: &[NodeId], merged: &LoopSpace) -> bool {
+        if roots.iter().any(|r| sums_up(self.kind(*r))) {
+            return false;
+        }
+        let row = |(&root, roles): (&NodeId, &Vec<Role>)| {
+            let extents = space(self.graph, root).extents;
+            let inner = roles
+                .iter()
+                .zip(extents)
+                .filter(|(role, _)| matches!(role, Role::Inner(_)));
+            inner.map(|(_, extent)| extent).collect::<Shape>()
+        };
+        let mut rows = roots.iter().zip(&merged.roles).map(row);
+        let first = rows.next();
+        rows.any(|r| Some(&r) != first.as_ref())
     }
 
     /// How many elements of values in memory a kernel of these roots reads, if each is read once, and of each value no more than `most`.

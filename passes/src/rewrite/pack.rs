@@ -21,6 +21,9 @@ use crate::contraction::{operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
 use crate::weight_gradient::weight_gradient;
 
+/// Times the bytes that stay close to whoever computes that the second cache has.
+const WHOLE_CACHE: i64 = 2;
+
 /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
 pub struct Pack;
 
@@ -60,7 +63,10 @@ pub fn run(
         let parts = tiles.map_or_else(SmallVec::new, |_| shortened(graph, node));
         // Of several parts the one with most left of its windows.
         let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
-        if let Some(blocks) = tiles.and_then(|(e, resident_bytes)| weight_blocks(graph, id, e, resident_bytes, left))
+        // Rows of their own save more than it costs that all of the cache is the weights'.
+        let share = if parts.len() > 1 { WHOLE_CACHE } else { 1 };
+        let of_cache = |resident_bytes: i64| resident_bytes.saturating_mul(share);
+        if let Some(blocks) = tiles.and_then(|(e, bytes)| weight_blocks(graph, id, e, of_cache(bytes), left))
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {
                 true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),
