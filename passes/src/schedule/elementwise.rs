@@ -54,10 +54,7 @@ impl Scheduler<'_> {
                 inner = made[1];
             }
             let rows = match streamed.is_empty() {
-                true => match outer.last().and_then(|&v| self.in_cases(v)) {
-                    Some(rows) => rows,
-                    None => self.rows_apart(&mut outer, inner),
-                },
+                true => self.rows_by_part(&mut outer, inner),
                 false => vec![inner],
             };
             self.parallel(&outer);
@@ -93,6 +90,15 @@ impl Scheduler<'_> {
             self.stream(made[1], &streamed);
             self.vectorize(made[1]);
         }
+    }
+
+    /// Rows that are computed otherwise than others apart from them: in loops of their own or, where images are few or the ranges of rows long,
+    /// in a case of their own. Returns the innermost loops that there are then.
+    fn rows_by_part(&mut self, outer: &mut Vec<VarId>, inner: VarId) -> Vec<VarId> {
+        let apart = self.rows_apart(outer, inner);
+        let whole = apart[..] == [inner];
+        let cases = outer.last().filter(|_| whole).and_then(|&v| self.in_cases(v));
+        cases.unwrap_or(apart)
     }
 
     /// Rows at the edge of an image apart from the others, if images are many enough to share among threads without their

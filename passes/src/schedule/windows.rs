@@ -181,10 +181,18 @@ impl Scheduler<'_> {
     fn rows_at_once(&self, before: VarId, most: i64, many: bool) -> Option<i64> {
         let rows = &self.kernel.extents[before.0 as usize];
         let even = rows.as_const().and_then(|n| {
-            let least = n.min(rows_together_strided(self.emitter));
+            let least = n.min(most / 2 + 1);
             (least.max(2)..=most).rev().find(|r| n % r == 0)
         });
-        even.or((many && rows.interval(&self.kernel).hi > most).then_some(most))
+        // Else as few blocks as there can be, of about as many rows each.
+        let about_even = || match rows.as_const() {
+            Some(n) => {
+                let blocks = ((n + most - 1) / most).max(1);
+                (n + blocks - 1) / blocks
+            }
+            None => most,
+        };
+        even.or_else(|| (many && rows.interval(&self.kernel).hi > most).then(about_even))
     }
 
     fn rows_of_windows(
@@ -207,10 +215,16 @@ impl Scheduler<'_> {
             })?;
             together = made[1];
             match made.get(2) {
-                Some(&rest) => match tree::loop_body(&self.kernel.body, rest).map(|b| &b[..]) {
-                    Some([Stmt::Loop { var, .. }]) => parts.push(*var),
-                    _ => return None,
-                },
+                Some(&rest) => {
+                    match tree::loop_body(&self.kernel.body, rest).map(|b| &b[..]) {
+                        Some([Stmt::Loop { var, .. }]) => parts.push(*var),
+                        _ => return None,
+                    }
+                    let left = self.kernel.extents[rest.0 as usize].as_const();
+                    if left.is_some_and(|n| n > 1) {
+                        self.apply(Directive::Inward { var: rest })?;
+                    }
+                }
                 None => shared.push(made[0]),
             }
         }
