@@ -16,7 +16,7 @@ use super::panels::Fixed;
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
 use crate::contraction::MIN_LIBRARY_FLOPS;
-use crate::direct::has_windows;
+use crate::direct::{has_overlaps, has_windows};
 
 /// The most bytes of f32 that constants of a graph are converted to: they stay in memory beside the constants, which are often the pages
 /// of a file.
@@ -137,7 +137,7 @@ fn base(graph: &Graph, operand: NodeId) -> NodeId {
     std::iter::successors(Some(operand), below).last().unwrap_or(operand)
 }
 
-/// An operand in f32, converted below its views: what windows have several times is converted once.
+/// An operand in f32, converted below its views. What several windows have is stored so, and not converted in each.
 fn widened(re: &mut Rebuilder, operand: NodeId) -> Result<NodeId, GraphError> {
     let mut views = Vec::new();
     let mut at = operand;
@@ -148,6 +148,9 @@ fn widened(re: &mut Rebuilder, operand: NodeId) -> Result<NodeId, GraphError> {
         });
         at = re.graph.node(at).operands[0];
     }
-    let wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
+    let mut wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
+    if has_overlaps(&re.graph, operand) {
+        wide = re.add(NodeKind::Copy, &[wide])?;
+    }
     (views.into_iter().rev()).try_fold(wide, |below, view| re.add(NodeKind::View(view), &[below]))
 }
