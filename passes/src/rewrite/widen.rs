@@ -8,7 +8,7 @@
 //! What is multiplied once alone stays as it is, half the bytes: the matrix of a product with a vector.
 
 use smallvec::SmallVec;
-use tlc_ir::graph::{GraphError, Labels, Semiring};
+use tlc_ir::graph::{GraphError, Labels, Semiring, View};
 use tlc_ir::index::Bounds;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
@@ -16,7 +16,7 @@ use super::panels::Fixed;
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
 use crate::contraction::MIN_LIBRARY_FLOPS;
-use crate::direct::{has_overlaps, has_windows};
+use crate::direct::has_overlaps;
 
 /// The most bytes of f32 that constants of a graph are converted to: they stay in memory beside the constants, which are often the pages
 /// of a file.
@@ -48,19 +48,20 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     // Constants that are converted, and the bytes that are left for more.
     let (mut converted, mut left) = (Vec::new(), MAX_WIDENED_BYTES);
     super::rebuild(graph, &mut |re, id, node, operands| {
-        if fixed.contains(id)
-            || !multiplies_often(graph, node)
-            || !takes(graph, node, &fixed, &mut converted, &mut left)
-        {
-            return re.add(node.kind.clone(), operands);
-        }
+        let multiplied = match multiplied(graph, node) {
+            Some(m) if !fixed.contains(id) && takes(graph, node, &fixed, &mut converted, &mut left) => m,
+            _ => return re.add(node.kind.clone(), operands),
+        };
         let NodeKind::Einsum {
             inputs, output, dtype, ..
         } = &node.kind
         else {
             return re.add(node.kind.clone(), operands);
         };
-        let wide: SmallVec<[NodeId; 2]> = operands.iter().map(|&o| widened(re, o)).collect::<Result<_, _>>()?;
+        let wide: SmallVec<[NodeId; 2]> = operands
+            .iter()
+            .map(|&o| widened(re, o, multiplied))
+            .collect::<Result<_, _>>()?;
         let kind = NodeKind::Einsum {
             inputs: inputs.clone(),
             output: output.clone(),
@@ -69,7 +70,10 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             dtype: DType::F32,
         };
         let sum = re.add(kind, &wide)?;
-        re.add(NodeKind::Convert(*dtype), &[sum])
+        match dtype {
+            DType::F32 => Ok(sum),
+            _ => re.add(NodeKind::Convert(*dtype), &[sum]),
+        }
     })
 }
 
@@ -77,8 +81,17 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-/// Whether a node is a sum of products of 16-bit floats in f32 that multiplies elements of both operands more than once.
-fn multiplies_often(graph: &Graph, node: &Node) -> bool {
+/// Why elements of both operands are multiplied more than once.
+#[derive(Clone, Copy, PartialEq)]
+enum Multiplied {
+    /// Each by places that the other operand has alone, as matrices are.
+    ByPlaces,
+    /// Windows have them in common, as those of each channel of an image.
+    ByWindows,
+}
+
+/// Why a sum of products of 16-bit floats, perhaps with f32, in f32 multiplies elements of both operands more than once; `None` if a node is none or does not.
+fn multiplied(graph: &Graph, node: &Node) -> Option<Multiplied> {
     let NodeKind::Einsum {
         inputs,
         output,
@@ -87,11 +100,13 @@ fn multiplies_often(graph: &Graph, node: &Node) -> bool {
         dtype,
     } = &node.kind
     else {
-        return false;
+        return None;
     };
-    let [a, b] = node.operands[..] else { return false };
-    if !is_half(*dtype) || [a, b].iter().any(|o| graph.ty(*o).dtype != *dtype) {
-        return false;
+    let [a, b] = node.operands[..] else { return None };
+    let of = [a, b].map(|o| graph.ty(o).dtype);
+    let float = |d: &DType| is_half(*d) || *d == DType::F32;
+    if !of.iter().any(|d| is_half(*d)) || !of.iter().chain([dtype]).all(float) {
+        return None;
     }
     let mut extents = vec![1i64; label_count(inputs)];
     for (operand, labels) in [a, b].iter().zip(inputs) {
@@ -104,13 +119,20 @@ fn multiplies_often(graph: &Graph, node: &Node) -> bool {
     let most = extents.iter().fold(1i64, |n, e| n.saturating_mul(*e));
     // Elements of an operand are multiplied as often as the other one has places that it has not.
     let alone = |own: &Labels, other: &Labels| own.iter().filter(long).any(|l| !other.contains(l));
-    let often = alone(&inputs[0], &inputs[1]) && alone(&inputs[1], &inputs[0]);
-    summed && most >= MIN_LIBRARY_FLOPS && (often || has_windows(graph, a) || has_windows(graph, b))
+    let by_places = alone(&inputs[0], &inputs[1]) && alone(&inputs[1], &inputs[0]);
+    let by_windows = [a, b].iter().any(|o| has_overlaps(graph, *o));
+    let many = summed && most >= MIN_LIBRARY_FLOPS;
+    match (by_places, by_windows) {
+        (true, _) => many.then_some(Multiplied::ByPlaces),
+        (false, true) => many.then_some(Multiplied::ByWindows),
+        (false, false) => None,
+    }
 }
 
 /// Whether there is room for what the node's constants are converted to.
 fn takes(graph: &Graph, node: &Node, fixed: &Fixed, converted: &mut Vec<NodeId>, left: &mut i64) -> bool {
-    let new = |o: &NodeId| Some(base(graph, *o)).filter(|b| fixed.contains(*b) && !converted.contains(b));
+    let half = |b: &NodeId| is_half(graph.ty(*b).dtype);
+    let new = |o: &NodeId| Some(base(graph, *o)).filter(|b| half(b) && fixed.contains(*b) && !converted.contains(b));
     let constants: SmallVec<[NodeId; 2]> = node.operands.iter().filter_map(new).collect();
     let bytes = |n: &NodeId| {
         graph
@@ -137,8 +159,13 @@ fn base(graph: &Graph, operand: NodeId) -> NodeId {
     std::iter::successors(Some(operand), below).last().unwrap_or(operand)
 }
 
-/// An operand in f32, converted below its views. What several windows have is stored so, and not converted in each.
-fn widened(re: &mut Rebuilder, operand: NodeId) -> Result<NodeId, GraphError> {
+/// An operand in f32, converted below its views. What several windows of a kernel have is stored so with its padding, and not converted in each;
+/// products and direct convolutions have theirs stored anyway.
+fn widened(re: &mut Rebuilder, operand: NodeId, multiplied: Multiplied) -> Result<NodeId, GraphError> {
+    if !is_half(re.graph.ty(operand).dtype) {
+        return Ok(operand);
+    }
+    let mut stored = multiplied == Multiplied::ByWindows && has_overlaps(&re.graph, operand);
     let mut views = Vec::new();
     let mut at = operand;
     while let NodeKind::View(view) = &re.graph.node(at).kind {
@@ -148,9 +175,12 @@ fn widened(re: &mut Rebuilder, operand: NodeId) -> Result<NodeId, GraphError> {
         });
         at = re.graph.node(at).operands[0];
     }
-    let mut wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
-    if has_overlaps(&re.graph, operand) {
-        wide = re.add(NodeKind::Copy, &[wide])?;
-    }
-    (views.into_iter().rev()).try_fold(wide, |below, view| re.add(NodeKind::View(view), &[below]))
+    let wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
+    views.into_iter().rev().try_fold(wide, |mut below, view| {
+        if stored && matches!(view, View::Window { .. }) {
+            below = re.add(NodeKind::Copy, &[below])?;
+            stored = false;
+        }
+        re.add(NodeKind::View(view), &[below])
+    })
 }
