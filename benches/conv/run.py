@@ -2,12 +2,12 @@
 """Times single convolutions, as exported networks have them, beside ONNX Runtime, in turns, on one thread.
 
     cargo build --release --bin tlc
-    python3 benches/conv/run.py [--tlc target/release/tlc] [--before OTHER/tlc] [--rounds 3] [--peak GFLOPS] [WORD...]
+    python3 benches/conv/run.py [--tlc target/release/tlc] [--before OTHER/tlc] [--rounds 3] [--peak GFLOPS] [--half] [WORD...]
 
 Needs Python with `onnx`, `onnxruntime` and `numpy`. A row is a graph of one convolution with bias and ReLU behind it, sizes written
 into it or (`~`) batch, height and width left open and given when it runs. Columns: microseconds of tlc (of the version before, where
 `--before` names one), of ONNX Runtime, their ratio, and how many times its floor tlc takes: the larger of multiply-adds by the peak
-and bytes by the bandwidth of this run. Each figure is the least over all rounds; WORDs keep the rows that have one in their name.
+and bytes by the bandwidth of this run. `--half` has all of it in f16. Each figure is the least over all rounds; WORDs keep the rows that have one in their name.
 """
 
 import argparse
@@ -46,17 +46,18 @@ class Case:
         h, w = self.shape() if self.op == "Conv" else (self.h, self.w)
         return 2 * self.n * self.f * h * w * (self.c // self.groups) * self.k * self.k
 
-    def bytes(self):
+    def bytes(self, half):
         h, w = self.shape()
         weight = self.f * (self.c // self.groups) * self.k * self.k
-        return 4 * (self.n * self.c * self.h * self.w + self.n * self.f * h * w + weight)
+        return (2 if half else 4) * (self.n * self.c * self.h * self.w + self.n * self.f * h * w + weight)
 
-    def model(self, symbolic):
+    def model(self, symbolic, half):
+        dtype, element = (np.float16, TensorProto.FLOAT16) if half else (np.float32, TensorProto.FLOAT)
         rng = np.random.default_rng(1)
         of_groups = (self.f, self.c // self.groups) if self.op == "Conv" else (self.c, self.f // self.groups)
         scale = (self.c // self.groups * self.k * self.k) ** -0.5
-        weight = (rng.standard_normal((*of_groups, self.k, self.k)) * scale).astype(np.float32)
-        bias = rng.standard_normal(self.f).astype(np.float32)
+        weight = (rng.standard_normal((*of_groups, self.k, self.k)) * scale).astype(dtype)
+        bias = rng.standard_normal(self.f).astype(dtype)
         inits = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")]
         settings = dict(
             strides=[self.stride] * 2, dilations=[self.dilation] * 2, pads=[self.pad] * 4, group=self.groups
@@ -73,8 +74,8 @@ class Case:
         graph = helper.make_graph(
             nodes,
             "conv",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, dims)],
-            [helper.make_tensor_value_info(out, TensorProto.FLOAT, dims_out)],
+            [helper.make_tensor_value_info("x", element, dims)],
+            [helper.make_tensor_value_info(out, element, dims_out)],
             inits,
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -131,12 +132,13 @@ def tlc_seconds(tlc, path, case, symbolic, seconds):
 
 
 class Peer:
-    def __init__(self, path, case):
+    def __init__(self, path, case, half):
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
         self.session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        x = np.random.default_rng(2).standard_normal((case.n, case.c, case.h, case.w)).astype(np.float32)
+        x = np.random.default_rng(2).standard_normal((case.n, case.c, case.h, case.w))
+        x = x.astype(np.float16 if half else np.float32)
         binding = self.session.io_binding()
         binding.bind_cpu_input("x", x)
         binding.bind_output(self.session.get_outputs()[0].name, "cpu")
@@ -183,6 +185,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--time", type=float, default=0.15)
     parser.add_argument("--peak", type=float, help="GFLOP/s; measured if absent")
+    parser.add_argument("--half", action="store_true", help="images and weights of f16")
     parser.add_argument("--fixed", action="store_true", help="only graphs whose sizes are written into them")
     args = parser.parse_args()
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -197,15 +200,15 @@ def main():
                 continue
             for symbolic in [False] if args.fixed else [False, True]:
                 path = os.path.join(folder, "model.onnx")
-                onnx.save(case.model(symbolic), path)
-                peer = Peer(path, case)
+                onnx.save(case.model(symbolic, args.half), path)
+                peer = Peer(path, case, args.half)
                 best = [float("inf")] * 3
                 for _ in range(args.rounds):
                     best[0] = min(best[0], tlc_seconds(args.tlc, path, case, symbolic, args.time))
                     if args.before:
                         best[1] = min(best[1], tlc_seconds(args.before, path, case, symbolic, args.time))
                     best[2] = min(best[2], peer.seconds(args.time))
-                floor = max(case.flops() / flops, case.bytes() / copied)
+                floor = max(case.flops() / flops, case.bytes(args.half) / copied)
                 cells = [f"{best[0] * 1e6:.1f}", *([f"{best[1] * 1e6:.1f}"] if args.before else [])]
                 cells += [f"{best[2] * 1e6:.1f}", f"{best[0] / best[2]:.2f}", f"{best[0] / floor:.1f}"]
                 ratios.append(best[0] / best[2])

@@ -149,6 +149,11 @@ pub(crate) fn has_windows(graph: &Graph, operand: NodeId) -> bool {
     window_sizes(graph, operand).next().is_some()
 }
 
+/// Whether an operand is made of sliding windows that have elements in common.
+pub(crate) fn has_overlaps(graph: &Graph, operand: NodeId) -> bool {
+    window_sizes(graph, operand).any(|size| !size.is(1))
+}
+
 /// The fewest accumulators of a tile of a dtype.
 pub(crate) fn fewest_accumulators(dtype: DType) -> i64 {
     match dtype {

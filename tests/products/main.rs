@@ -7,5 +7,6 @@ mod direct_convolutions;
 mod einsum_numpy;
 mod epilogues;
 mod few_rows;
+mod half;
 mod regrouping;
 mod weight_gradients;

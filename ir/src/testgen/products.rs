@@ -29,7 +29,11 @@ impl Generator<'_> {
         if floats.is_empty() {
             return None;
         }
-        let dtype = self.rng.pick(&floats);
+        let dtype = match self.rng.pick(&floats) {
+            // Without a draw, so that products of f32 are what they would be.
+            DType::F32 => self.narrow_float().unwrap_or(DType::F32),
+            other => other,
+        };
         let sizes = match !self.graph.symbols().is_empty() && self.rng.chance(1, 3) {
             true => [self.dim(), self.dim(), self.dim()],
             false => self.rng.pick(&SIZES).map(IndexExpr::Const),
@@ -65,10 +69,20 @@ impl Generator<'_> {
             inputs,
             output,
             semiring: Semiring::AddMul,
-            accumulator: dtype,
+            accumulator: dtype.accumulator(),
             dtype,
         };
         self.add(kind, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
+    }
+
+    /// A float of 16 bits, now and then.
+    fn narrow_float(&self) -> Option<DType> {
+        let dtype = match self.graph.len() % 8 {
+            3 => DType::F16,
+            6 => DType::BF16,
+            _ => return None,
+        };
+        self.options.dtypes.contains(&dtype).then_some(dtype)
     }
 
     fn most(&self, d: &IndexExpr) -> f64 {

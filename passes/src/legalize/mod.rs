@@ -48,8 +48,16 @@ struct Legalizer<'k> {
     lanes: Option<Lanes>,
     /// Values that are index expressions: positions as a loop counts them.
     counters: FxHashSet<ValueId>,
+    /// Values of 16 bits that are those of an f32, which nothing has to be rounded to.
+    unrounded: FxHashMap<ValueId, ValueId>,
     /// The emitter; if there is none, every formula is written out.
     emitter: Option<&'k Emitter>,
+}
+
+/// Whether an operation on 16-bit floats, computed in f32, leaves nothing to be rounded.
+fn is_exact(op: ScalarOp) -> bool {
+    use ScalarOp::{Abs, Max, Min, Neg, Select};
+    matches!(op, Abs | Max | Min | Neg | Select)
 }
 
 /// Legalizes a kernel for an emitter, choosing among equal forms the one that it runs fastest.
@@ -70,6 +78,7 @@ fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>) {
         renamed: FxHashMap::default(),
         lanes: None,
         counters: FxHashSet::default(),
+        unrounded: FxHashMap::default(),
         emitter,
     };
     l.block(body);
@@ -133,6 +142,9 @@ impl Legalizer<'_> {
                     let new = self.convert_storage(v, from, to);
                     self.renamed.insert(value, new);
                 }
+                Op::Convert(DType::F32, v) if self.unrounded.contains_key(&v) => {
+                    self.renamed.insert(value, self.unrounded[&v]);
+                }
                 Op::Convert(DType::F64, v) if self.doubles_by_formula(v) => {
                     let new = self.exact_double(v);
                     self.renamed.insert(value, new);
@@ -185,20 +197,23 @@ impl Legalizer<'_> {
                 let wide: SmallVec<[ValueId; 3]> = args
                     .iter()
                     .map(|&a| {
-                        if self.kernel.dtype(a) == on {
-                            self.emit(Op::Convert(DType::F32, a), DType::F32)
-                        } else {
-                            a
+                        if self.kernel.dtype(a) != on {
+                            return a;
                         }
+                        let known = self.unrounded.get(&a).copied();
+                        known.unwrap_or_else(|| self.emit(Op::Convert(DType::F32, a), DType::F32))
                     })
                     .collect();
                 let result = if dtype == on { DType::F32 } else { dtype };
                 let value = self.legal_map(op, wide, result);
-                if dtype == on {
-                    self.emit(Op::Convert(on, value), on)
-                } else {
-                    value
+                if dtype != on {
+                    return value;
                 }
+                let rounded = self.emit(Op::Convert(on, value), on);
+                if is_exact(op) {
+                    self.unrounded.insert(rounded, value);
+                }
+                rounded
             }
             DType::Bool => self.bool_map(op, args),
             DType::F32 | DType::F64 => match Function::of(op) {

@@ -17,6 +17,7 @@ pub mod panels;
 pub mod sink_layout;
 pub mod split_reduce;
 mod taps;
+pub mod widen;
 pub mod words;
 
 use std::fmt;
@@ -62,7 +63,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 10] = [
+pub const PASSES: [&dyn Pass; 11] = [
     &canonicalize::Canonicalize,
     &fold::Fold,
     &sink_layout::SinkLayout,
@@ -70,6 +71,7 @@ pub const PASSES: [&dyn Pass; 10] = [
     &cse::Cse,
     &dce::Dce,
     &words::Words,
+    &widen::Widen,
     &split_reduce::SplitReduce,
     &hoist::Hoist,
     &pack::Pack,

@@ -224,7 +224,7 @@ impl Scheduler<'_> {
     }
 }
 
-fn is_half(dtype: DType) -> bool {
+pub(super) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 

@@ -6,9 +6,9 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::AccessKind;
+use tlc_ir::target::{AccessKind, Support, Width};
 
-use super::lanes::vector_form;
+use super::lanes::{is_half, vector_form};
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::tree;
 
@@ -130,9 +130,14 @@ impl Scheduler<'_> {
         false
     }
 
-    /// Whether all values of a row have lanes of 32 bits, and all indices an equal distance from row to row.
+    /// Whether all values of a row have lanes of 32 bits, and all indices an equal distance from row to row. Where it loads side by side
+    /// or with a mask (`masks`), lanes may also be of 16-bit floats that instructions convert.
     pub(super) fn fits_lanes(&self, body: &[Stmt], row: VarId, masks: bool) -> bool {
-        let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool);
+        let converts = |d: DType| {
+            let native = |from, to| self.emitter.convert(from, to, Width::Lanes) == Support::Native;
+            is_half(d) && native(d, DType::F32) && native(DType::F32, d)
+        };
+        let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool) || masks && converts(d);
         body.iter().all(|s| match s {
             Stmt::Let { value, op } => {
                 let linear = op.index().is_none_or(|e| e.affine_in(row).is_some());
@@ -145,6 +150,10 @@ impl Scheduler<'_> {
                         }
                         Op::Load { memory, mask, .. } => {
                             (masks || mask.is_none()) && fits(self.kernel.memory_dtype(*memory))
+                        }
+                        Op::Convert(_, from) => {
+                            let ends = [self.kernel.dtype(*from), self.kernel.dtype(*value)];
+                            ends.into_iter().all(|d| fits(d) && (is_half(d) || d == DType::F32))
                         }
                         Op::Const(_) | Op::Index(..) => true,
                         _ => false,

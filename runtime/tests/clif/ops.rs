@@ -306,8 +306,14 @@ fn every_half_converts_and_every_tie_rounds_to_even() {
                 singles.push(Scalar::from_bits(DType::F32, b));
             }
         }
-        for (from, to, input) in [(dtype, DType::F32, &halves), (DType::F32, dtype, &singles)] {
-            for lanes in [1, 4] {
+        // There and back is rounded as there alone.
+        let single = DType::F32;
+        for (from, through, to, input) in [
+            (dtype, dtype, single, &halves),
+            (single, single, dtype, &singles),
+            (single, dtype, single, &singles),
+        ] {
+            for lanes in [1, 4, 16] {
                 let n = input.len() as i64;
                 let mut b = Builder::default();
                 let x = b.param(from, c(n), Access::Read);
@@ -315,7 +321,10 @@ fn every_half_converts_and_every_tie_rounds_to_even() {
                 b.repeat(Bind::Serial, c(n / lanes), |b, i| {
                     b.repeat(Bind::Lanes, c(lanes), |b, l| {
                         let at = i * c(lanes) + l;
-                        let v = b.load(x, at.clone());
+                        let mut v = b.load(x, at.clone());
+                        if through != from {
+                            v = b.convert(through, v);
+                        }
                         let v = b.convert(to, v);
                         b.store(out, at, v);
                     });
@@ -323,8 +332,11 @@ fn every_half_converts_and_every_tie_rounds_to_even() {
                 let mut buffers = [bytes(input), vec![0; input.len() * to.bytes()]];
                 run(&b.finish(), &mut buffers, &[]);
                 for (x, found) in input.iter().zip(scalars(to, &buffers[1])) {
-                    let expected = x.convert(to);
-                    assert!(same(expected, found), "{from} {x} to {to}: {expected}, found {found}");
+                    let expected = x.convert(through).convert(to);
+                    assert!(
+                        same(expected, found),
+                        "{from} {x} by {through} to {to}: {expected}, found {found}"
+                    );
                 }
             }
         }

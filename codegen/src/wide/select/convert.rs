@@ -4,16 +4,50 @@
 
 use iced_x86::Code;
 use regalloc2::{PReg, RegClass};
+use rustc_hash::FxHashSet;
 use tlc_ir::{DType, Scalar};
 
 use super::arithmetic::by_float;
-use super::arithmetic::predicate::{GREATER_OR_EQUAL, NOT_EQUAL, ORDERED};
+use super::arithmetic::predicate::{GREATER_OR_EQUAL, NOT_EQUAL, ORDERED, UNORDERED};
 use super::masks::Mask;
 use super::{Arg, Form, Inst, Reg, Selector, Size, general, width};
 use crate::error::{Result, unsupported};
-use crate::flat::{Op, Value};
+use crate::flat::{Flat, Item, Op, Value};
 use crate::host::RuntimeFunction;
 use crate::wide::opcodes::{self, Codes};
+
+/// Values that are rounded to bf16 only to be converted back at once, which stays in 32 bits.
+pub(super) fn rounded_back(flat: &Flat<'_>, uses: &[u32]) -> FxHashSet<Value> {
+    let mut found = FxHashSet::default();
+    walk(flat, uses, &flat.body, &mut found);
+    found
+}
+
+fn walk(flat: &Flat<'_>, uses: &[u32], body: &[Item], found: &mut FxHashSet<Value>) {
+    let mut seen: FxHashSet<Value> = FxHashSet::default();
+    for item in body {
+        match item {
+            Item::Let(v) => {
+                let Op::Convert(x) = flat.op(*v) else { continue };
+                match (flat.dtype(*x), flat.dtype(*v)) {
+                    (DType::F32, DType::BF16) if uses[v.0 as usize] == 1 => {
+                        seen.insert(*v);
+                    }
+                    (DType::BF16, DType::F32) if seen.contains(x) => {
+                        found.insert(*x);
+                    }
+                    _ => {}
+                }
+            }
+            Item::Loop(l) => walk(flat, uses, &l.body, found),
+            Item::If(i) => {
+                walk(flat, uses, &i.then, found);
+                walk(flat, uses, &i.otherwise, found);
+            }
+            _ => {}
+        }
+    }
+}
 
 impl Selector<'_, '_> {
     pub(super) fn convert(&mut self, a: Value, v: Value) -> Result<(Form, Reg)> {
@@ -26,6 +60,10 @@ impl Selector<'_, '_> {
         }
         if from == DType::Bool {
             return self.convert_bool(a, to, lanes);
+        }
+        if let (true, Op::Convert(x)) = (self.rounded_back.contains(&a), self.flat.op(a)) {
+            let x = self.vector(*x)?;
+            return Ok((Form::Vector, self.rounded_and_back(x, width(lanes, 32))));
         }
         let x = self.vector(a)?;
         if to == DType::Bool {
@@ -228,24 +266,51 @@ impl Selector<'_, '_> {
         self.select_or_zero(to.bytes(), of_int, number, capped)
     }
 
-    /// The bits of f32 rounded to nearest-even to bf16, in the low halves of 32 bits. In integers, for the processor's own conversion
-    /// takes denormals as zero.
+    /// The bits of f32 rounded to nearest-even to bf16, in the low halves of 32 bits.
     fn rounded_to_bf16(&mut self, x: Reg, w: usize) -> Reg {
+        let sum = self.with_half(x, w);
+        self.vector_op(opcodes::SRL_D, w, &[Arg::Use(sum, Size::VECTORS[w]), Arg::Imm8(16)])
+    }
+
+    /// f32 rounded to what bf16 have, as f32.
+    fn rounded_and_back(&mut self, x: Reg, w: usize) -> Reg {
+        let size = Size::VECTORS[w];
+        let (sum, high) = (self.with_half(x, w), self.constant(0xffff_0000, 32));
+        self.vector_op(opcodes::AND_D, w, &[Arg::Use(sum, size), Arg::Use(high, size)])
+    }
+
+    /// The bits of f32 with those added that make the high halves bf16 rounded to nearest-even. In integers, for the processor's own conversion
+    /// takes denormals as zero. A NaN must not be rounded to infinity: it becomes the quiet one of its sign.
+    fn with_half(&mut self, x: Reg, w: usize) -> Reg {
         use opcodes::*;
         let size = Size::VECTORS[w];
         let u = |r| Arg::Use(r, size);
+        let (below, quiet) = (self.constant(0x7fff, 32), self.constant(0x40_0000, 32));
+        if self.has_mask_registers() {
+            let (half, last) = (self.constant(0x8000, 32), self.constant(0x1_0000, 32));
+            let odd = self.common_bits(4, w, x, last);
+            let nan = self.compare(DType::F32, w, x, x, UNORDERED);
+            let even = self.vector_op(ADD_D, w, &[u(x), u(below)]);
+            let sum = self.masked_update(ADD_D, w, even, &[u(x), u(half)], odd);
+            return self.masked_update(OR_D, w, sum, &[u(x), u(quiet)], nan);
+        }
         let shifted = self.vector_op(SRL_D, w, &[u(x), Arg::Imm8(16)]);
         let one = self.constant(1, 32);
         let odd = self.vector_op(AND_D, w, &[u(shifted), u(one)]);
-        let half = self.constant(0x7fff, 32);
-        let bias = self.vector_op(ADD_D, w, &[u(odd), u(half)]);
+        let bias = self.vector_op(ADD_D, w, &[u(odd), u(below)]);
         let sum = self.vector_op(ADD_D, w, &[u(x), u(bias)]);
-        let rounded = self.vector_op(SRL_D, w, &[u(sum), Arg::Imm8(16)]);
-        // A NaN must not be rounded to infinity: the quiet one of its sign.
-        let quiet = self.constant(0x40, 32);
-        let nan = self.vector_op(OR_D, w, &[u(shifted), u(quiet)]);
+        let nan = self.vector_op(OR_D, w, &[u(x), u(quiet)]);
         let number = self.compare(DType::F32, w, x, x, ORDERED);
-        self.blend(4, w, number, rounded, nan)
+        self.blend(4, w, number, sum, nan)
+    }
+
+    /// An instruction that writes the lanes of a vector where a mask is set.
+    fn masked_update(&mut self, codes: Codes, w: usize, from: Reg, args: &[Arg], mask: Mask) -> Reg {
+        let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
+        let update = [Arg::Update { from, to, size }];
+        let all: Vec<Arg> = update.iter().chain(args).cloned().collect();
+        self.push(Inst::new(codes[w], &all).masked(mask.reg));
+        to
     }
 
     /// A scalar, by a function that rounds once.

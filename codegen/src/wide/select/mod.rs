@@ -124,6 +124,8 @@ struct Selector<'f, 'k> {
     dots: bool,
     /// Products of bytes that the addition behind them computes.
     added_products: FxHashSet<Value>,
+    /// Values rounded to bf16 that what converts them back makes by itself.
+    rounded_back: FxHashSet<Value>,
     /// The bytes of words in 16 bits each, at even places and at odd ones, and whether by their sign.
     halves: FxHashMap<(Value, bool), [Reg; 2]>,
     counter_uses: FxHashMap<Value, CounterUse>,
@@ -182,6 +184,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         broadcast_loads: FxHashSet::default(),
         dots,
         added_products: FxHashSet::default(),
+        rounded_back: FxHashSet::default(),
         halves: FxHashMap::default(),
         counter_uses: counter_uses(flat),
         counters: FxHashMap::default(),
@@ -200,6 +203,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
     s.count(&flat.body);
     s.broadcast_loads = broadcast::broadcast_loads(flat, &s.uses);
     s.added_products = bytes::added_products(flat, &s.uses);
+    s.rounded_back = convert::rounded_back(flat, &s.uses);
     s.region(&flat.body)?;
     if s.streams {
         // Stores past the caches are ordered only by a fence, and what follows the kernel must see them.
@@ -697,6 +701,7 @@ impl Selector<'_, '_> {
             Op::Map(..) if self.compared.get(&v) == Some(&self.uses_of(v)) => return Ok(()),
             Op::Load { .. } if self.broadcast_loads.contains(&v) => return Ok(()),
             Op::Map(..) if self.added_products.contains(&v) => return Ok(()),
+            Op::Convert(_) if self.rounded_back.contains(&v) => return Ok(()),
             Op::Product(_)
             | Op::FloorDiv(..)
             | Op::FloorMod(..)

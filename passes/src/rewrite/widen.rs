@@ -1,0 +1,186 @@
+//! Sums of products of 16-bit floats as sums of products of f32.
+//!
+//! An einsum of f16 or bf16 that is added up in f32 multiplies and adds f32 by definition, and rounds each result once. Written out, with operands converted
+//! below the views that it sees them through and the result converted back, it is a sum that the library, direct convolutions and
+//! kernels of windows compute as they compute those of f32: each element is converted once and multiplied many times. Weights that never
+//! change are converted once per executable.
+//!
+//! What is multiplied once alone stays as it is, half the bytes: the matrix of a product with a vector.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::{GraphError, Labels, Semiring, View};
+use tlc_ir::index::Bounds;
+use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
+
+use super::panels::Fixed;
+use super::{Context, Failure, Pass, Rebuilder};
+use crate::access::label_count;
+use crate::contraction::MIN_LIBRARY_FLOPS;
+use crate::direct::has_overlaps;
+
+/// The most bytes of f32 that constants of a graph are converted to: they stay in memory beside the constants, which are often the pages
+/// of a file.
+const MAX_WIDENED_BYTES: i64 = 1 << 30;
+
+/// Sums of products of 16-bit floats computed on values that were converted to f32 once.
+pub struct Widen;
+
+impl Pass for Widen {
+    fn name(&self) -> &'static str {
+        "widen"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        match context.panel_elements {
+            // Other machines multiply 16-bit floats themselves.
+            0 => Ok(graph.clone()),
+            _ => Ok(run(graph)?),
+        }
+    }
+}
+
+/// Converts the operands of what multiplies them more than once.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    let fixed = Fixed::new(graph, &|_| false);
+    // Constants that are converted, and the bytes that are left for more.
+    let (mut converted, mut left) = (Vec::new(), MAX_WIDENED_BYTES);
+    super::rebuild(graph, &mut |re, id, node, operands| {
+        let multiplied = match multiplied(graph, node) {
+            Some(m) if !fixed.contains(id) && takes(graph, node, &fixed, &mut converted, &mut left) => m,
+            _ => return re.add(node.kind.clone(), operands),
+        };
+        let NodeKind::Einsum {
+            inputs, output, dtype, ..
+        } = &node.kind
+        else {
+            return re.add(node.kind.clone(), operands);
+        };
+        let wide: SmallVec<[NodeId; 2]> = operands
+            .iter()
+            .map(|&o| widened(re, o, multiplied))
+            .collect::<Result<_, _>>()?;
+        let kind = NodeKind::Einsum {
+            inputs: inputs.clone(),
+            output: output.clone(),
+            semiring: Semiring::AddMul,
+            accumulator: DType::F32,
+            dtype: DType::F32,
+        };
+        let sum = re.add(kind, &wide)?;
+        match dtype {
+            DType::F32 => Ok(sum),
+            _ => re.add(NodeKind::Convert(*dtype), &[sum]),
+        }
+    })
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// Why elements of both operands are multiplied more than once.
+#[derive(Clone, Copy, PartialEq)]
+enum Multiplied {
+    /// Each by places that the other operand has alone, as matrices are.
+    ByPlaces,
+    /// Windows have them in common, as those of each channel of an image.
+    ByWindows,
+}
+
+/// Why a sum of products of 16-bit floats, perhaps with f32, in f32 multiplies elements of both operands more than once; `None` if a node is none or does not.
+fn multiplied(graph: &Graph, node: &Node) -> Option<Multiplied> {
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator: DType::F32,
+        dtype,
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [a, b] = node.operands[..] else { return None };
+    let of = [a, b].map(|o| graph.ty(o).dtype);
+    let float = |d: &DType| is_half(*d) || *d == DType::F32;
+    if !of.iter().any(|d| is_half(*d)) || !of.iter().chain([dtype]).all(float) {
+        return None;
+    }
+    let mut extents = vec![1i64; label_count(inputs)];
+    for (operand, labels) in [a, b].iter().zip(inputs) {
+        for (&l, d) in labels.iter().zip(&graph.ty(*operand).shape) {
+            extents[usize::from(l)] = d.interval(graph as &dyn Bounds).hi.max(0);
+        }
+    }
+    let long = |l: &&u16| extents[usize::from(**l)] > 1;
+    let summed = inputs.iter().flatten().any(|l| !output.contains(l) && long(&l));
+    let most = extents.iter().fold(1i64, |n, e| n.saturating_mul(*e));
+    // Elements of an operand are multiplied as often as the other one has places that it has not.
+    let alone = |own: &Labels, other: &Labels| own.iter().filter(long).any(|l| !other.contains(l));
+    let by_places = alone(&inputs[0], &inputs[1]) && alone(&inputs[1], &inputs[0]);
+    let by_windows = [a, b].iter().any(|o| has_overlaps(graph, *o));
+    let many = summed && most >= MIN_LIBRARY_FLOPS;
+    match (by_places, by_windows) {
+        (true, _) => many.then_some(Multiplied::ByPlaces),
+        (false, true) => many.then_some(Multiplied::ByWindows),
+        (false, false) => None,
+    }
+}
+
+/// Whether there is room for what the node's constants are converted to.
+fn takes(graph: &Graph, node: &Node, fixed: &Fixed, converted: &mut Vec<NodeId>, left: &mut i64) -> bool {
+    let half = |b: &NodeId| is_half(graph.ty(*b).dtype);
+    let new = |o: &NodeId| Some(base(graph, *o)).filter(|b| half(b) && fixed.contains(*b) && !converted.contains(b));
+    let constants: SmallVec<[NodeId; 2]> = node.operands.iter().filter_map(new).collect();
+    let bytes = |n: &NodeId| {
+        graph
+            .ty(*n)
+            .elements()
+            .as_const()?
+            .checked_mul(DType::F32.bytes() as i64)
+    };
+    let all = constants.iter().try_fold(0i64, |sum, n| sum.checked_add(bytes(n)?));
+    let fits = all.is_some_and(|all| all <= *left);
+    if fits {
+        *left -= all.unwrap_or(0);
+        converted.extend(constants);
+    }
+    fits
+}
+
+/// What an operand is views of.
+fn base(graph: &Graph, operand: NodeId) -> NodeId {
+    let below = |at: &NodeId| match graph.node(*at).kind {
+        NodeKind::View(_) => graph.node(*at).operands.first().copied(),
+        _ => None,
+    };
+    std::iter::successors(Some(operand), below).last().unwrap_or(operand)
+}
+
+/// An operand in f32, converted below its views. What several windows of a kernel have is stored so with its padding, and not converted in each;
+/// products and direct convolutions have theirs stored anyway.
+fn widened(re: &mut Rebuilder, operand: NodeId, multiplied: Multiplied) -> Result<NodeId, GraphError> {
+    if !is_half(re.graph.ty(operand).dtype) {
+        return Ok(operand);
+    }
+    let mut stored = multiplied == Multiplied::ByWindows && has_overlaps(&re.graph, operand);
+    let mut views = Vec::new();
+    let mut at = operand;
+    while let NodeKind::View(view) = &re.graph.node(at).kind {
+        views.push(match view.fill() {
+            Some(fill) => view.filled_with(fill.convert(DType::F32)),
+            None => view.clone(),
+        });
+        at = re.graph.node(at).operands[0];
+    }
+    let wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
+    views.into_iter().rev().try_fold(wide, |mut below, view| {
+        if stored && matches!(view, View::Window { .. }) {
+            below = re.add(NodeKind::Copy, &[below])?;
+            stored = false;
+        }
+        re.add(NodeKind::View(view), &[below])
+    })
+}

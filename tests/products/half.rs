@@ -1,0 +1,336 @@
+//! Convolutions and products of f16 and bf16: against the graph interpreter within its derived bounds, with equal bits on one thread and
+//! three and whether sizes are known when compiled or not, over numbers that are subnormal, infinite, or become so.
+//!
+//! `TLC_SEEDS=from..to` runs other seeds.
+
+use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Pool, Scalar, Specialize, Tensor, compile_ir};
+use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::rng::Rng;
+use tlc_ir::testgen::seeds;
+
+/// What is multiplied.
+#[derive(Clone, Debug)]
+enum Kind {
+    Conv {
+        groups: usize,
+        /// Of a group.
+        channels: usize,
+        outputs: usize,
+        sides: [usize; 2],
+        kernel: usize,
+        stride: usize,
+        padding: usize,
+        pooled: bool,
+    },
+    Product {
+        batch: usize,
+        rows: usize,
+        sum: usize,
+        columns: usize,
+        turned: bool,
+        /// Whether the batch has one right operand for all.
+        shared: bool,
+    },
+    Attention {
+        queries: usize,
+        keys: usize,
+        width: usize,
+    },
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    kind: Kind,
+    dtype: DType,
+    images: usize,
+    /// Whether weights never change.
+    fixed: bool,
+    bias: bool,
+    residual: bool,
+    activation: bool,
+    special: bool,
+}
+
+impl Case {
+    fn random(rng: &mut Rng, kind: Kind) -> Case {
+        Case {
+            kind,
+            dtype: rng.pick(&[DType::F16, DType::BF16]),
+            images: rng.pick(&[0, 1, 1, 1, 2, 3]),
+            fixed: rng.chance(70, 100),
+            bias: rng.chance(60, 100),
+            residual: rng.chance(40, 100),
+            activation: rng.chance(60, 100),
+            special: rng.chance(30, 100),
+        }
+    }
+
+    fn of_windows(rng: &mut Rng) -> Case {
+        let depthwise = rng.chance(40, 100);
+        let kind = Kind::Conv {
+            groups: if depthwise { 9 } else { rng.pick(&[1, 1, 2]) },
+            channels: if depthwise { 1 } else { rng.pick(&[3, 12, 16, 33]) },
+            outputs: if depthwise {
+                rng.pick(&[1, 1, 2])
+            } else {
+                rng.pick(&[5, 16, 32, 48])
+            },
+            sides: [rng.pick(&[1, 2, 5, 8]), rng.pick(&[1, 3, 7, 14, 15, 17, 33])],
+            kernel: rng.pick(&[1, 3, 3, 5]),
+            stride: rng.pick(&[1, 1, 2]),
+            padding: rng.pick(&[0, 1, 1, 2]),
+            pooled: rng.chance(30, 100),
+        };
+        Case::random(rng, kind)
+    }
+
+    fn of_matrices(rng: &mut Rng) -> Case {
+        let kind = Kind::Product {
+            batch: rng.pick(&[1, 1, 2, 3]),
+            rows: rng.pick(&[0, 1, 2, 3, 5, 8, 13, 33]),
+            sum: rng.pick(&[1, 2, 15, 64, 129, 300]),
+            columns: rng.pick(&[1, 3, 16, 31, 48, 64, 100, 512]),
+            turned: rng.chance(50, 100),
+            shared: rng.chance(50, 100),
+        };
+        Case::random(rng, kind)
+    }
+
+    fn of_attention(rng: &mut Rng) -> Case {
+        let kind = Kind::Attention {
+            queries: rng.pick(&[1, 2, 7, 33]),
+            keys: rng.pick(&[1, 5, 32, 65]),
+            width: rng.pick(&[8, 16, 33]),
+        };
+        Case::random(rng, kind)
+    }
+
+    /// Whether some product of known size is one with a vector, or so small that a loop nest computes it.
+    fn is_small(&self) -> bool {
+        let small = |m: usize, n: usize, k: usize| m == 1 || n == 1 || m * n * k < 8 * 1024;
+        match self.kind {
+            Kind::Conv { .. } => false,
+            Kind::Product { rows, sum, columns, .. } => small(rows, columns, sum),
+            Kind::Attention { queries, keys, width } => small(queries, keys, width),
+        }
+    }
+
+    /// Shapes of the value that is multiplied and of the weights; `None` if there is no result.
+    fn shapes(&self) -> Option<[Vec<usize>; 2]> {
+        match self.kind {
+            Kind::Conv {
+                groups,
+                channels,
+                outputs,
+                sides: [h, w],
+                kernel,
+                padding,
+                pooled,
+                ..
+            } => {
+                let least = h.min(w) + 2 * padding;
+                let fits = least >= kernel && (!pooled || least >= kernel + 4);
+                let image = vec![self.images, groups * channels, h, w];
+                fits.then(|| [image, vec![groups * outputs, channels, kernel, kernel]])
+            }
+            Kind::Product {
+                batch,
+                rows,
+                sum,
+                columns,
+                turned,
+                shared,
+            } => {
+                let matrix = if turned { [columns, sum] } else { [sum, columns] };
+                let batches = if shared { vec![] } else { vec![batch] };
+                Some([vec![batch, rows, sum], batches.into_iter().chain(matrix).collect()])
+            }
+            Kind::Attention { queries, keys, width } => {
+                Some([vec![self.images, 2, queries, width], vec![self.images, 2, keys, width]])
+            }
+        }
+    }
+
+    fn record(&self, symbolic: bool, weights: &HostTensor) -> tlc::ir::Graph {
+        let g = Graph::new("half");
+        let [shape, of_weights] = self.shapes().unwrap();
+        let mut dims: Vec<Dim> = shape.iter().map(|&d| d.into()).collect();
+        if symbolic {
+            // Images, or rows of a product.
+            let axis = usize::from(matches!(self.kind, Kind::Product { .. }));
+            dims[axis] = (&g.symbol("n", 0..=64)).into();
+        }
+        let images = dims[0].clone();
+        let x = g.input("x", self.dtype, dims);
+        let fixed = self.fixed && !matches!(self.kind, Kind::Attention { .. });
+        let w = if fixed {
+            g.constant(weights)
+        } else {
+            let mut dims: Vec<Dim> = of_weights.iter().map(|&d| d.into()).collect();
+            if matches!(self.kind, Kind::Attention { .. }) {
+                dims[0] = images;
+            }
+            g.input("w", self.dtype, dims)
+        };
+        let mut y = match self.kind {
+            Kind::Conv {
+                groups,
+                stride,
+                padding,
+                ..
+            } => {
+                let settings = Conv::new().stride(stride).groups(groups).padding(padding);
+                x.conv2d(&w, None, &settings)
+            }
+            Kind::Product { turned, .. } => x.matmul(&if turned { w.t() } else { w }),
+            Kind::Attention { width, .. } => {
+                let scores = x.matmul(&w.t()) * (width as f64).powf(-0.5);
+                scores.softmax(-1).matmul(&w)
+            }
+        };
+        if self.bias {
+            y = &y * 0.5 + 0.375;
+        }
+        if self.activation {
+            y = y.relu();
+        }
+        if self.residual {
+            y = &y + &(-&y).abs();
+        }
+        if let Kind::Conv { pooled: true, .. } = self.kind {
+            y = after_pools(&y);
+        }
+        g.output("y", &y);
+        g.finish().unwrap_or_else(|e| panic!("{self:?}: {e}"))
+    }
+}
+
+/// The largest of windows, and their mean.
+fn after_pools(y: &Tensor) -> Tensor {
+    let most = y.max_pool(&Pool::new(3).stride(1).padding(1));
+    most.avg_pool(&Pool::new(2).stride(1).padding(1))
+}
+
+fn data(dtype: DType, shape: &[usize], rng: &mut Rng, special: bool) -> HostTensor {
+    let mut out = HostTensor::zeros(dtype, shape).unwrap();
+    // Below the least normal number, and near the largest.
+    let (small, large) = match dtype {
+        DType::F16 => (1e-6, 6e4),
+        _ => (1e-39, 3e38),
+    };
+    for i in 0..shape.iter().product() {
+        let value = match rng.bits() % 997 {
+            3 if special => f64::NAN,
+            5 if special => f64::INFINITY,
+            7 if special => f64::NEG_INFINITY,
+            11 if special => -0.0,
+            13..=17 if special => large,
+            v @ 20..=60 => (v as f64 - 40.0) * small,
+            v => v as f64 / 249.0 - 2.0,
+        };
+        out.set(i, Scalar::from_f64(dtype, value));
+    }
+    out
+}
+
+/// Equal bits, NaN alike.
+fn same(a: &HostTensor, b: &HostTensor) -> bool {
+    let alike = |i: usize| a.get(i) == b.get(i) || a.get(i).is_nan() && b.get(i).is_nan();
+    a.shape() == b.shape() && (0..a.shape().iter().product()).all(alike)
+}
+
+fn right(usual: std::ops::Range<u64>, random: fn(&mut Rng) -> Case) {
+    for seed in seeds(usual) {
+        let mut rng = Rng::new(seed);
+        let mut case = random(&mut rng);
+        while case.shapes().is_none() {
+            case = random(&mut rng);
+        }
+        let [shape, of_weights] = case.shapes().unwrap();
+        let x = data(case.dtype, &shape, &mut rng, case.special);
+        let weights = data(case.dtype, &of_weights, &mut rng, case.special);
+        let mut first: Option<HostTensor> = None;
+        for (symbolic, threads) in [(false, 1), (false, 3), (true, 1), (true, 3)] {
+            let graph = case.record(symbolic, &weights);
+            let options = CompileOptions {
+                threads: Some(threads),
+                specialize: Specialize::Never,
+                ..CompileOptions::default()
+            };
+            let given = graph.inputs().len();
+            let inputs = [x.clone(), weights.clone()];
+            let inputs = &inputs[..given];
+            let e = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"));
+            let found = e.run(&inputs.iter().map(Into::into).collect::<Vec<_>>());
+            let found = found.unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"))[0].to_host();
+            let meant = interp::Options::default();
+            let bounded = interpret_with_bounds(&graph, inputs, &meant);
+            let bounded = bounded.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("seed {seed}: {case:?}: {m}\n{}", e.explain()));
+            // Vectors and small matrices are added up in another order than rows whose number is unknown.
+            match &first {
+                Some(first) if threads > 1 || !case.is_small() => assert!(
+                    same(first, &found),
+                    "seed {seed}: {case:?}: other bits with symbolic sizes {symbolic}, {threads} threads"
+                ),
+                _ => first = Some(found),
+            }
+        }
+    }
+}
+
+#[test]
+fn random_convolutions() {
+    right(0..40, Case::of_windows);
+}
+
+#[test]
+fn random_products() {
+    right(100..140, Case::of_matrices);
+}
+
+#[test]
+fn random_attention() {
+    right(200..212, Case::of_attention);
+}
+
+/// Products are those of the library, convolutions those that kernels compute from their windows, and neither is a loop nest of its own.
+#[test]
+fn they_are_multiplied_as_f32_is() {
+    let mut rng = Rng::new(1);
+    for dtype in [DType::F16, DType::BF16] {
+        let g = Graph::new("product");
+        let x = g.input("x", dtype, [64, 96]);
+        let w = g.constant(data(dtype, &[96, 128], &mut rng, false));
+        g.output("y", &x.matmul(&w).relu());
+        let e = compile_ir(&g.finish().unwrap(), &CompileOptions::default()).unwrap();
+        let calls = e.plan().steps.iter().any(|s| matches!(s, tlc::ir::plan::Step::Gemm(_)));
+        assert!(calls, "{dtype}: {}", e.explain());
+        let g = Graph::new("convolution");
+        let x = g.input("x", dtype, [1, 16, 14, 14]);
+        let w = g.constant(data(dtype, &[32, 16, 3, 3], &mut rng, false));
+        g.output("y", &x.conv2d(&w, None, &Conv::new().padding(1)).relu());
+        let e = compile_ir(&g.finish().unwrap(), &CompileOptions::default()).unwrap();
+        let explained = e.explain().to_string();
+        let direct = explained.contains("windows are multiplied where they lie");
+        assert_eq!(
+            direct,
+            tlc_runtime::cpu::level::wide().is_some(),
+            "{dtype}: {explained}"
+        );
+    }
+}
+
+/// A matrix that one row is multiplied with is read as it is: half the bytes, and no other form of it in memory.
+#[test]
+fn a_matrix_that_is_read_once_stays_narrow() {
+    let mut rng = Rng::new(2);
+    let w = data(DType::BF16, &[256, 512], &mut rng, false);
+    for (rows, widened) in [(1, false), (2, true)] {
+        let g = Graph::new("product");
+        let x = g.input("x", DType::BF16, [rows, 256]);
+        g.output("y", &x.matmul(&g.constant(&w)));
+        let e = compile_ir(&g.finish().unwrap(), &CompileOptions::default()).unwrap();
+        assert_eq!(!e.plan().init.is_empty(), widened, "{rows}: {}", e.explain());
+    }
+}
