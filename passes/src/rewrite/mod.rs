@@ -7,6 +7,7 @@
 pub mod canonicalize;
 pub mod cse;
 pub mod dce;
+pub mod dequantized;
 pub mod einsum_path;
 pub mod fold;
 pub mod hoist;
@@ -63,7 +64,8 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 11] = [
+pub const PASSES: [&dyn Pass; 12] = [
+    &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
     &sink_layout::SinkLayout,

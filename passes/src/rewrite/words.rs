@@ -41,15 +41,19 @@ impl Pass for Words {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
-        let emitter = context.tiles.filter(|_| !context.inside_loop);
-        let native = |e: &&Emitter| {
-            e.tile(DType::I32, 1).is_some() && e.map(ScalarOp::Dot4, DType::I32, Width::Lanes) == Support::Native
-        };
-        match emitter.filter(native) {
+        match word_emitter(context) {
             Some(emitter) => Ok(run(graph, emitter)?),
             None => Ok(graph.clone()),
         }
     }
+}
+
+/// The emitter that multiplies words, if there is one and results of a first call are kept for others.
+pub(super) fn word_emitter<'a>(context: &Context<'a>) -> Option<&'a Emitter> {
+    let native = |e: &&Emitter| {
+        e.tile(DType::I32, 1).is_some() && e.map(ScalarOp::Dot4, DType::I32, Width::Lanes) == Support::Native
+    };
+    context.tiles.filter(|_| !context.inside_loop).filter(native)
 }
 
 /// Makes words for the products of bytes that the emitter multiplies so.
@@ -61,7 +65,8 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
     super::rebuild(graph, &mut |re, id, node, operands| {
         if let NodeKind::Einsum { .. } = node.kind
             && !fixed.contains(id)
-            && let Some(p) = product(&re.graph, graph, node, operands, &fixed)
+            && graph.ty(node.operands[0]).dtype == DType::I32
+            && let Some(p) = product(&re.graph, node, operands, &fixed)
         {
             let p = p.of_bytes(re)?;
             return p.add(re, node, emitter.lanes(DType::I32));
@@ -107,29 +112,27 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                 });
             }
             // Bytes that were converted, and perhaps less a zero point, when they were folded.
-            NodeKind::Data(data) if node.ty.dtype == DType::I32 => {
-                let count: usize = data.0.shape().iter().product();
-                let fits = |dtype: &DType| {
-                    (0..count).all(|i| data.0.get(i).convert(*dtype).as_i64() == data.0.get(i).as_i64())
-                };
-                let dtype = [DType::I8, DType::U8].into_iter().find(fits)?;
+            NodeKind::Data(_) if node.ty.dtype == DType::I32 => {
                 views.reverse();
                 return Some(Bytes {
                     value: at,
-                    dtype,
+                    dtype: folded_dtype(graph, at)?,
                     views,
                     zero: None,
                 });
             }
             NodeKind::Map(ScalarOp::Sub) => {
                 let from = graph.node(node.operands[0]);
-                if from.kind != NodeKind::Convert(DType::I32) || !is_byte(from.operands[0]) {
-                    return None;
-                }
+                let (value, dtype) = match from.kind {
+                    NodeKind::Convert(DType::I32) if is_byte(from.operands[0]) => {
+                        (from.operands[0], graph.ty(from.operands[0]).dtype)
+                    }
+                    _ => (node.operands[0], folded_dtype(graph, node.operands[0])?),
+                };
                 views.reverse();
                 return Some(Bytes {
-                    value: from.operands[0],
-                    dtype: graph.ty(from.operands[0]).dtype,
+                    value,
+                    dtype,
                     views,
                     zero: Some(node.operands[1]),
                 });
@@ -138,6 +141,19 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
         }
         at = node.operands[0];
     }
+}
+
+/// The type of bytes, signed if it may be, that has all elements of data of i32 in its range.
+fn folded_dtype(graph: &Graph, node: NodeId) -> Option<DType> {
+    let NodeKind::Data(data) = &graph.node(node).kind else {
+        return None;
+    };
+    if graph.ty(node).dtype != DType::I32 {
+        return None;
+    }
+    let count: usize = data.0.shape().iter().product();
+    let fits = |dtype: &DType| (0..count).all(|i| data.0.get(i).convert(*dtype).as_i64() == data.0.get(i).as_i64());
+    [DType::I8, DType::U8].into_iter().find(fits)
 }
 
 /// The number that every element of a constant is.
@@ -183,8 +199,14 @@ struct Product {
     weights_zero: Zero,
 }
 
-/// The product of bytes that an einsum is.
-fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Option<Product> {
+/// Whether words are made of what an einsum of i32 sums up. Its operands in the old graph are the node's, for which `fixed` holds; those in the
+/// new one are of i32.
+pub(super) fn is_product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> bool {
+    product(graph, node, operands, fixed).is_some()
+}
+
+/// The product of bytes that an einsum is, of operands in the new graph.
+fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Option<Product> {
     let NodeKind::Einsum {
         inputs,
         output,
@@ -204,7 +226,7 @@ fn product(graph: &Graph, old: &Graph, node: &Node, operands: &[NodeId], fixed: 
     let (x, w) = if weights == 1 { (a, b) } else { (b, a) };
     let (of_x, of_w) = (&inputs[1 - weights], &inputs[weights]);
     let repeats = |of: &Labels| of.iter().enumerate().any(|(i, l)| of[..i].contains(l));
-    if repeats(of_x) || repeats(of_w) || old.ty(node.operands[0]).dtype != DType::I32 {
+    if repeats(of_x) || repeats(of_w) {
         return None;
     }
     // One label of the result is the weights' alone, all others are the image's alone; the rest are summed.
