@@ -9,7 +9,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Semiring, View};
-use tlc_ir::index::Bounds;
+use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
 use super::panels::Fixed;
@@ -34,16 +34,16 @@ impl Pass for Widen {
         match context.panel_elements {
             // Other machines multiply 16-bit floats themselves.
             0 => Ok(graph.clone()),
-            _ => Ok(run(graph)?),
+            _ => Ok(run(graph, context.tiles.map(|e| e.lanes(DType::F32)))?),
         }
     }
 }
 
-/// Converts the operands of what multiplies them more than once.
+/// Converts the operands of what multiplies them more than once. `lanes` are those of a vector of f32, if lanes may be left out of it.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, lanes: Option<i64>) -> Result<Graph, GraphError> {
     let fixed = Fixed::new(graph, &|_| false);
     // Constants that are converted, and the bytes that are left for more.
     let (mut converted, mut left) = (Vec::new(), MAX_WIDENED_BYTES);
@@ -60,7 +60,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         };
         let wide: SmallVec<[NodeId; 2]> = operands
             .iter()
-            .map(|&o| widened(re, o, multiplied))
+            .map(|&o| widened(re, o, multiplied, lanes))
             .collect::<Result<_, _>>()?;
         let kind = NodeKind::Einsum {
             inputs: inputs.clone(),
@@ -160,8 +160,13 @@ fn base(graph: &Graph, operand: NodeId) -> NodeId {
 }
 
 /// An operand in f32, converted below its views. What several windows of a kernel have is stored so with its padding, and not converted in each;
-/// products and direct convolutions have theirs stored anyway.
-fn widened(re: &mut Rebuilder, operand: NodeId, multiplied: Multiplied) -> Result<NodeId, GraphError> {
+/// products and direct convolutions have theirs stored anyway. Padding of rows that are one vector is lanes that are left out.
+fn widened(
+    re: &mut Rebuilder,
+    operand: NodeId,
+    multiplied: Multiplied,
+    lanes: Option<i64>,
+) -> Result<NodeId, GraphError> {
     if !is_half(re.graph.ty(operand).dtype) {
         return Ok(operand);
     }
@@ -175,7 +180,12 @@ fn widened(re: &mut Rebuilder, operand: NodeId, multiplied: Multiplied) -> Resul
         });
         at = re.graph.node(at).operands[0];
     }
-    let wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
+    let mut wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
+    let row = re.graph.ty(at).shape.last().and_then(IndexExpr::as_const);
+    if stored && row.zip(lanes).is_some_and(|(row, lanes)| row <= lanes) {
+        wide = re.add(NodeKind::Copy, &[wide])?;
+        stored = false;
+    }
     views.into_iter().rev().try_fold(wide, |mut below, view| {
         if stored && matches!(view, View::Window { .. }) {
             below = re.add(NodeKind::Copy, &[below])?;
