@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::walk;
+use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 use tlc_ir::{DType, Precision, ScalarOp};
@@ -522,10 +522,21 @@ impl Scheduler<'_> {
             });
         }
         self.channels_in_lanes(set)?;
-        if rows >= FEWEST_TURNED && self.pixels_in_lanes(results, behind).is_some() {
+        let turned = rows >= FEWEST_TURNED && !self.stores_side_by_side(behind);
+        if turned && self.pixels_in_lanes(results, behind).is_some() {
             return Some(());
         }
         self.channels_in_lanes(behind)
+    }
+
+    /// Whether the iterations of a loop store to elements side by side, as those over the columns of a matrix do.
+    fn stores_side_by_side(&self, var: VarId) -> bool {
+        let Some(body) = tree::loop_body(&self.kernel.body, var) else {
+            return false;
+        };
+        let stores = walk(body).flat_map(|s| s.accesses()).filter(|a| a.effect == Effect::Store);
+        let mut stores = stores.filter(|a| matches!(a.memory, Memory::Param(_))).peekable();
+        stores.peek().is_some() && stores.all(|a| a.index.affine_in(var).is_some_and(|(step, _)| step.is(1)))
     }
 
     fn channels_in_lanes(&mut self, var: VarId) -> Option<()> {

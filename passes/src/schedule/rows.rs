@@ -3,7 +3,7 @@
 
 use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::{AccessKind, Support, Width};
@@ -131,17 +131,21 @@ impl Scheduler<'_> {
     }
 
     /// Whether all values of a row have lanes of 32 bits, and all indices an equal distance from row to row. Where it loads side by side
-    /// or with a mask (`masks`), lanes may also be of 16-bit floats that instructions convert.
+    /// or with a mask (`masks`), lanes may also be of 16-bit floats that instructions convert, and results bytes.
     pub(super) fn fits_lanes(&self, body: &[Stmt], row: VarId, masks: bool) -> bool {
         let converts = |d: DType| {
             let native = |from, to| self.emitter.convert(from, to, Width::Lanes) == Support::Native;
             is_half(d) && native(d, DType::F32) && native(DType::F32, d)
         };
         let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool) || masks && converts(d);
+        // What is stored may be bytes.
+        let narrow = |d: DType| masks && matches!(d, DType::U8 | DType::I8);
+        let side_by_side = |e: &IndexExpr| e.affine_in(row).is_some_and(|(step, _)| step.is(1));
         body.iter().all(|s| match s {
             Stmt::Let { value, op } => {
                 let linear = op.index().is_none_or(|e| e.affine_in(row).is_some());
-                fits(self.kernel.dtype(*value))
+                let on = self.kernel.dtype(*value);
+                (fits(on) || narrow(on))
                     && linear
                     && match op {
                         Op::Map(op, args) => {
@@ -152,8 +156,11 @@ impl Scheduler<'_> {
                             (masks || mask.is_none()) && fits(self.kernel.memory_dtype(*memory))
                         }
                         Op::Convert(_, from) => {
-                            let ends = [self.kernel.dtype(*from), self.kernel.dtype(*value)];
-                            ends.into_iter().all(|d| fits(d) && (is_half(d) || d == DType::F32))
+                            let from = self.kernel.dtype(*from);
+                            let native = self.emitter.convert(from, on, Width::Lanes) == Support::Native;
+                            let float = |d: DType| is_half(d) || d == DType::F32;
+                            let number = |d: DType| narrow(d) || matches!(d, DType::F32 | DType::I32);
+                            native && (float(from) && float(on) || number(from) && number(on))
                         }
                         Op::Const(_) | Op::Index(..) => true,
                         _ => false,
@@ -161,7 +168,11 @@ impl Scheduler<'_> {
             }
             Stmt::Store {
                 memory, index, mask, ..
-            } => mask.is_none() && fits(self.kernel.memory_dtype(*memory)) && index.affine_in(row).is_some(),
+            } => {
+                let dtype = self.kernel.memory_dtype(*memory);
+                let linear = index.affine_in(row).is_some();
+                mask.is_none() && linear && (fits(dtype) || narrow(dtype) && side_by_side(index))
+            }
             Stmt::Accumulate { monoid, state, .. } => {
                 !monoid.is_arg()
                     && state.iter().all(|(m, _)| {
