@@ -3,6 +3,7 @@
 mod attention;
 mod bytes;
 mod convolutions;
+mod dequantized;
 mod direct_convolutions;
 mod einsum_numpy;
 mod epilogues;

@@ -18,10 +18,11 @@
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
+use tlc_ir::target::Emitter;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use super::panels::Fixed;
-use super::words::{is_product, word_emitter};
+use super::words::{over_words, word_emitter};
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
 
 /// The longest sum: of as many products of differences of bytes none leaves the range of i32.
@@ -29,7 +30,7 @@ const LONGEST_SUM: i64 = i32::MAX as i64 / (255 * 255);
 /// The powers of two between which scales lie.
 const SCALES: [f64; 2] = [1.0 / (1u64 << 60) as f64, (1u64 << 60) as f64];
 
-/// Products of dequantized bytes with weights that never change, over integers.
+/// Products of dequantized bytes with weights that never change, over words of bytes.
 pub struct Dequantized;
 
 impl Pass for Dequantized {
@@ -39,22 +40,22 @@ impl Pass for Dequantized {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         match word_emitter(context) {
-            Some(_) => Ok(run(graph)?),
+            Some(emitter) => Ok(run(graph, emitter)?),
             None => Ok(graph.clone()),
         }
     }
 }
 
-/// Takes the scales out of the sums of which words are made.
+/// Takes the scales out of the sums of which words are made for the emitter.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
     let fixed = Fixed::new(graph, &|_| false);
     super::rebuild(graph, &mut |re, id, node, operands| {
         if !fixed.contains(id)
             && let Some(sides) = sides(&re.graph, node, operands)
-            && let Some(new) = sum_of_integers(re, node, &sides, &fixed)?
+            && let Some(new) = sum_of_integers(re, node, &sides, &fixed, emitter)?
         {
             return Ok(new);
         }
@@ -217,6 +218,7 @@ fn sum_of_integers(
     node: &Node,
     sides: &[Side; 2],
     fixed: &Fixed,
+    emitter: &Emitter,
 ) -> Result<Option<NodeId>, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
         return Ok(None);
@@ -240,7 +242,7 @@ fn sum_of_integers(
         dtype: DType::I32,
     };
     let integers = Node {
-        kind: kind.clone(),
+        kind,
         operands: node.operands.clone(),
         ty: TensorType {
             dtype: DType::I32,
@@ -249,10 +251,9 @@ fn sum_of_integers(
         results: node.results.clone(),
         origin: node.origin.clone(),
     };
-    if !is_product(&re.graph, &integers, &operands, fixed) {
+    let Some(sum) = over_words(re, &integers, &operands, fixed, emitter)? else {
         return Ok(None);
-    }
-    let sum = re.add(kind, &operands)?;
+    };
     let sum = re.add(NodeKind::Convert(DType::F32), &[sum])?;
     let shape = node.ty.shape.clone();
     let broadcast = |re: &mut Rebuilder, side: &Side| {

@@ -66,10 +66,9 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
         if let NodeKind::Einsum { .. } = node.kind
             && !fixed.contains(id)
             && graph.ty(node.operands[0]).dtype == DType::I32
-            && let Some(p) = product(&re.graph, node, operands, &fixed)
+            && let Some(sum) = over_words(re, node, operands, &fixed, emitter)?
         {
-            let p = p.of_bytes(re)?;
-            return p.add(re, node, emitter.lanes(DType::I32));
+            return Ok(sum);
         }
         re.add(node.kind.clone(), operands)
     })
@@ -199,10 +198,20 @@ struct Product {
     weights_zero: Zero,
 }
 
-/// Whether words are made of what an einsum of i32 sums up. Its operands in the old graph are the node's, for which `fixed` holds; those in the
-/// new one are of i32.
-pub(super) fn is_product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> bool {
-    product(graph, node, operands, fixed).is_some()
+/// An einsum of i32 over words, if it is a product of bytes. Its operands in the old graph are the node's, for which `fixed` holds; those in
+/// the new one are of i32.
+pub(super) fn over_words(
+    re: &mut Rebuilder,
+    node: &Node,
+    operands: &[NodeId],
+    fixed: &Fixed,
+    emitter: &Emitter,
+) -> Result<Option<NodeId>, GraphError> {
+    let Some(p) = product(&re.graph, node, operands, fixed) else {
+        return Ok(None);
+    };
+    let p = p.of_bytes(re)?;
+    p.add(re, node, emitter.lanes(DType::I32)).map(Some)
 }
 
 /// The product of bytes that an einsum is, of operands in the new graph.

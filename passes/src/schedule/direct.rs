@@ -534,7 +534,9 @@ impl Scheduler<'_> {
         let Some(body) = tree::loop_body(&self.kernel.body, var) else {
             return false;
         };
-        let stores = walk(body).flat_map(|s| s.accesses()).filter(|a| a.effect == Effect::Store);
+        let stores = walk(body)
+            .flat_map(|s| s.accesses())
+            .filter(|a| a.effect == Effect::Store);
         let mut stores = stores.filter(|a| matches!(a.memory, Memory::Param(_))).peekable();
         stores.peek().is_some() && stores.all(|a| a.index.affine_in(var).is_some_and(|(step, _)| step.is(1)))
     }
