@@ -255,6 +255,8 @@ struct Image {
     kernel: [usize; 2],
     stride: usize,
     padding: usize,
+    /// Channels of each group; all, in one.
+    of_group: Option<usize>,
     zero: Option<i64>,
     requantized: bool,
 }
@@ -271,13 +273,24 @@ impl Image {
             kernel: rng.pick(&[[3, 3], [3, 3], [1, 1], [1, 1], [1, 3], [2, 5]]),
             stride: rng.pick(&[1, 1, 2]),
             padding: rng.pick(&[0, 1, 1, 2]),
+            of_group: rng.pick(&[None, None, Some(1), Some(1), Some(4)]),
             zero: rng.pick(&[None, Some(7), Some(120), Some(-3)]),
             requantized: rng.chance(50, 100),
         }
     }
 
     fn has_results(&self) -> bool {
-        (0..2).all(|i| self.sides[i] + 2 * self.padding >= self.kernel[i])
+        let divides =
+            self.channels.is_multiple_of(self.channels_of_group()) && self.outputs.is_multiple_of(self.groups());
+        divides && (0..2).all(|i| self.sides[i] + 2 * self.padding >= self.kernel[i])
+    }
+
+    fn channels_of_group(&self) -> usize {
+        self.of_group.unwrap_or(self.channels)
+    }
+
+    fn groups(&self) -> usize {
+        self.channels / self.channels_of_group()
     }
 
     fn record(&self, symbolic: bool, weights: &HostTensor) -> tlc::ir::Graph {
@@ -307,6 +320,7 @@ impl Image {
             w = &w - 128i32;
         }
         let settings = Conv::new().stride(self.stride).padding([self.padding; 2]);
+        let settings = settings.groups(self.groups());
         let mut y = x.conv2d(&w, None, &settings);
         if self.requantized {
             y = ((y.cast(DType::F32) * 0.021).round() + 5.0).cast(DType::I8);
@@ -319,14 +333,19 @@ impl Image {
 #[test]
 fn random_convolutions_of_bytes_are_right_to_the_bit() {
     let mut by_words = 0;
-    for seed in seeds(0..40) {
+    for seed in seeds(0..80) {
         let mut rng = Rng::new(seed);
         let mut case = Image::random(&mut rng);
         while !case.has_results() {
             case = Image::random(&mut rng);
         }
         let [kh, kw] = case.kernel;
-        let weights = bytes(case.weights, &[case.outputs, case.channels, kh, kw], &mut rng, None);
+        let weights = bytes(
+            case.weights,
+            &[case.outputs, case.channels_of_group(), kh, kw],
+            &mut rng,
+            None,
+        );
         let [h, w] = case.sides;
         let inputs = [bytes(case.dtype, &[case.images, case.channels, h, w], &mut rng, None)];
         for (symbolic, threads) in [(false, 1), (true, 3), (false, 7)] {

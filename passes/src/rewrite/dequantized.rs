@@ -22,7 +22,7 @@ use tlc_ir::target::Emitter;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use super::panels::Fixed;
-use super::words::{over_words, word_emitter};
+use super::words::{is_zero_point, over_words, word_emitter};
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
 
 /// The longest sum: of as many products of differences of bytes none leaves the range of i32.
@@ -172,27 +172,6 @@ fn differences(graph: &Graph, value: NodeId) -> Option<NodeId> {
         _ => false,
     };
     fits.then_some(node.operands[0])
-}
-
-/// Whether all elements of a value of i32 are in the range of a type of bytes.
-fn is_zero_point(graph: &Graph, mut at: NodeId, dtype: DType) -> bool {
-    loop {
-        let node = graph.node(at);
-        match &node.kind {
-            NodeKind::View(view) if view.fill().is_none() => at = node.operands[0],
-            NodeKind::Convert(DType::I32) => return graph.ty(node.operands[0]).dtype == dtype,
-            NodeKind::Const(value) => return in_range(*value, dtype),
-            NodeKind::Data(data) => {
-                let count: usize = data.0.shape().iter().product();
-                return (0..count).all(|i| in_range(data.0.get(i), dtype));
-            }
-            _ => return false,
-        }
-    }
-}
-
-fn in_range(value: Scalar, dtype: DType) -> bool {
-    value.convert(dtype).as_i64() == value.as_i64()
 }
 
 /// Whether a value is a constant of numbers that may be multiplied by another such in any order.

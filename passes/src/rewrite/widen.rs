@@ -159,8 +159,7 @@ fn base(graph: &Graph, operand: NodeId) -> NodeId {
     std::iter::successors(Some(operand), below).last().unwrap_or(operand)
 }
 
-/// An operand in f32, converted below its views. What several windows of a kernel have is stored so with its padding, and not converted in each;
-/// products and direct convolutions have theirs stored anyway. Padding of rows that are one vector is lanes that are left out.
+/// An operand in f32, if it is of 16-bit floats.
 fn widened(
     re: &mut Rebuilder,
     operand: NodeId,
@@ -170,7 +169,18 @@ fn widened(
     if !is_half(re.graph.ty(operand).dtype) {
         return Ok(operand);
     }
-    let mut stored = multiplied == Multiplied::ByWindows && has_overlaps(&re.graph, operand);
+    let stored = multiplied == Multiplied::ByWindows && has_overlaps(&re.graph, operand);
+    in_f32(re, operand, stored, lanes)
+}
+
+/// An operand converted to f32 below its views. What several windows of a kernel have is `stored` so with its padding, and not converted in each;
+/// products and direct convolutions have theirs stored anyway. Padding of rows that are one vector of so many `lanes` is lanes that are left out.
+pub(super) fn in_f32(
+    re: &mut Rebuilder,
+    operand: NodeId,
+    mut stored: bool,
+    lanes: Option<i64>,
+) -> Result<NodeId, GraphError> {
     let mut views = Vec::new();
     let mut at = operand;
     while let NodeKind::View(view) = &re.graph.node(at).kind {

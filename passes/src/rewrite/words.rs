@@ -14,6 +14,8 @@
 //! A word has bytes that lie a quarter of the sum apart, not neighbours: words that lie side by side are then made of bytes that lie side by side,
 //! and whole vectors of them at once. Padding of an image is a zero point itself. What the quarters have too few elements for is zero in the
 //! weights.
+//!
+//! Short sums of which no words are made, those of each channel of an image alone among them, are computed by f32: it has all their values.
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
@@ -23,12 +25,16 @@ use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::panels::Fixed;
 use super::sink_layout::add_canonical;
+use super::widen::in_f32;
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
+use crate::direct::has_overlaps;
 
 /// The fewest multiply-adds of a product of known size that words are made for.
 const FEWEST_PRODUCTS: i64 = 4 << 10;
 /// The shortest sum: of shorter ones, what is done to each result for zero points takes longer than the sum.
 const SHORTEST_SUM: i64 = 16;
+/// The longest sum of products of differences of bytes that f32 adds up without a rounding.
+const LONGEST_SUM_OF_FLOATS: i64 = (1 << 24) / (255 * 255);
 /// Bytes of a word.
 const BYTES: i64 = 4;
 
@@ -67,6 +73,11 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
             && !fixed.contains(id)
             && graph.ty(node.operands[0]).dtype == DType::I32
             && let Some(sum) = over_words(re, node, operands, &fixed, emitter)?
+        {
+            return Ok(sum);
+        }
+        if !fixed.contains(id)
+            && let Some(sum) = over_floats(re, node, operands, emitter)?
         {
             return Ok(sum);
         }
@@ -214,6 +225,66 @@ pub(super) fn over_words(
     p.add(re, node, emitter.lanes(DType::I32)).map(Some)
 }
 
+/// An einsum of i32 over f32, if it adds up so few products of bytes that each sum is a number of f32: for these there are tiles and lanes where
+/// there are none for words, as of each channel of an image alone.
+fn over_floats(
+    re: &mut Rebuilder,
+    node: &Node,
+    operands: &[NodeId],
+    emitter: &Emitter,
+) -> Result<Option<NodeId>, GraphError> {
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator: DType::I32,
+        dtype: DType::I32,
+    } = &node.kind
+    else {
+        return Ok(None);
+    };
+    let differences = |o: &NodeId| {
+        let of = bytes(&re.graph, *o)?;
+        of.zero
+            .is_none_or(|z| is_zero_point(&re.graph, z, of.dtype))
+            .then_some(())
+    };
+    if operands.len() != 2 || !operands.iter().all(|o| differences(o).is_some()) {
+        return Ok(None);
+    }
+    let mut summed: SmallVec<[(u16, IndexExpr); 4]> = SmallVec::new();
+    for (labels, o) in inputs.iter().zip(operands) {
+        for (l, d) in labels.iter().zip(&re.graph.ty(*o).shape) {
+            if !output.contains(l) && !summed.iter().any(|(of, _)| of == l) {
+                summed.push((*l, d.clone()));
+            }
+        }
+    }
+    let length = summed.iter().try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?));
+    let results = node.ty.elements().as_const();
+    let few = |n: &i64| results.is_some_and(|r| r.saturating_mul(*n) < FEWEST_PRODUCTS);
+    if length
+        .filter(|n| (2..=LONGEST_SUM_OF_FLOATS).contains(n) && !few(n))
+        .is_none()
+    {
+        return Ok(None);
+    }
+    let mut wide: SmallVec<[NodeId; 2]> = SmallVec::new();
+    for &o in operands {
+        let stored = has_overlaps(&re.graph, o);
+        wide.push(in_f32(re, o, stored, Some(emitter.lanes(DType::F32)))?);
+    }
+    let kind = NodeKind::Einsum {
+        inputs: inputs.clone(),
+        output: output.clone(),
+        semiring: Semiring::AddMul,
+        accumulator: DType::F32,
+        dtype: DType::F32,
+    };
+    let sum = re.add(kind, &wide)?;
+    re.add(NodeKind::Convert(DType::I32), &[sum]).map(Some)
+}
+
 /// The product of bytes that an einsum is, of operands in the new graph.
 fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Option<Product> {
     let NodeKind::Einsum {
@@ -349,6 +420,27 @@ fn below_windows(graph: &Graph, image: &Bytes, axis: usize) -> Option<usize> {
         _ => false,
     };
     image.views.iter().all(apart).then_some(axis)
+}
+
+/// Whether all elements of a value of i32 are in the range of a type of bytes.
+pub(super) fn is_zero_point(graph: &Graph, mut at: NodeId, dtype: DType) -> bool {
+    loop {
+        let node = graph.node(at);
+        match &node.kind {
+            NodeKind::View(view) if view.fill().is_none() => at = node.operands[0],
+            NodeKind::Convert(DType::I32) => return graph.ty(node.operands[0]).dtype == dtype,
+            NodeKind::Const(value) => return in_range(*value, dtype),
+            NodeKind::Data(data) => {
+                let count: usize = data.0.shape().iter().product();
+                return (0..count).all(|i| in_range(data.0.get(i), dtype));
+            }
+            _ => return false,
+        }
+    }
+}
+
+fn in_range(value: Scalar, dtype: DType) -> bool {
+    value.convert(dtype).as_i64() == value.as_i64()
 }
 
 /// A number of i32 in all elements.
