@@ -279,7 +279,7 @@ fn scales_that_are_no_numbers_stay_where_they_are() {
     for (scale, expected) in [(f32::INFINITY, "NaN"), (f32::NAN, "NaN"), (0.0, "0")] {
         let g = Graph::new("scales");
         let x = g.input("x", DType::U8, [64, 64]);
-        let w = g.constant(&HostTensor::from_slice(&[64, 64], &[1i8; 64 * 64]).unwrap());
+        let w = g.constant(HostTensor::from_slice(&[64, 64], &[1i8; 64 * 64]).unwrap());
         let x = (x.cast(DType::I32) - 3i32).cast(DType::F32) * scale;
         g.output("y", &x.matmul(&w.cast(DType::I32).cast(DType::F32)));
         let e = compile_ir(&g.finish().unwrap(), &CompileOptions::default()).unwrap();
