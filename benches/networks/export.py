@@ -2,12 +2,14 @@
 
 python3 benches/networks/export.py FOLDER [NAME...]
 
-Writes NAME.onnx with fixed sizes, NAME_sym.onnx with symbolic ones where the exporter allows them, and NAME.npz with inputs. Needs torch,
-torchvision, transformers and onnx; nothing is downloaded, for weights are random. What an exporter does not know is named and left out.
+Writes NAME.onnx with fixed sizes, NAME_sym.onnx with symbolic ones where the exporter allows them, and NAME.npz with inputs; of a few networks
+also NAME_qdq.onnx, quantized to bytes by ONNX Runtime. Needs torch, torchvision, transformers, onnx and, to quantize, onnxruntime; nothing is
+downloaded, for weights are random. What an exporter does not know is named and left out.
 """
 
 import pathlib
 import sys
+import tempfile
 import warnings
 
 import numpy as np
@@ -176,6 +178,9 @@ NETWORKS = {name: (torchvision_model, name) for name in VISION} | {
     "llama_decode64_b16": (decoding, "llama", 64, 16),
 }
 
+# Those that are written in bytes as well.
+QUANTIZED = ("resnet18", "mobilenet_v2", "bert_mini")
+
 
 def export(folder, name, symbolic):
     torch.manual_seed(0)
@@ -198,12 +203,38 @@ def export(folder, name, symbolic):
     print(path, flush=True)
 
 
+class Once:
+    """The inputs of a network, once, to take the ranges of values from."""
+
+    def __init__(self, inputs):
+        self.left = [inputs]
+
+    def get_next(self):
+        return self.left.pop() if self.left else None
+
+
+def quantize(folder, name):
+    """Float operators between operators that make floats of bytes: u8 activations, s8 weights with a scale for each channel."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    path, inputs = folder / f"{name}_qdq.onnx", dict(np.load(folder / f"{name}.npz"))
+    with tempfile.TemporaryDirectory() as scratch:
+        prepared = f"{scratch}/prepared.onnx"
+        quant_pre_process(str(folder / f"{name}.onnx"), prepared, skip_symbolic_shape=True)
+        types = dict(activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)
+        quantize_static(prepared, str(path), Once(inputs), quant_format=QuantFormat.QDQ, per_channel=True, **types)
+    print(path, flush=True)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for name in sys.argv[2:] or NETWORKS:
         for symbolic in (False, True):
             export(folder, name, symbolic)
+        if name in QUANTIZED:
+            quantize(folder, name)
 
 
 if __name__ == "__main__":
