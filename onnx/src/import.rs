@@ -12,6 +12,7 @@ use tlc_runtime::mmap::read_sparsely;
 
 use super::call::Call;
 use super::external::Files;
+use super::operators::microsoft;
 use super::refusal::{OperatorRefusal, Outcome, invalid, limit, shown, unsupported};
 use super::scope::{Importer, Opsets, Scope};
 use super::signature::Signature;
@@ -354,15 +355,24 @@ impl<'o, 'a> Importer<'o, 'a> {
             );
             return Err(here()(invalid::<()>(text).unwrap_err()));
         };
-        if !domain.is_empty() {
+        if !["", microsoft::DOMAIN].contains(&domain) {
             let text = format!(
-                "operators of the domain `{}` are not supported; expected ONNX's own, or a function of the model",
+                "operators of the domain `{}` are not supported; expected ONNX's own, `com.microsoft`, or a function of the model",
                 shown(domain)
             );
             return Err(here()(unsupported::<()>(text).unwrap_err()));
         }
-        let operator = operators::table::find(node.op_type(), version).map_err(here())?;
-        if let Some(signature) = Signature::find(node.op_type(), version) {
+        let (signature, operator) = match domain.is_empty() {
+            true => {
+                let operator = operators::table::find(node.op_type(), version).map_err(here())?;
+                (Signature::find(node.op_type(), version), operator)
+            }
+            false => {
+                let (signature, operator) = microsoft::find(node.op_type()).map_err(here())?;
+                (Some(signature), operator)
+            }
+        };
+        if let Some(signature) = signature {
             signature.check(node, |a| self.resolved(a)).map_err(here())?;
         }
         let mut call = Call {

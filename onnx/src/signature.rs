@@ -73,6 +73,11 @@ impl Signature {
         SIGNATURES[..end].last().filter(|s| s.name == name)
     }
 
+    /// The operator's name.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// How many operands it takes; `usize::MAX` is no bound.
     pub fn inputs(&self) -> RangeInclusive<usize> {
         self.inputs.0..=self.inputs.1

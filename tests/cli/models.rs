@@ -270,7 +270,7 @@ fn opt_prints_a_graph_that_reads_back() {
     let ran = p.run(&["opt", "m.tlir", "--passes", "cse,magic"]).code(2);
     assert!(
         ran.first_error()
-            .starts_with("error: unknown pass `magic`; expected canonicalize"),
+            .starts_with("error: unknown pass `magic`; expected dequantized, canonicalize"),
         "{}",
         ran.err
     );

@@ -7,6 +7,7 @@ mod meaning;
 mod operators;
 mod packed;
 mod proto;
+mod quantizer;
 mod random;
 mod random_nodes;
 mod recurrent;

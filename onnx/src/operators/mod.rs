@@ -12,6 +12,7 @@ mod linear;
 mod linear_attention;
 mod loops;
 mod loss;
+pub(super) mod microsoft;
 mod ngrams;
 mod normalization;
 mod pooling;

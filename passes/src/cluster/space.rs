@@ -2,9 +2,9 @@
 
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
-use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::{NodeId, NodeKind, ScalarOp};
 
 use super::merge::sums_up;
 use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
@@ -278,10 +278,15 @@ impl Clusterer<'_> {
         (row.saturating_mul(4) > self.placement.target(roots[0]).row_bytes()).then_some(FusionReason::LongRows { row })
     }
 
-    /// Whether roots that sum nothing up have rows of several lengths: parts that are joined, say. A loop of each of them would walk its rows
-    /// across, and save only that a part is written and read.
+    /// Whether one of roots that sum nothing up joins parts of rows, and others have rows of other lengths, as what joins it with more channels has.
+    /// A loop of each of them would walk its rows across, and ask for each element again which part it is of.
     fn joins_rows(&self, roots: &[NodeId], merged: &LoopSpace) -> bool {
-        if roots.iter().any(|r| sums_up(self.kind(*r))) {
+        let joins = |r: &NodeId| {
+            let node = self.graph.node(*r);
+            let below = node.operands.first().map(|o| self.kind(*o));
+            node.kind == NodeKind::Copy && matches!(below, Some(NodeKind::Map(ScalarOp::Select)))
+        };
+        if !roots.iter().any(joins) || roots.iter().any(|r| sums_up(self.kind(*r))) {
             return false;
         }
         let row = |(&root, roles): (&NodeId, &Vec<Role>)| {
