@@ -342,6 +342,11 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     if length < 2 || one_column {
         return None;
     }
+    // Both sides are cut into words alike, so an extent that only the weights know stays as it is.
+    let known_in_both = |(in_x, l): (usize, &u16)| output.contains(l) || extent(x, in_x).is_some();
+    if !of_x.iter().enumerate().all(known_in_both) {
+        return None;
+    }
     let elements = |shape: &Shape| IndexExpr::product(shape.iter()).as_const();
     let summed: i64 = (of_w.iter().enumerate())
         .filter(|(_, l)| !output.contains(l))
