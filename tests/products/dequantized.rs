@@ -125,7 +125,7 @@ impl Case {
                     .groups(groups);
                 x.conv2d(w, None, &settings)
             }
-            None if self.turned => x.matmul(&w.transpose(0, 1)),
+            None if self.turned => x.matmul(&w.transpose()),
             None => x.matmul(w),
         }
     }
