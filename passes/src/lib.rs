@@ -18,6 +18,7 @@ mod epilogue;
 pub mod faults;
 pub mod groups;
 mod launch;
+mod library_epilogue;
 pub mod legalize;
 pub mod lower;
 pub mod made;
