@@ -177,7 +177,7 @@ pub struct Cut {
     pub to: DeviceId,
     /// Bytes of inputs and constants that the devices before it have; sizes that are unknown count as 1.
     pub held_bytes: u64,
-    /// Bytes of values that cross it in each call, likewise.
+    /// Bytes of values that cross it, likewise.
     pub crossing_bytes: u64,
 }
 
@@ -226,35 +226,17 @@ fn cuts(graph: &Graph, parts: usize) -> Vec<Cut> {
     // What a node makes its device hold: the inputs and constants that none before it reads.
     let mut seen = vec![false; count];
     let mut held = Vec::with_capacity(count);
-    // By node, whether an input reaches it.
-    let mut reached = vec![false; count];
     // By node, the last that reads it.
     let mut last: Vec<usize> = (0..count).collect();
     for (id, node) in graph.nodes() {
         let mut here = 0;
-        reached[id.index()] = matches!(node.kind, NodeKind::Input { .. });
         for &operand in &node.operands {
-            reached[id.index()] |= reached[operand.index()];
             last[operand.index()] = id.index();
             if is_source(operand) && !std::mem::replace(&mut seen[operand.index()], true) {
                 here += bytes(graph, operand);
             }
         }
         held.push(here);
-    }
-    // What each device has by itself, or is given once: inputs and constants, what is made of constants alone, and other shapes of these.
-    let mut everywhere: Vec<bool> = Vec::with_capacity(count);
-    for (_, node) in graph.nodes() {
-        let has = |all: &mut dyn Iterator<Item = &NodeId>, inputs: bool| {
-            all.all(|o| everywhere[o.index()] && (inputs || !reached[o.index()]))
-        };
-        let known = match &node.kind {
-            NodeKind::Input { .. } => true,
-            NodeKind::View(_) => has(&mut node.operands.iter(), true),
-            NodeKind::Loop(_) | NodeKind::Call(_) => false,
-            _ => has(&mut node.operands.iter(), false),
-        };
-        everywhere.push(known);
     }
     // By node, the bytes of values from before it that it or a later one reads.
     let mut crossing = vec![0u64; count + 1];
@@ -264,7 +246,7 @@ fn cuts(graph: &Graph, parts: usize) -> Vec<Cut> {
         open -= leaving[id];
         crossing[id] = open;
         let node = NodeId(id as u32);
-        if !everywhere[id] && last[id] > id {
+        if !is_source(node) && last[id] > id {
             let bytes = bytes(graph, node);
             open += bytes;
             leaving[last[id] + 1] += bytes;
@@ -445,35 +427,6 @@ mod tests {
         let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
         let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
         Devices::new(host, (0..gpus).map(|_| gpu()))
-    }
-
-    /// What is made of constants alone, or shows an input in another shape, is in no copy of a call.
-    #[test]
-    fn what_each_part_has_does_not_cross() {
-        let text = "graph @shared(%x: f32[8, 64], %s: f32[64]) {
-  %0 = const opaque \"a\" : f32[64, 64]
-  %1 = const opaque \"b\" : f32[64, 64]
-  %2 = const 2.0 : f32[]
-  %3 = expand %2 : f32[64, 64]
-  %4 = mul %0, %3 : f32[64, 64]
-  %5 = reshape %s : f32[1, 64]
-  %6 = expand %5 : f32[8, 64]
-  %7 = einsum %x, %4 {ab,bc->ac} : f32[8, 64]
-  %8 = add %7, %6 : f32[8, 64]
-  %9 = einsum %8, %1 {ab,bc->ac} : f32[8, 64]
-  %10 = add %9, %6 : f32[8, 64]
-  %11 = einsum %10, %4 {ab,bc->ac} : f32[8, 64]
-  return %11
-}";
-        let mut data =
-            |_: &str, dtype: DType, shape: &[usize]| HostTensor::zeros(dtype, shape).map_err(|e| e.to_string());
-        let graph = parse_graph(text, &mut data).expect("a graph");
-        let two = devices(2);
-        let placement = place(&graph, &two, Place::Divided);
-        let [cut] = placement.cuts() else {
-            panic!("{:?}", placement.cuts())
-        };
-        assert_eq!(cut.crossing_bytes, 8 * 64 * 4, "{cut:?}");
     }
 
     #[test]
