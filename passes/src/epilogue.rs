@@ -8,11 +8,11 @@
 //! On a GPU, whose library computes some of them itself, a kernel qualifies by what it computes ([`crate::library_epilogue`]).
 
 use rustc_hash::FxHashMap;
-use tlc_ir::{Graph, NodeId};
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
 use tlc_ir::plan::{DeviceId, Epilogue, Gemm, KernelId, Launch, LibraryEpilogue, Lines, Plan, SlotId, Step};
 use tlc_ir::target::Cpu;
+use tlc_ir::{Graph, NodeId};
 
 use crate::chain::{self, ChainReason};
 use crate::groups::independent;

@@ -135,10 +135,7 @@ impl Product {
             of,
         };
         let (left, right) = (view(left, self.left), view(right, self.right));
-        let lies = Matrix {
-            down: 1,
-            ..self.result
-        };
+        let lies = Matrix { down: 1, ..self.result };
         let bias = self.bias.map(|_| view(bias, lies));
         let mut out = Vec::new();
         for b in 0..self.batch {

@@ -16,8 +16,8 @@ use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::Access;
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
 use crate::plan::{
-    DeviceId, Epilogue, Gemm, GemmOperand, HostCall, Launch, Layout, LibraryEpilogue, Plan, PlanState, Repeat, SlotId, Step,
-    Storage, Strides,
+    DeviceId, Epilogue, Gemm, GemmOperand, HostCall, Launch, Layout, LibraryEpilogue, Plan, PlanState, Repeat, SlotId,
+    Step, Storage, Strides,
 };
 use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError};
@@ -384,7 +384,10 @@ impl<'p> Machine<'p> {
             Step::Gemm(g) => {
                 self.gemm(number, g)?;
                 if let Some(e) = &g.epilogue {
-                    let said = e.library.map(|l| self.library_epilogue(number, (g, e), l)).transpose()?;
+                    let said = e
+                        .library
+                        .map(|l| self.library_epilogue(number, (g, e), l))
+                        .transpose()?;
                     self.launch(number, &e.launch)?;
                     said.map_or(Ok(()), |(result, values)| self.holds(number, result, &values))?;
                 }

@@ -91,10 +91,14 @@ pub unsafe extern "C" fn tlcSimProduct(stream: Handle, product: *const TlcSimPro
             rectified: given.epilogue & 2 != 0,
         };
         let bias_bytes = given.rows.checked_mul(product.element.bytes());
-        if product.bias.is_some_and(|at| !bias_bytes.is_some_and(|b| driver.machine.holds(at, b))) {
+        if product
+            .bias
+            .is_some_and(|at| !bias_bytes.is_some_and(|b| driver.machine.holds(at, b)))
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if [given.rows, given.columns, given.terms, given.batch].contains(&0) || ![1, 2, 4, 6].contains(&given.epilogue) {
+        if [given.rows, given.columns, given.terms, given.batch].contains(&0) || ![1, 2, 4, 6].contains(&given.epilogue)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         for (matrix, extents) in product.matrices() {

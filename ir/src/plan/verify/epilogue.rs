@@ -69,7 +69,12 @@ impl Checker<'_> {
         let Some(l) = e.library else { return };
         let plan = self.plan;
         let kernel = &plan.kernels[e.launch.kernel.0 as usize];
-        let slot = |number: u32| e.launch.args.get(number as usize).map(|s| (*s, &plan.slots[s.0 as usize]));
+        let slot = |number: u32| {
+            e.launch
+                .args
+                .get(number as usize)
+                .map(|s| (*s, &plan.slots[s.0 as usize]))
+        };
         let dst = &plan.slots[g.dst.slot.0 as usize];
         let writes = |number: u32| kernel.params[number as usize].access != Access::Read;
         let result = slot(l.result).is_some_and(|(at, s)| {

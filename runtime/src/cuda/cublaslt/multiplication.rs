@@ -109,7 +109,12 @@ impl Multiplication {
             return Ok(());
         }
         let f = self.library.cublasLtMatmulDescSetAttribute;
-        set("cublasLtMatmulDescSetAttribute", f, (self.operation, value::BIAS), &bias)
+        set(
+            "cublasLtMatmulDescSetAttribute",
+            f,
+            (self.operation, value::BIAS),
+            &bias,
+        )
     }
 
     /// Has the library choose an algorithm.

@@ -113,7 +113,11 @@ impl Shape {
             None => (true, layout(&p.dst, [m, n], true).filter(fits)?),
         };
         let added = if bias.is_some() { value::ADD_BIAS } else { 0 };
-        let rectified = if behind.is_some_and(|b| b.rectified) { value::RELU } else { 0 };
+        let rectified = if behind.is_some_and(|b| b.rectified) {
+            value::RELU
+        } else {
+            0
+        };
         let [left, right] = [layout(&p.lhs, [m, k], swapped)?, layout(&p.rhs, [k, n], swapped)?];
         let [first, second] = if swapped { [right, left] } else { [left, right] };
         Some(Shape {
@@ -219,8 +223,14 @@ mod tests {
             let [.., result] = shape.layouts;
             Some((shape.swapped, result.rows, result.columns))
         };
-        assert_eq!(biased(&product([1, 7, 3], [[3, 1], [7, 1], [7, 1]]), 7), Some((true, 7, 1)));
-        assert_eq!(biased(&product([5, 1, 3], [[3, 1], [1, 1], [1, 1]]), 1), Some((true, 1, 5)));
+        assert_eq!(
+            biased(&product([1, 7, 3], [[3, 1], [7, 1], [7, 1]]), 7),
+            Some((true, 7, 1))
+        );
+        assert_eq!(
+            biased(&product([5, 1, 3], [[3, 1], [1, 1], [1, 1]]), 1),
+            Some((true, 1, 5))
+        );
         assert_eq!(biased(&by_rows, 7), Some((true, 7, 5)));
         assert_eq!(biased(&by_columns, 5), Some((false, 5, 7)));
         assert_eq!(biased(&by_rows, 5), None);

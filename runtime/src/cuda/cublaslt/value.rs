@@ -42,15 +42,15 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_librarys_header() {
         use cudarc::cublaslt::sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F};
+        use cudarc::cublaslt::sys::cublasLtEpilogue_t::{
+            CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS,
+        };
         use cudarc::cublaslt::sys::cublasLtMatmulAlgoConfigAttributes_t::{
             CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
         };
         use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::{
             CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_TRANSA,
             CUBLASLT_MATMUL_DESC_TRANSB,
-        };
-        use cudarc::cublaslt::sys::cublasLtEpilogue_t::{
-            CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS,
         };
         use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t::{
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,

@@ -80,7 +80,9 @@ impl Products {
         let by = match Multiplication::new(products.library, products.handle, shape, at.bias) {
             Ok(decided) => By::Library(decided),
             Err(Refused::NoAlgorithm(why)) if shape.has_epilogue() => {
-                tracing::debug!("cuBLASLt has no algorithm for a product with its epilogue ({why}): a kernel runs behind it");
+                tracing::debug!(
+                    "cuBLASLt has no algorithm for a product with its epilogue ({why}): a kernel runs behind it"
+                );
                 By::Apart
             }
             Err(Refused::NoAlgorithm(why)) => {
@@ -128,7 +130,10 @@ impl Products {
             }
             // SAFETY: the caller's promise.
             By::Kernel(kernel) => unsafe { kernel.give(context, at, stream) },
-            By::Apart => Err(refused(context, "a bug in tlc: the library cannot compute an epilogue".into())),
+            By::Apart => Err(refused(
+                context,
+                "a bug in tlc: the library cannot compute an epilogue".into(),
+            )),
         }
     }
 
