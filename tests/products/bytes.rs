@@ -379,7 +379,7 @@ fn sums_of_bytes_whose_length_is_a_symbol_of_the_image_are_right_to_the_bit() {
         let g = Graph::new("length");
         let (b, d) = (g.symbol("b", 0..=100), g.symbol("d", 0..=100));
         let x = g.input("x", DType::U8, (&b, &d));
-        let product = x.convert(DType::I32).matmul(&g.constant(&weights).convert(DType::I32));
+        let product = x.cast(DType::I32).matmul(&g.constant(&weights).cast(DType::I32));
         g.output("y", &product);
         let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
         let e = compile_ir(&graph, &CompileOptions::default()).unwrap_or_else(|e| panic!("{e}"));

@@ -220,7 +220,7 @@ fn a_sum_over_the_one_row_of_a_product_is_right() {
                 let g = Graph::new("row");
                 let a = g.input("a", DType::F32, [1, k]);
                 let b = g.input("b", DType::F32, [k, n]);
-                let c = g.constant(&data(&mut rng, DType::F32, &[n, columns], false));
+                let c = g.constant(data(&mut rng, DType::F32, &[n, columns], false));
                 g.output("y", &a.matmul(&b).matmul(&c).sum(0));
                 g.output("z", &a.matmul(&b).sum(0).matmul(&c));
                 let inputs = [[1, k], [k, n]].map(|s| data(&mut rng, DType::F32, &s, false)).to_vec();

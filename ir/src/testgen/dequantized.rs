@@ -340,7 +340,11 @@ impl Generator<'_> {
         }
         let number = |g: &mut Self, x: f64| g.splat(Scalar::from_f64(DType::F32, x), &shape);
         // Mostly as many steps as bytes have.
-        let step = self.bound(y).min(LARGE * LARGE).max(1.0) / self.rng.pick(&[8.0, 64.0, 1024.0]);
+        let most = match self.bound(y) {
+            bound if bound >= 1.0 => bound.min(LARGE * LARGE),
+            _ => 1.0,
+        };
+        let step = most / self.rng.pick(&[8.0, 64.0, 1024.0]);
         let scale = number(self, step)?;
         y = self.map(ScalarOp::Div, &[y, scale], self.bound(y) / step)?;
         y = self.map(ScalarOp::Round, &[y], self.bound(y) + 1.0)?;
