@@ -159,7 +159,7 @@ impl Tensor {
     pub fn softplus(&self) -> Tensor {
         op("softplus", &[self], || {
             self.in_wide_float(|x| {
-                let (above, rest) = x.from_zero();
+                let (above, rest) = x.apart_at_zero();
                 Ok(above.select(&x, 0) + rest)
             })
         })
@@ -170,7 +170,7 @@ impl Tensor {
     pub fn log_sigmoid(&self) -> Tensor {
         op("log_sigmoid", &[self], || {
             self.in_wide_float(|x| {
-                let (above, rest) = x.from_zero();
+                let (above, rest) = x.apart_at_zero();
                 Ok(above.select(0, &x) - rest)
             })
         })
@@ -179,7 +179,7 @@ impl Tensor {
     /// Whether the tensor is not below 0, and `log1p(e^-|x|)`. The absolute value is selected by the same condition as the other half of a
     /// sum: then each side is the whole function, 0 belongs to one of them, and derivatives of every order are right there. Those of `abs`
     /// and `max` are means of both sides at 0, of which only the first fit together.
-    fn from_zero(&self) -> (Tensor, Tensor) {
+    fn apart_at_zero(&self) -> (Tensor, Tensor) {
         let above = self.ge(0);
         let rest = above.select(-self, self).exp().log1p();
         (above, rest)
