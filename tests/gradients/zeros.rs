@@ -177,7 +177,7 @@ fn determinant(n: usize, m: &[f64]) -> f64 {
         let kept = (n..n * n).filter(|k| k % n != column);
         kept.map(|k| m[k]).collect()
     };
-    let sign = |c: usize| if c % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |c: usize| if c.is_multiple_of(2) { 1.0 } else { -1.0 };
     (0..n).map(|c| sign(c) * m[c] * determinant(n - 1, &minor(c))).sum()
 }
 
