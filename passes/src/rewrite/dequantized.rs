@@ -175,15 +175,14 @@ fn through(graph: &Graph, view: NodeId, along: &Shape) -> Option<Shape> {
         View::Pad { lo, hi, interior, .. } => {
             keeps(&|axis| lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0).then(|| along.clone())
         }
-        View::Slice { start, step, size } => {
-            keeps(&|axis| start[axis].is(0) && step[axis] == 1 && size[axis] == from[axis]).then(|| along.clone())
-        }
         View::Window { axis, .. } => keeps(&|a| a != usize::from(*axis)).then(|| {
             let mut all = along.clone();
             all.push(IndexExpr::ONE);
             all
         }),
         View::Reshape(to) => regrouped(from, along, to),
+        // What is the same everywhere is so in a part.
+        _ => all_ones(along).then(|| smallvec![IndexExpr::ONE; node.ty.rank()]),
     }
 }
 
