@@ -284,8 +284,9 @@ impl Clusterer<'_> {
         (row.saturating_mul(4) > self.placement.target(roots[0]).row_bytes()).then_some(FusionReason::LongRows { row })
     }
 
-    /// Whether a root sums up what lies side by side along the parallel axis, and another one stores a row for each of these sums, as a scale of
-    /// each channel is multiplied by its image. In loops over rows each lane's addend would be a load of its own, and lie far from the last.
+    /// Whether a root sums up products with a matrix whose elements lie side by side along the parallel axis, and another one stores a row for
+    /// each of these sums, as a scale of each channel is multiplied by its image. In loops over rows each lane's addend would be a load of its
+    /// own, and lie far from the last. What is summed without a product, as by a norm over channels, is of the image that is stored.
     fn sums_across(&self, roots: &[NodeId], merged: &LoopSpace) -> bool {
         let stores_rows = |(root, roles): (&NodeId, &Vec<Role>)| {
             !sums_up(self.kind(*root)) && roles.iter().any(|r| matches!(r, Role::Inner(_)))
@@ -294,13 +295,13 @@ impl Clusterer<'_> {
             return false;
         }
         let many = |root: &NodeId| {
+            let node = self.graph.node(*root);
             let addends = IndexExpr::product(&space(self.graph, *root).extents);
-            self.typical(&addends) >= MANY_STRIDED
+            matches!(node.kind, NodeKind::Einsum { .. })
+                && node.operands.len() > 1
+                && self.typical(&addends) >= MANY_STRIDED
         };
-        let summed = roots
-            .iter()
-            .zip(&merged.roles)
-            .filter(|(r, _)| sums_up(self.kind(**r)) && many(r));
+        let summed = roots.iter().zip(&merged.roles).filter(|(r, _)| many(r));
         columns::reads_columns(self.graph, roots, summed, merged, &self.is_root)
     }
 
