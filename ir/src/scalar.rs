@@ -7,7 +7,8 @@
 //!
 //! **Sums** (Reduce, Einsum and Scan with `add`) may reassociate, and the identity +0 may or may not take part: the sign of a
 //! zero sum is open, and a sum of the one term −0 may be either zero. Nothing else about a sum of one term is open.
-//! What an Einsum may regroup besides is stated at [`NodeKind::Einsum`](crate::graph::NodeKind::Einsum).
+//! What an Einsum may regroup besides is stated at [`NodeKind::Einsum`](crate::graph::NodeKind::Einsum); so is the one case in which a rounding
+//! of an operation on floats may be left out: the multiplication of bytes by a constant scale, where an Einsum sums up what it makes.
 //!
 //! | operation | meaning beyond the obvious |
 //! |---|---|

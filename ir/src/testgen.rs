@@ -10,6 +10,7 @@
 //!   most of the time, and a value that could grow large is squashed by tanh first. NaN and infinities still occur.
 
 mod control;
+mod dequantized;
 mod kinds;
 mod products;
 
@@ -20,7 +21,8 @@ use crate::rng::Rng;
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
 
-/// The node kinds that can be generated. `Product` is an einsum that a library computes, over views of computed values.
+/// The node kinds that can be generated. `Product` is an einsum that a library computes, over views of computed values, or one of dequantized
+/// bytes, which has more axes than [`GenOptions::max_rank`] where it is over windows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[allow(missing_docs, reason = "each variant is the node kind of its name")]
 pub enum GenKind {
@@ -199,6 +201,7 @@ pub fn random_case(seed: u64, options: &GenOptions) -> Case {
         dims: options.extents.iter().copied().map(IndexExpr::Const).collect(),
         inputs: 0,
         depth: 0,
+        max_rank: options.max_rank,
     };
     g.run();
     Case {
@@ -219,6 +222,8 @@ struct Generator<'o> {
     inputs: usize,
     /// Loops around it.
     depth: usize,
+    /// The most axes of the next node.
+    max_rank: usize,
 }
 
 /// Magnitudes beyond are squashed before they are used.
@@ -317,7 +322,7 @@ impl Generator<'_> {
     fn small(&self, ty: &TensorType) -> bool {
         let most = |d: &IndexExpr| d.interval(&self.graph).hi.clamp(0, 1 << 20);
         let elements = ty.shape.iter().map(most).try_fold(1i64, |n, d| n.checked_mul(d));
-        ty.rank() <= self.options.max_rank
+        ty.rank() <= self.max_rank
             && elements.is_some_and(|n| n <= self.options.max_elements as i64)
             && ty
                 .shape

@@ -4,17 +4,20 @@
 //! A kernel qualifies by what it touches, not by what it computes ([`tlc_ir::plan::verify::lines`]): biases, activations,
 //! residuals, padding, and norms or softmax whose rows are the result's. A product of what the kernel leaves may follow in the same step
 //! ([`crate::chain`]).
+//!
+//! On a GPU, whose library computes some of them itself, a kernel qualifies by what it computes ([`crate::library_epilogue`]).
 
 use rustc_hash::FxHashMap;
-use tlc_ir::Graph;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
-use tlc_ir::plan::{DeviceId, Epilogue, KernelId, Launch, Lines, Plan, SlotId, Step};
+use tlc_ir::plan::{DeviceId, Epilogue, Gemm, KernelId, Launch, LibraryEpilogue, Lines, Plan, SlotId, Step};
 use tlc_ir::target::Cpu;
+use tlc_ir::{Graph, NodeId};
 
 use crate::chain::{self, ChainReason};
 use crate::groups::independent;
 use crate::launch::LaunchReport;
+use crate::library_epilogue::behind;
 use crate::made::{Made, made};
 use crate::reason::FusionReason;
 
@@ -35,6 +38,8 @@ pub(crate) struct Decision {
 pub(crate) enum EpilogueReason {
     /// It does: so many elements are a line of it.
     Lines(Lines),
+    /// The library computes it with the product.
+    Library(LibraryEpilogue),
     /// It does not go along the result line by line.
     OtherLines,
     /// It needs something that is computed after the product, or the product's result is needed before it.
@@ -50,6 +55,7 @@ impl EpilogueReason {
             Self::Lines(lines) => FusionReason::Epilogue {
                 elements: graph.dim_text(&lines.elements),
             },
+            Self::Library(what) => FusionReason::LibraryEpilogue(what),
             Self::OtherLines => FusionReason::OtherLines,
             Self::Order => FusionReason::ProductOrder,
             Self::Taken => FusionReason::ProductTaken,
@@ -88,6 +94,7 @@ pub(crate) fn attach(
     plan: &mut Plan,
     in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
     launches: &mut Vec<LaunchReport>,
+    (graph, values): (&Graph, &[Option<NodeId>]),
     cpu: Option<&Cpu>,
 ) -> Decisions {
     let touches = chain::touches(plan);
@@ -129,10 +136,7 @@ pub(crate) fn attach(
                 else {
                     continue;
                 };
-                // The host's library of products calls kernels; that of a GPU does not.
-                if plan.slots[g.dst.slot.0 as usize].device == DeviceId::HOST {
-                    product_of[g.dst.slot.0 as usize] = Some(at);
-                }
+                product_of[g.dst.slot.0 as usize] = Some(at);
                 continue;
             }
             Step::Launch(l) => l,
@@ -150,6 +154,30 @@ pub(crate) fn attach(
             continue;
         };
         let dst = g.dst.slot;
+        // The host's library of products calls kernels; that of a GPU has what is behind a product among its own.
+        if plan.slots[dst.0 as usize].device != DeviceId::HOST {
+            let alone = touches[dst.0 as usize] == 1 + launch.args.iter().filter(|s| **s == dst).count() as u32;
+            let found = library_epilogue(plan, g, launch, (graph, values)).filter(|_| alone && g.epilogue.is_none());
+            let Some(library) = found else { continue };
+            let whole = plan.slots[dst.0 as usize].len.clone();
+            let lines = Lines {
+                iterations: whole.clone(),
+                elements: whole,
+            };
+            let reason = match meet(plan, &entries, product, at) {
+                Some(place) => {
+                    join(&mut entries, product, at, place, (lines, Some(library)));
+                    EpilogueReason::Library(library)
+                }
+                None => EpilogueReason::Order,
+            };
+            decisions.kernels.push(Decision {
+                product: dst,
+                cluster,
+                reason,
+            });
+            continue;
+        }
         let writes = launch.args.iter().zip(&plan.kernels[launch.kernel.0 as usize].params);
         let written: Vec<SlotId> = writes.filter(|w| w.1.access != Access::Read).map(|w| *w.0).collect();
         let reason = match (&g.epilogue, lines_along(plan, launch, dst, &mut known)) {
@@ -157,7 +185,7 @@ pub(crate) fn attach(
             (None, None) => EpilogueReason::OtherLines,
             (None, Some(lines)) => match meet(plan, &entries, product, at) {
                 Some(place) => {
-                    join(&mut entries, product, at, place, lines.clone());
+                    join(&mut entries, product, at, place, (lines.clone(), None));
                     product_of[dst.0 as usize] = Some(place);
                     written.iter().for_each(|s| left_by[s.0 as usize] = Some(place));
                     EpilogueReason::Lines(lines)
@@ -221,6 +249,38 @@ fn link(
     reason
 }
 
+/// What a kernel behind a product on a GPU is to the library there.
+fn library_epilogue(
+    plan: &Plan,
+    g: &Gemm,
+    launch: &Launch,
+    (graph, values): (&Graph, &[Option<NodeId>]),
+) -> Option<LibraryEpilogue> {
+    let slot = |s: SlotId| &plan.slots[s.0 as usize];
+    let params = &plan.kernels[launch.kernel.0 as usize].params;
+    let mut written = (0u32..).zip(params).filter(|p| p.1.access != Access::Read).map(|p| p.0);
+    let (Some(result), None) = (written.next(), written.next()) else {
+        return None;
+    };
+    let result_slot = slot(launch.args[result as usize]);
+    let same = result_slot.len == slot(g.dst.slot).len && result_slot.dtype == g.dtype;
+    let value = values[launch.args[result as usize].0 as usize].filter(|_| same)?;
+    let found = behind(graph, value, values[g.dst.slot.0 as usize]?)?;
+    let bias = match &found.bias {
+        Some(bias) => {
+            let has = |s: &SlotId| values[s.0 as usize].is_some_and(|v| bias.values.contains(&v));
+            let number = launch.args.iter().position(|s| has(s) && slot(*s).len == bias.len);
+            Some(number.filter(|_| bias.fits_step(g))? as u32)
+        }
+        None => None,
+    };
+    Some(LibraryEpilogue {
+        bias,
+        rectified: found.rectified,
+        result,
+    })
+}
+
 /// What [`lines`] says of a kernel and some of its parameters: equal layers launch the same kernels.
 type KnownLines = FxHashMap<(KernelId, Vec<u32>), Option<Lines>>;
 
@@ -268,7 +328,13 @@ fn meet(plan: &Plan, entries: &[Option<Entry>], product: usize, launch: usize) -
 }
 
 /// Makes the launch part of the product's step, at that place in the order.
-fn join(entries: &mut [Option<Entry>], product: usize, launch: usize, place: usize, lines: Lines) {
+fn join(
+    entries: &mut [Option<Entry>],
+    product: usize,
+    launch: usize,
+    place: usize,
+    (lines, library): (Lines, Option<LibraryEpilogue>),
+) {
     let (Some(mut first), Some(second)) = (entries[product].take(), entries[launch].take()) else {
         return;
     };
@@ -277,6 +343,7 @@ fn join(entries: &mut [Option<Entry>], product: usize, launch: usize, place: usi
         g.epilogue = Some(Box::new(Epilogue {
             launch,
             lines,
+            library,
             product: None,
         }));
         first.report = second.report;

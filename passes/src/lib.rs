@@ -19,6 +19,7 @@ pub mod faults;
 pub mod groups;
 mod launch;
 pub mod legalize;
+mod library_epilogue;
 pub mod lower;
 pub mod made;
 pub mod math;

@@ -229,7 +229,7 @@ fn plan_between(
         Target::Cpu(cpu) => Some(cpu),
         Target::Gpu(_) => None,
     };
-    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches, cpu);
+    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches, (graph, &p.values), cpu);
     record_epilogues(graph, clusters, &p.values, epilogues);
     let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
     let rematerialized = p.rematerialize(edge.arena_limits);

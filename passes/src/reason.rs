@@ -3,7 +3,7 @@
 use std::fmt;
 
 use rustc_hash::FxHashMap;
-use tlc_ir::plan::SlotId;
+use tlc_ir::plan::{LibraryEpilogue, SlotId};
 use tlc_ir::{DType, NodeId, Precision};
 
 use crate::emitters::EmitterReason;
@@ -47,6 +47,8 @@ pub enum FusionReason {
         /// Elements of a line, printed.
         elements: String,
     },
+    /// Accepted: the library computes the consumer with the matrix product.
+    LibraryEpilogue(LibraryEpilogue),
     /// Accepted: scores, softmax and the contraction over it are one kernel, whose blocks of so many rows never write the scores.
     Attention {
         /// Rows of a block.
@@ -245,6 +247,7 @@ impl FusionReason {
                 | Self::Recompute { .. }
                 | Self::CheaperAgain { .. }
                 | Self::Epilogue { .. }
+                | Self::LibraryEpilogue(_)
                 | Self::Passed { .. }
                 | Self::Attention { .. }
         )
@@ -277,6 +280,7 @@ impl fmt::Display for FusionReason {
                     "behind the matrix product in its step, on each line of {elements} elements when it is complete"
                 )
             }
+            Self::LibraryEpilogue(what) => write!(f, "{what}: the library computes it with the matrix product"),
             Self::Passed { row_bytes } => write!(
                 f,
                 "passed on to the matrix product behind it in one step, in rows of {row_bytes} bytes: it is in no memory as a whole"

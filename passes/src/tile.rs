@@ -27,6 +27,11 @@ const VERY_MANY_COLUMNS: i64 = 16_384;
 /// the rate of 1 KiB pieces (hand-written loops over 768x3072 elements in f32 on a Xeon of the fourth generation).
 const WIDE_TILE_OF_SUMS: i64 = 576;
 
+/// Columns of accumulators from which a tile is half of them.
+const FEWEST_SHARED: i64 = 192;
+/// Columns of accumulators up to which it is, where one tile would take them all.
+const MOST_SHARED: i64 = 2 * WIDEST_TILE;
+
 /// Bytes of a tile that stay close next to what streams through: as much again is for that.
 const fn tile_bytes(resident_bytes: i64) -> i64 {
     resident_bytes / 2
@@ -48,10 +53,15 @@ fn tile_of_sums(columns: Option<i64>, between: impl FnOnce(i64) -> i64) -> i64 {
     }
 }
 
-/// Columns of a tile of accumulators, such that an even number of tiles is near even.
+/// Columns of a tile of accumulators, such that an even number of tiles is near even: two threads take as many each.
 pub fn accumulator_tile(columns: Option<i64>) -> i64 {
+    let step = 4 * NARROWEST_TILE;
+    if let Some(n @ ..=MOST_SHARED) = columns
+        && (n >= FEWEST_SHARED || n == 2 * step)
+    {
+        return (n / 2 - 1) / step * step + step;
+    }
     tile_of_sums(columns, |n| {
-        let step = 4 * NARROWEST_TILE;
         let pairs = ((n + WIDE_TILE_OF_SUMS) / (2 * WIDE_TILE_OF_SUMS)).max(1);
         // Of as many steps as that takes, rounded up.
         (n - 1) / (2 * pairs * step) * step + step

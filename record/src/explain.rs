@@ -146,6 +146,10 @@ impl<'a> Costs<'a> {
                             format!("{} then {} then {}", g.label, e.launch.label, p.label),
                         ),
                         None => ("library matmul".into(), g.label.clone()),
+                        Some(e) if let Some(what) = &e.library => (
+                            format!("library matmul with {what}"),
+                            format!("{} then {}", g.label, e.launch.label),
+                        ),
                         Some(e) => (
                             format!("library matmul + kernel {}", e.launch.kernel.0),
                             format!("{} then {}", g.label, e.launch.label),

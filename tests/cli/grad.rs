@@ -271,3 +271,31 @@ fn networks_have_right_derivatives() {
         assert!(!ran.out.contains("along 0 directions"), "{name}: {}", ran.out);
     }
 }
+
+#[test]
+fn an_output_whose_size_data_decides_is_not_supported() {
+    let p = Place::new();
+    let nodes = vec![
+        node("NonZero", "places", &["x"], &["i"]),
+        node("Cast", "numbers", &["i"], &["y"]).message(5, int_attribute("to", FLOAT)),
+    ];
+    let x = value("x", FLOAT, &[D::N(4)]);
+    let y = value("y", FLOAT, &[D::N(1), D::Sym("n")]);
+    p.write("m.onnx", model(graph(nodes, vec![], vec![x], vec![y]), vec![]));
+    let ran = p
+        .run(&["grad", "m.onnx", "--of", "y", "--wrt", "x", "-o", "d.tlir"])
+        .code(4);
+    let error = ran.first_error();
+    assert!(error.contains("expected sizes that no data decides"), "{error}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_written_says_so() {
+    let p = Place::new();
+    let full = std::fs::File::create("/dev/full").expect("it opens");
+    let ran = p.command(&["--help"]).stdout(full).output().expect("it starts");
+    assert_eq!(ran.status.code(), Some(5));
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert!(said.starts_with("error: standard output: "), "{said}");
+}

@@ -136,6 +136,167 @@ fn products() -> Vec<Product> {
     all
 }
 
+/// A product of `a` by `b` by `c` and what is behind it, with what of that the library computes.
+struct Behind {
+    product: Product,
+    by_library: Option<&'static str>,
+}
+
+/// What is behind a product.
+#[derive(Clone, Copy)]
+enum Added {
+    Nothing,
+    /// An element for each of the result's last axis.
+    Along,
+    /// As `Along`, of two axes, the first of one element.
+    AsRow,
+    /// One for each of the result's first axis.
+    Across,
+    /// A tensor like the result.
+    Whole,
+}
+
+/// A product with a bias and `max(x, 0)` behind it, or one of the two.
+fn with_behind(
+    dtype: &str,
+    layout: [&str; 3],
+    (added, rectified): (Added, bool),
+    size: &dyn Fn(char) -> String,
+    symbols: &str,
+) -> String {
+    let shape = |labels: &str| labels.chars().map(size).collect::<Vec<_>>().join(", ");
+    let [left, right, out] = layout;
+    let result = shape(out);
+    let last = size(out.chars().next_back().expect("an axis"));
+    let first = size(out.chars().next().expect("an axis"));
+    let acc = if dtype.ends_with("16") { "; acc=f32" } else { "" };
+    let bias = match added {
+        Added::Nothing => String::new(),
+        Added::Along => format!(", %b: {dtype}[{last}]"),
+        Added::AsRow => format!(", %b: {dtype}[1, {last}]"),
+        Added::Across => format!(", %b: {dtype}[{first}, 1]"),
+        Added::Whole => format!(", %b: {dtype}[{result}]"),
+    };
+    let shown = match added {
+        Added::Nothing => "",
+        Added::Whole => "%2 = add %b, %0",
+        _ => "%1 = expand %b : T\n %2 = add %0, %1",
+    };
+    let shown = match shown {
+        "" => String::new(),
+        text => format!("{text} : T").replace(": T", &format!(": {dtype}[{result}]")),
+    };
+    let sum = if shown.is_empty() { "%0" } else { "%2" };
+    let (max, value) = match rectified {
+        true => (
+            format!(
+                "%3 = const 0.0 : {dtype}[]
+                 %4 = expand %3 : {dtype}[{result}]
+                 %5 = max {sum}, %4 : {dtype}[{result}]"
+            ),
+            "%5",
+        ),
+        false => (String::new(), sum),
+    };
+    format!(
+        "graph @behind(%x: {dtype}[{}], %y: {dtype}[{}]{bias}){symbols} {{
+           %0 = einsum %x, %y {{{left},{right}->{out}{acc}}} : {dtype}[{result}]
+           {shown}
+           {max}
+           return {value}
+         }}",
+        shape(left),
+        shape(right),
+    )
+}
+
+/// Everything that may be behind a product, and what the library computes of it.
+fn behind() -> Vec<Behind> {
+    let known = |l: char| ["70", "40", "33", "3"]["abcx".find(l).unwrap_or_default()].to_string();
+    let case = |dtype, layout, what, by_library| Behind {
+        product: product(with_behind(dtype, layout, what, &known, "")),
+        by_library,
+    };
+    let mut all = Vec::new();
+    let layouts = [
+        ["ab", "bc", "ac"],
+        ["ba", "cb", "ac"],
+        ["ab", "cb", "ca"],
+        ["xab", "xbc", "xac"],
+        ["axb", "bc", "axc"],
+    ];
+    for layout in layouts {
+        let [bias, relu, both] = ["bias", "relu", "bias and relu"].map(Some);
+        all.push(case("f32", layout, (Added::Along, true), both));
+        all.push(case("f32", layout, (Added::Along, false), bias));
+        all.push(case("f32", layout, (Added::Nothing, true), relu));
+        all.push(case("f32", layout, (Added::AsRow, true), both));
+        // It would be added before sums are rounded.
+        for dtype in ["f16", "bf16"] {
+            all.push(case(dtype, layout, (Added::Nothing, true), relu));
+            all.push(case(dtype, layout, (Added::Along, true), None));
+        }
+        all.push(case("f64", layout, (Added::Along, true), None));
+        all.push(case("f32", layout, (Added::Whole, true), None));
+    }
+    all.push(case("f32", layouts[0], (Added::Across, true), None));
+    // Sizes that are not known, some of which leave one row, one column or nothing.
+    let sizes = [
+        [0, 7, 9],
+        [5, 0, 3],
+        [5, 7, 0],
+        [1, 1, 1],
+        [1, 40, 33],
+        [64, 1, 17],
+        [3, 33, 1],
+        [65, 64, 33],
+    ];
+    for layout in [["ab", "bc", "ac"], ["ba", "cb", "ac"], ["ab", "cb", "ca"]] {
+        for (what, by_library) in [((Added::Along, true), "bias and relu"), ((Added::Along, false), "bias")] {
+            let symbols = " where a in 0..=100, b in 0..=100, c in 0..=100";
+            let mut case = case("f32", layout, what, Some(by_library));
+            case.product.text = with_behind("f32", layout, what, &|l| l.to_string(), symbols);
+            case.product.sizes = sizes.iter().map(|s| s.to_vec()).collect();
+            all.push(case);
+        }
+    }
+    // Another shape in between, and a sum that something else needs too.
+    all.push(Behind {
+        product: product(
+            "graph @shaped(%x: f32[70, 40], %y: f32[40, 32], %b: f32[4, 8]) {
+               %0 = einsum %x, %y {ab,bc->ac} : f32[70, 32]
+               %1 = reshape %0 : f32[70, 4, 8]
+               %2 = expand %b : f32[70, 4, 8]
+               %3 = add %2, %1 : f32[70, 4, 8]
+               return %3
+             }"
+            .into(),
+        ),
+        by_library: Some("bias"),
+    });
+    all.push(Behind {
+        product: product(
+            "graph @needed(%x: f32[70, 40], %y: f32[40, 32], %b: f32[32]) {
+               %0 = einsum %x, %y {ab,bc->ac} : f32[70, 32]
+               %1 = expand %b : f32[70, 32]
+               %2 = add %0, %1 : f32[70, 32]
+               return %2, %0
+             }"
+            .into(),
+        ),
+        by_library: None,
+    });
+    all
+}
+
+/// What the library computes behind a product.
+fn by_library(executable: &Executable) -> Option<String> {
+    executable.plan().steps.iter().find_map(|s| match s {
+        Step::Gemm(g) => Some(g.epilogue.as_ref()?.library?.to_string()),
+        _ => None,
+    })
+}
+
 fn options(products: Products) -> CompileOptions {
     CompileOptions {
         threads: Some(2),
@@ -190,6 +351,42 @@ fn products_by_the_library_have_the_same_bits_at_three_schedules() {
     let Some(library) = library() else { return };
     for test in ["products::children::all", "products::children::random"] {
         same_bits_of(test, &[("TLC_CUBLASLT", &library)]);
+    }
+}
+
+#[test]
+fn what_the_library_computes_behind_products_has_the_same_bits_at_three_schedules() {
+    let Some(library) = library() else { return };
+    same_bits_of("products::children::behind", &[("TLC_CUBLASLT", &library)]);
+    // A kernel does it where the library has no algorithm for that, or for the product either.
+    for offer in ["plain", "none"] {
+        let set = [("TLC_CUBLASLT", &*library), ("TLC_SIM_PRODUCTS_OFFER", offer)];
+        simulated("products::children::behind", &set);
+    }
+}
+
+/// Two layers are two calls of the library and no kernel; where it has no algorithm for what is behind, they are two kernels more, which are
+/// launched in the first call, and to be recorded.
+#[test]
+fn layers_are_products_of_the_library_and_no_kernels() {
+    let Some(library) = library() else { return };
+    for (offer, kernels) in [("all", 0), ("plain", 4)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let report = folder.path().join("report");
+        let path = report.to_str().expect("a path in UTF-8");
+        let set = [
+            ("TLC_CUBLASLT", &*library),
+            ("TLC_SIM_PRODUCTS_OFFER", offer),
+            ("TLC_SIM_REPORT", path),
+        ];
+        if simulated("products::children::two_layers", &set).is_none() || !report.exists() {
+            return;
+        }
+        let text = std::fs::read_to_string(&report).expect("a report");
+        let report: serde_json::Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+        let calls = |name: &str| report["calls"][name].as_u64().unwrap_or(0);
+        assert_eq!(calls("cuLaunchKernel"), kernels, "{text}");
+        assert_eq!(report["device_bytes"], 0, "{text}");
     }
 }
 
@@ -405,6 +602,68 @@ mod children {
         }
         println!("bits {:016x}", bits.finish());
         assert_eq!(failures, 0);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn behind() {
+        let mut bits = DefaultHasher::new();
+        let mut failures = 0;
+        for Behind { product, by_library } in super::behind() {
+            let graph = parse_graph(&product.text, &mut no_data).expect("a graph");
+            let executable = compile_ir(&graph, &options(Products::Library)).expect("it compiles");
+            let found = super::by_library(&executable);
+            let launches = executable.plan().launches().len();
+            let right = found.as_deref() == by_library && (by_library.is_none() || launches == 1);
+            let checked = check(&product, &mut bits).and(match right {
+                true => Ok(()),
+                false => Err(format!("{found:?} by the library:\n{}", executable.plan())),
+            });
+            if let Err(e) = checked {
+                println!("{}\n{e}", product.text);
+                failures += 1;
+            }
+        }
+        println!("bits {:016x}", bits.finish());
+        assert_eq!(failures, 0);
+    }
+
+    /// Three calls of two layers whose matrices stay where they are.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn two_layers() {
+        let g = Graph::new("two_layers");
+        let x = g.input("x", DType::F32, [64, 48]);
+        let (a, b) = (g.input("a", DType::F32, [48, 40]), g.input("b", DType::F32, [40]));
+        let (c, d) = (g.input("c", DType::F32, [40, 24]), g.input("d", DType::F32, [24]));
+        let hidden = (&x.matmul(&a) + &b).relu();
+        g.output("y", &(&hidden.matmul(&c) + &d));
+        let compiled = |device| {
+            let options = CompileOptions {
+                device,
+                ..options(Products::Library)
+            };
+            g.compile(&options).expect("it compiles")
+        };
+        let there = compiled(Device::cuda(0));
+        let told = there.explain().to_string();
+        for what in ["library matmul with bias and relu", "library matmul with bias"] {
+            assert!(told.contains(what), "{told}");
+        }
+        let here = g.compile(&CompileOptions::default()).expect("it compiles");
+        let mut rng = Rng::new(3);
+        for _ in 0..3 {
+            let shapes: [&[usize]; 5] = [&[64, 48], &[48, 40], &[40], &[40, 24], &[24]];
+            let inputs: Vec<HostTensor> = (shapes.iter())
+                .map(|shape| {
+                    let values: Vec<f32> = (0..shape.iter().product()).map(|_| rng.below(9) as f32 - 4.0).collect();
+                    HostTensor::from_slice(shape, &values).expect("as many")
+                })
+                .collect();
+            let found = run(&there, &inputs).expect("it runs");
+            // Sums of small integers are exact.
+            assert_eq!(found[0].bytes(), run(&here, &inputs).expect("it runs")[0].bytes());
+        }
     }
 
     /// Of random sizes, layouts, types and stacks.

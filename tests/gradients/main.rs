@@ -18,3 +18,4 @@ mod regions;
 mod rules;
 mod scalars;
 mod second;
+mod zeros;

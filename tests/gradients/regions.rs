@@ -36,6 +36,20 @@ fn the_first_maximum_of_a_window_has_the_derivative() {
     assert_eq!(values(&dx[0]), [first, first].concat());
 }
 
+/// max_pool1d and max_pool2d of PyTorch: padding is never the first maximum, not even of elements that are as low.
+#[test]
+fn padding_has_no_derivative() {
+    let low = f64::NEG_INFINITY;
+    let g = Graph::default();
+    let x = g.constant(vec![low, low]).reshape([1, 1, 2]);
+    let dx = grad(&x.max_pool(&Pool::new(2).stride(1).padding(1)).sum(..), &[&x]);
+    assert_eq!(values(&dx[0]), [2.0, 1.0]);
+    let x = g.constant(vec![low, 1.0, low, low]).reshape([1, 1, 2, 2]);
+    let (max, _) = x.max_pool_with_places(&Pool::new(2).stride(1).padding(1));
+    let dx = grad(&max.sum(..), &[&x]);
+    assert_eq!(values(&dx[0]), [2.0, 4.0, 2.0, 1.0]);
+}
+
 #[test]
 fn what_is_stopped_is_a_constant() {
     let g = Graph::default();

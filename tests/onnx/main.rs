@@ -1,6 +1,7 @@
 //! Importing ONNX models: what they mean, and what is refused.
 
 mod cold;
+mod derivatives;
 mod hostile;
 mod in_place;
 mod meaning;

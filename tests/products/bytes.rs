@@ -369,3 +369,25 @@ fn random_convolutions_of_bytes_are_right_to_the_bit() {
     }
     assert!(!has_words() || by_words > 20, "{by_words} of words");
 }
+
+/// The weights alone say how long a sum is, where the image has a symbol for it.
+#[test]
+fn sums_of_bytes_whose_length_is_a_symbol_of_the_image_are_right_to_the_bit() {
+    for (k, n) in [(32usize, 16usize), (33, 2), (70, 48)] {
+        let mut rng = Rng::new(k as u64);
+        let weights = bytes(DType::I8, &[k, n], &mut rng, None);
+        let g = Graph::new("length");
+        let (b, d) = (g.symbol("b", 0..=100), g.symbol("d", 0..=100));
+        let x = g.input("x", DType::U8, (&b, &d));
+        let product = x.cast(DType::I32).matmul(&g.constant(&weights).cast(DType::I32));
+        g.output("y", &product);
+        let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        for rows in [0usize, 1, 6, 37] {
+            let image = bytes(DType::U8, &[rows, k], &mut rng, None);
+            let expected = interpret(&graph, std::slice::from_ref(&image), &interp::Options::default()).unwrap();
+            let found = e.run(&[(&image).into()]).unwrap_or_else(|e| panic!("{e}"))[0].to_host();
+            assert!(equal(&expected[0], &found), "{rows} rows, {k}x{n}");
+        }
+    }
+}

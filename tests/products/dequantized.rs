@@ -1,5 +1,5 @@
 //! Products of floats that were bytes, as quantized networks have them: against the exact sums of the integers, scaled in f64. Sums over integers
-//! round three times, whatever their length; those that stay sums of floats once for each product.
+//! round three times, whatever their length, and so do short ones that floats add up exactly; those that stay sums of floats once for each product.
 //!
 //! `TLC_SEEDS=from..to` runs other seeds.
 
@@ -30,6 +30,8 @@ struct Case {
     padding: usize,
     stride: usize,
     groups: bool,
+    /// Whether a matrix of weights has rows of its columns.
+    turned: bool,
     bias: bool,
     requantized: bool,
 }
@@ -60,6 +62,8 @@ impl Case {
             groups: rng.chance(15, 100),
             bias: rng.chance(50, 100),
             requantized: rng.chance(30, 100),
+            // The last, so that the others are what they were.
+            turned: rng.chance(50, 100),
         }
     }
 
@@ -85,6 +89,15 @@ impl Case {
         scaled && bytes && padded && zero && !self.groups && self.columns > 1 && sum >= 16 && self.channels > 1 && large
     }
 
+    /// Whether so many sums of each channel's windows are added up exactly in f32.
+    fn is_of_whole_floats(&self, results: Option<usize>) -> bool {
+        let scaled = (1e-15..1e15).contains(&self.image_scale.abs()) && !self.given;
+        let byte = self.zeros[0] >= 0 || self.image == DType::I8;
+        let products = self.windows.map_or(1, |w| w[0] * w[1]);
+        let many = results.is_none_or(|n| n * products >= 4 << 10);
+        self.groups && self.windows.is_some() && scaled && byte && products > 1 && many
+    }
+
     fn image_shape(&self) -> Vec<usize> {
         match self.windows {
             Some(_) => vec![self.batch, self.channels, self.sides[0], self.sides[1]],
@@ -97,6 +110,7 @@ impl Case {
             // Each channel has windows of its own.
             Some([h, w]) if self.groups => vec![self.channels, 1, h, w],
             Some([h, w]) => vec![self.columns, self.channels, h, w],
+            None if self.turned => vec![self.columns, self.channels],
             None => vec![self.channels, self.columns],
         }
     }
@@ -111,6 +125,7 @@ impl Case {
                     .groups(groups);
                 x.conv2d(w, None, &settings)
             }
+            None if self.turned => x.matmul(&w.transpose()),
             None => x.matmul(w),
         }
     }
@@ -126,6 +141,7 @@ impl Case {
     /// A vector of the columns, as it lies along the result or the weights.
     fn along(&self, v: &Tensor, of_weights: bool) -> Tensor {
         match (self.windows, of_weights) {
+            (None, true) if self.turned => v.reshape([self.columns, 1]),
             (None, _) => v.clone(),
             (Some(_), true) => v.reshape([self.outputs(), 1, 1, 1]),
             (Some(_), false) => v.reshape([self.outputs(), 1, 1]),
@@ -205,7 +221,7 @@ fn has_words() -> bool {
 
 #[test]
 fn random_products_of_dequantized_bytes_are_those_of_integers() {
-    let mut by_words = 0;
+    let (mut by_words, mut by_floats) = (0, 0);
     for seed in seeds(0..150) {
         let mut rng = Rng::new(seed);
         let mut case = Case::random(&mut rng);
@@ -236,6 +252,7 @@ fn random_products_of_dequantized_bytes_are_those_of_integers() {
             let e = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("{}: {e}", at()));
             let words = has_words() && e.explain().to_string().contains("einsum i32");
             by_words += usize::from(words);
+            by_floats += usize::from(!words && has_words() && case.is_of_whole_floats(Some(sums.len())));
             assert!(
                 words || !has_words() || !case.is_of_integers(),
                 "{}\n{}",
@@ -254,7 +271,9 @@ fn random_products_of_dequantized_bytes_are_those_of_integers() {
                 let scale = f64::from(case.image_scale) * weight_scale;
                 let bias = if case.bias { data.bias.get(column).as_f64() } else { 0.0 };
                 let y = sums.get(i).as_f64() * scale + bias;
-                let rounded = match words {
+                let results = (!symbolic).then_some(found.len());
+                let whole = words || (has_words() && case.is_of_whole_floats(results));
+                let rounded = match whole {
                     true => 2e-7 * ((y - bias).abs() + y.abs()),
                     false => 1.2e-7 * (products + 2) as f64 * (largest * products) as f64 * scale.abs() + 1e-6,
                 };
@@ -271,6 +290,7 @@ fn random_products_of_dequantized_bytes_are_those_of_integers() {
         }
     }
     assert!(!has_words() || by_words > 40, "{by_words} of words");
+    assert!(!has_words() || by_floats > 4, "{by_floats} of whole floats");
 }
 
 /// An infinite scale makes NaN of each zero, and of the sum.

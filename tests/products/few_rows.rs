@@ -209,3 +209,58 @@ fn a_constant_matrix_is_turned_for_one_row() {
         assert!(report.is_right(), "{again} {in_loop}: {:?}", report.findings);
     }
 }
+
+/// A product of one row whose columns are as many as a tile's, and behind it a sum over rows, of which there is one: that has no loop of its own.
+#[test]
+fn a_sum_over_the_one_row_of_a_product_is_right() {
+    for n in [8usize, 16, 32, 48] {
+        for k in [1usize, 2, 5, 64] {
+            for columns in [1usize, 3] {
+                let mut rng = Rng::new((n * k + columns) as u64);
+                let g = Graph::new("row");
+                let a = g.input("a", DType::F32, [1, k]);
+                let b = g.input("b", DType::F32, [k, n]);
+                let c = g.constant(data(&mut rng, DType::F32, &[n, columns], false));
+                g.output("y", &a.matmul(&b).matmul(&c).sum(0));
+                g.output("z", &a.matmul(&b).sum(0).matmul(&c));
+                let inputs = [[1, k], [k, n]].map(|s| data(&mut rng, DType::F32, &s, false)).to_vec();
+                let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
+                let case = Case {
+                    graph,
+                    inputs,
+                    symbols: Vec::new(),
+                };
+                let report = verify(&case, &options(2)).unwrap_or_else(|e| panic!("{n} {k} {columns}: {e}"));
+                assert!(report.is_right(), "{n} {k} {columns}: {:?}", report.findings);
+            }
+        }
+    }
+}
+
+/// What scales each channel of an image, as a product of one row computes it, is a kernel of its own that walks the matrix line by line: in
+/// loops over images each addend would lie a line from the last.
+#[test]
+fn scales_of_channels_are_summed_beside_the_image() {
+    let (k, n) = (168usize, 672usize);
+    let mut rng = Rng::new(7);
+    let weights = data(&mut rng, DType::F32, &[n, k], false);
+    let g = Graph::new("scales");
+    let x = g.input("x", DType::F32, [1, k]);
+    let image = g.input("image", DType::F32, [n, 49]);
+    let scales = x.matmul(&g.constant(&weights).t()).reshape([n, 1]);
+    g.output("y", &(image * scales.sigmoid()));
+    let e = compiled(&g, 2);
+    let explained = e.explain().to_string();
+    assert!(explained.contains("tiles of 384 columns"), "{explained}");
+    let inputs = [vec![1, k], vec![n, 49]]
+        .map(|s| data(&mut rng, DType::F32, &s, false))
+        .to_vec();
+    let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
+    let case = Case {
+        graph,
+        inputs,
+        symbols: Vec::new(),
+    };
+    let report = verify(&case, &options(2)).unwrap_or_else(|e| panic!("{e}"));
+    assert!(report.is_right(), "{:?}", report.findings);
+}

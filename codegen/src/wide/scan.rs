@@ -7,7 +7,7 @@
 //!
 //! General registers do run out: the addresses of all parameters live through the loops. A pass that finds none chooses a value that is used
 //! little in loops to live on the stack instead, and goes on as if it had been there, to see what else there is no room for. The next pass
-//! knows of all these from the start.
+//! knows of all these from the start. Where much of what loops do would be reads from the stack, regalloc2 has the kernel.
 //!
 //! Invariants:
 //! - Each value has one register, from where it is defined to its last use in the order of the code. In a loop that it is used in and
@@ -37,6 +37,9 @@ const GENERAL: usize = 16;
 /// Passes over the code before regalloc2 has it.
 const MOST_PASSES: usize = 8;
 
+/// One instruction of so many may read from the stack.
+const MOST_READS: u64 = 24;
+
 /// A use in a loop counts as so many outside of it, as a power of two.
 const LOOP_BITS: usize = 3;
 
@@ -60,6 +63,8 @@ struct Lifetimes {
     next: Vec<u32>,
     /// By value: how often it is written and read, with guesses for the iterations of loops.
     uses: Vec<u32>,
+    /// By instruction: how often it is executed, by the same guesses.
+    executed: Vec<u32>,
 }
 
 impl Lifetimes {
@@ -71,6 +76,7 @@ impl Lifetimes {
             given_to: vec![NONE; values],
             next: vec![NONE; values],
             uses: vec![0; values],
+            executed: vec![0; linear.num_insts()],
         };
         let mut born = vec![NONE; values];
         // Outer loops first where two begin together.
@@ -94,6 +100,7 @@ impl Lifetimes {
                 found.end[p.vreg()] = 2 * first;
             }
             for number in first..=last {
+                found.executed[number as usize] = often;
                 for operand in linear.inst_operands(Number::new(number as usize)) {
                     let v = operand.vreg();
                     used(&mut found.uses, v);
@@ -206,6 +213,9 @@ pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
     for _ in 0..MOST_PASSES {
         scan.pass(&ending, &behind)?;
         if !scan.again {
+            if scan.reads_much() {
+                return None;
+            }
             scan.output.num_spillslots = scan.slots as usize;
             scan.output.edits.sort_by_key(|(at, _)| *at);
             return Some(scan.output);
@@ -216,6 +226,20 @@ pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
 }
 
 impl Scan<'_, '_> {
+    /// Whether of what is executed more than a small part is reads of values on the stack: regalloc2 has a value in a register in one loop and on
+    /// the stack in another.
+    fn reads_much(&self) -> bool {
+        let executed = |number: usize| u64::from(self.lifetimes.executed[number]);
+        let from_stack = |edit: &Edit| {
+            let Edit::Move { from, .. } = edit;
+            from.is_stack()
+        };
+        let reads = self.output.edits.iter().filter(|(_, edit)| from_stack(edit));
+        let read: u64 = reads.map(|(at, _)| executed(at.inst().index())).sum();
+        let all: u64 = (0..self.lifetimes.executed.len()).map(executed).sum();
+        read.saturating_mul(MOST_READS) > all
+    }
+
     /// Forgets all but which values are on the stack.
     fn restart(&mut self) {
         self.place.fill(NOWHERE);

@@ -65,6 +65,9 @@ impl Problem {
                 "sums that are not added up in f32, or those of f64 in f64",
             ));
         }
+        if element == 1 && self.operation.epilogue != 1 {
+            return Err(Refusal::Unsupported("epilogues of f64"));
+        }
         if [a, b, c].iter().any(|l| l.element != element) {
             return Err(Refusal::Unsupported("matrices of several types"));
         }

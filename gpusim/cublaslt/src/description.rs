@@ -15,6 +15,10 @@ pub(crate) struct Operation {
     pub(crate) scale: u32,
     /// Whether the first and the second matrix are turned around.
     pub(crate) turned: [bool; 2],
+    /// `cublasLtEpilogue_t`.
+    pub(crate) epilogue: u32,
+    /// The address of the bias.
+    pub(crate) bias: u64,
 }
 
 /// A stack of matrices by columns.

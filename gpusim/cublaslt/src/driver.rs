@@ -32,8 +32,8 @@ pub struct Matrix {
 pub struct Product {
     /// `cudaDataType_t` of all elements.
     pub element: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// `cublasLtEpilogue_t`.
+    pub epilogue: u32,
     /// Rows of the result.
     pub rows: u64,
     /// Columns of the result.
@@ -52,6 +52,8 @@ pub struct Product {
     pub workspace: CUdeviceptr,
     /// How many bytes.
     pub workspace_bytes: u64,
+    /// Where the bias lies, if there is one.
+    pub bias: CUdeviceptr,
 }
 
 /// `RTLD_NOW` and `RTLD_NOLOAD`: what is not loaded is not found.

@@ -115,6 +115,8 @@ pub unsafe extern "C" fn cublasLtMatmulDescCreate(to: *mut Handle, compute: c_ui
         compute,
         scale,
         turned: [false; 2],
+        epilogue: 1,
+        bias: 0,
     });
     // SAFETY: see above.
     entry(c"cublasLtMatmulDescCreate", 1, || unsafe { make(to, new) })
@@ -131,6 +133,20 @@ pub unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
         let which = match attribute {
             3 => 0,
             4 => 1,
+            7 => {
+                // SAFETY: see above.
+                let epilogue = unsafe { value::<u32>(from, bytes) }?;
+                if ![1, 2, 4, 6].contains(&epilogue) {
+                    return Err(Refusal::Unsupported("an epilogue other than bias and relu"));
+                }
+                table().operation(of)?.epilogue = epilogue;
+                return Ok(());
+            }
+            8 => {
+                // SAFETY: see above.
+                table().operation(of)?.bias = unsafe { value::<u64>(from, bytes) }?;
+                return Ok(());
+            }
             _ => return Err(Refusal::Unsupported("another attribute of an operation")),
         };
         // SAFETY: see above.
@@ -248,10 +264,12 @@ pub extern "C" fn cublasLtMatmulPreferenceDestroy(of: Handle) -> Status {
     })
 }
 
-/// A product by the handles of its descriptions.
-fn problem(operation: Handle, layouts: [Handle; 4]) -> Result<Problem, Refusal> {
+/// A product by the handles of its descriptions, and where its bias is.
+fn problem(operation: Handle, layouts: [Handle; 4]) -> Result<(Problem, u64), Refusal> {
     let mut table = table();
-    let operation = *table.operation(operation)?;
+    let mut operation = *table.operation(operation)?;
+    // An algorithm is for a bias anywhere.
+    let bias = std::mem::take(&mut operation.bias);
     let [a, b, c, d] = layouts;
     let layouts = [
         *table.layout(a)?,
@@ -259,7 +277,7 @@ fn problem(operation: Handle, layouts: [Handle; 4]) -> Result<Problem, Refusal> 
         *table.layout(c)?,
         *table.layout(d)?,
     ];
-    Ok(Problem { operation, layouts })
+    Ok((Problem { operation, layouts }, bias))
 }
 
 #[unsafe(no_mangle)]
@@ -277,12 +295,13 @@ pub unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
 ) -> Status {
     entry(c"cublasLtMatmulAlgoGetHeuristic", 0, || {
         table().library(library)?;
-        let problem = problem(operation, [a, b, c, d])?;
+        let (problem, _) = problem(operation, [a, b, c, d])?;
         let may = *table().preference(preference)?;
         if wanted < 1 {
             return Err(Refusal::Invalid("no algorithm is asked for"));
         }
-        if std::env::var("TLC_SIM_PRODUCTS_OFFER").is_ok_and(|v| v == "none") {
+        let offer = std::env::var("TLC_SIM_PRODUCTS_OFFER").unwrap_or_default();
+        if offer == "none" || offer == "plain" && problem.operation.epilogue != 1 {
             return Err(Refusal::Unsupported("no algorithm, as TLC_SIM_PRODUCTS_OFFER says"));
         }
         // SAFETY: see above.
@@ -357,7 +376,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
 ) -> Status {
     entry(c"cublasLtMatmul", 0, || {
         table().library(library)?;
-        let problem = problem(operation, [of_a, of_b, of_c, of_d])?;
+        let (problem, bias) = problem(operation, [of_a, of_b, of_c, of_d])?;
         let [rows, columns, terms] = problem.extents()?;
         // SAFETY: see above, for the factors too.
         let algorithm = unsafe {
@@ -383,7 +402,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
         let [turned_a, turned_b] = problem.operation.turned;
         let product = Product {
             element: problem.layouts[3].element,
-            reserved: 0,
+            epilogue: problem.operation.epilogue,
             rows,
             columns,
             terms,
@@ -393,6 +412,7 @@ pub unsafe extern "C" fn cublasLtMatmul(
             result: matrix(3, false),
             workspace,
             workspace_bytes: algorithm.workspace_bytes(),
+            bias,
         };
         let driver = Driver::get().ok_or(Refusal::NoDriver)?;
         let done = |code: u32| if code == 0 { Ok(()) } else { Err(Refusal::Driver(code)) };

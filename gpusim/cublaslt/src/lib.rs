@@ -11,8 +11,8 @@
 //! - Unless the program asks for no reduction, what is proposed for long sums splits them.
 //!
 //! What does not fit is said on the error output and returned as `CUBLAS_STATUS_INVALID_VALUE` (7); what the real library may have and this
-//! one lacks is `CUBLAS_STATUS_NOT_SUPPORTED` (15): other types, complex transposition, epilogues, factors other than 1 and 0.
-//! `TLC_SIM_PRODUCTS_OFFER=none` has it propose no algorithm for anything. Descriptions count as handles and calls as calls in what `tlcSimReport` says.
+//! one lacks is `CUBLAS_STATUS_NOT_SUPPORTED` (15): other types, complex transposition, epilogues other than bias and relu (of f64 all), factors other than 1 and 0.
+//! `TLC_SIM_PRODUCTS_OFFER=none` has it propose no algorithm for anything, `plain` none for an epilogue. Descriptions count as handles and calls as calls in what `tlcSimReport` says.
 #![allow(
     non_snake_case,
     clippy::missing_safety_doc,

@@ -43,7 +43,7 @@ pub(crate) struct Matrix {
     pub(crate) stack: u64,
 }
 
-/// `result = left * right`, for each of a stack.
+/// `result = f(left * right + bias)`, for each of a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Product {
     pub(crate) element: Element,
@@ -55,6 +55,10 @@ pub(crate) struct Product {
     pub(crate) left: Matrix,
     pub(crate) right: Matrix,
     pub(crate) result: Matrix,
+    /// Where the elements lie that are added to each row, one a row.
+    pub(crate) bias: Option<u64>,
+    /// Whether what is below zero becomes zero; NaN stays.
+    pub(crate) rectified: bool,
     /// Where the library may leave anything, and how many bytes.
     pub(crate) workspace: (u64, u64),
 }
@@ -123,14 +127,16 @@ impl Product {
     }
 
     /// The results, one matrix after the other, each by columns, as bytes. Sums are added up term by term, in f64 of f64 and in f32 of the others.
-    /// The factors' bytes begin with their first elements.
-    pub(crate) fn compute(&self, left: &[u8], right: &[u8]) -> Vec<u8> {
+    /// The factors' bytes begin with their first elements, and the bias has none or one a row.
+    pub(crate) fn compute(&self, [left, right, bias]: [&[u8]; 3]) -> Vec<u8> {
         let view = |bytes, of| View {
             bytes,
             element: self.element,
             of,
         };
         let (left, right) = (view(left, self.left), view(right, self.right));
+        let lies = Matrix { down: 1, ..self.result };
+        let bias = self.bias.map(|_| view(bias, lies));
         let mut out = Vec::new();
         for b in 0..self.batch {
             // Each term of a column of results after the other, so that the factors' elements are looked up once.
@@ -149,6 +155,16 @@ impl Product {
                             .iter_mut()
                             .zip(terms)
                             .for_each(|(sum, x)| *sum += *x as f32 * y as f32),
+                    }
+                }
+                for (i, (double, single)) in (0..).zip(doubles.iter_mut().zip(&mut singles)) {
+                    if let Some(bias) = &bias {
+                        *double += bias.get([0, i, 0]);
+                        *single += bias.get([0, i, 0]) as f32;
+                    }
+                    if self.rectified {
+                        *double = if *double < 0.0 { 0.0 } else { *double };
+                        *single = if *single < 0.0 { 0.0 } else { *single };
                     }
                 }
                 match self.element {

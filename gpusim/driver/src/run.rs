@@ -193,8 +193,27 @@ impl Machine {
             // The ranges were looked at above, here and below; what lies between them has no meaning.
             let _ = self.gpus[gpu].memory().read(matrix.address, &mut bytes[number]);
         }
+        let mut bias = Vec::new();
+        if let Some(address) = product.bias {
+            let length = product.rows * product.element.bytes();
+            if self.enter(gpu, address, length, false, stamp).is_none() {
+                return;
+            }
+            let memory = self.gpus[gpu].memory();
+            let holes = match self.settings.checks {
+                true => memory.unwritten(address, length).unwrap_or_default(),
+                false => Vec::new(),
+            };
+            bias = vec![0; length as usize];
+            // Looked at above.
+            let _ = memory.read(address, &mut bias);
+            drop(memory);
+            if let Some(&(start, end)) = holes.first() {
+                self.misused(gpu, stamp, start, end - start, "it adds bytes that nobody wrote");
+            }
+        }
         let [left, right, _] = &bytes;
-        let results = product.compute(left, right);
+        let results = product.compute([left, right, &bias]);
         let width = product.element.bytes();
         let result = &product.result;
         let mut memory = self.gpus[gpu].memory();

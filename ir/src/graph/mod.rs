@@ -198,6 +198,12 @@ pub enum NodeKind {
     ///   infinity as well, a result that is NaN term by term (`inf + −inf`) may be that other infinity:
     ///   `max(a_i + b_j)` of `a = [inf, 1]` and `b = [−inf, 1]`. A result that is finite term by term stays as it is.
     /// - A NaN in an operand is never lost to this.
+    /// - Add-mul in f32 of two operands that are dequantized bytes: each is `x * s`, seen through views that fill in +0 at most,
+    ///   where `x` is f32 converted from bytes in i32, or from their differences from a zero point in the range of their type,
+    ///   and `s` is constant, of normal numbers between 2^-60 and 2^60 in magnitude, and the same along every summed label. If no
+    ///   sum of products of such differences leaves the range of i32, the result may be `Σ x y` without any rounding, converted
+    ///   to f32, times the product of both scales: three roundings. Those of `x * s` and of `y * t`, which the graph has below
+    ///   the einsum, do not happen then: the result is nearer to what is meant, and it is not the sum of the rounded products.
     /// - A sum over an axis whose extent is the constant 0 is the identity of the sum. If the extent is a symbol that turns out
     ///   to be 0, an infinity or NaN in another operand may make NaN of it.
     Einsum {

@@ -16,8 +16,10 @@ use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::Access;
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
 use crate::plan::{
-    DeviceId, Gemm, GemmOperand, HostCall, Launch, Layout, Plan, PlanState, Repeat, SlotId, Step, Storage, Strides,
+    DeviceId, Epilogue, Gemm, GemmOperand, HostCall, Launch, Layout, LibraryEpilogue, Plan, PlanState, Repeat, SlotId,
+    Step, Storage, Strides,
 };
+use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError};
 
 /// Why a plan could not be run, or broke a rule while it ran.
@@ -71,6 +73,14 @@ pub enum PlanError {
         label: String,
         /// Why.
         source: KernelError,
+    },
+    /// A kernel behind a product does not compute what the library is said to compute in its place.
+    #[error("step {step}: slot {} does not hold what a library leaves behind the product", .slot.0)]
+    LibraryEpilogue {
+        /// Number of the step.
+        step: usize,
+        /// What the kernel wrote.
+        slot: SlotId,
     },
     /// A matrix product or copy leaves its slot.
     #[error("step {step} accesses slot {} outside its length", .slot.0)]
@@ -373,7 +383,14 @@ impl<'p> Machine<'p> {
             Step::Group(all) => all.iter().try_for_each(|l| self.launch(number, l))?,
             Step::Gemm(g) => {
                 self.gemm(number, g)?;
-                g.epilogue.iter().try_for_each(|e| self.launch(number, &e.launch))?;
+                if let Some(e) = &g.epilogue {
+                    let said = e
+                        .library
+                        .map(|l| self.library_epilogue(number, (g, e), l))
+                        .transpose()?;
+                    self.launch(number, &e.launch)?;
+                    said.map_or(Ok(()), |(result, values)| self.holds(number, result, &values))?;
+                }
                 g.behind().into_iter().try_for_each(|p| self.gemm(number, p))?;
             }
             Step::Copy { src, dst } => {
@@ -387,6 +404,42 @@ impl<'p> Machine<'p> {
         }
         for (slot, writes) in touched {
             self.written[self.plan.root(slot).0 as usize] |= writes;
+        }
+        Ok(())
+    }
+
+    /// What a library would leave behind a product, and where.
+    fn library_epilogue(
+        &self,
+        step: usize,
+        (g, e): (&Gemm, &Epilogue),
+        l: LibraryEpilogue,
+    ) -> Result<(SlotId, Vec<Scalar>), PlanError> {
+        let slot = |number: u32| e.launch.args[number as usize];
+        let result = slot(l.result);
+        let zero = Scalar::from_f64(g.dtype, 0.0);
+        let value = |i: i64| -> Result<Scalar, PlanError> {
+            let mut value = self.get(step, g.dst.slot, i)?;
+            if let Some(bias) = l.bias.map(slot) {
+                let at = i % (self.lens[bias.0 as usize] as i64).max(1);
+                value = ScalarOp::Add.eval(&[value, self.get(step, bias, at)?]);
+            }
+            Ok(match l.rectified {
+                true => ScalarOp::Max.eval(&[value, zero]),
+                false => value,
+            })
+        };
+        let values: Result<_, _> = (0..self.lens[g.dst.slot.0 as usize] as i64).map(value).collect();
+        Ok((result, values?))
+    }
+
+    /// Whether a slot holds these values, which a kernel left there.
+    fn holds(&self, step: usize, slot: SlotId, values: &[Scalar]) -> Result<(), PlanError> {
+        for (i, said) in (0i64..).zip(values) {
+            let (found, said) = (self.get(step, slot, i)?.as_f64(), said.as_f64());
+            if found != said && !(found.is_nan() && said.is_nan()) {
+                return Err(PlanError::LibraryEpilogue { step, slot });
+            }
         }
         Ok(())
     }

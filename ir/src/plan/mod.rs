@@ -21,6 +21,8 @@ pub mod order;
 pub mod verify;
 mod work;
 
+use std::fmt;
+
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
@@ -227,9 +229,34 @@ pub struct Epilogue {
     pub launch: Launch,
     /// What its iterations touch of the result.
     pub lines: Lines,
+    /// What it is to the library of products of a GPU, which may compute it with the product: then nobody writes the product's result,
+    /// which nothing else reads, and its one line is the whole.
+    pub library: Option<LibraryEpilogue>,
     /// A product of what the kernel leaves in the first product's bytes, which is its left operand, row by row: attention is such a
     /// step. It has no epilogue. The value between the products is in no memory as a whole ([`Storage::Lines`]).
     pub product: Option<Box<Gemm>>,
+}
+
+/// What a kernel behind a product computes, where libraries of products compute it too:
+/// `result[i] = f(product[i] + bias[i mod n])` for a bias of `n` elements, without which nothing is added.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct LibraryEpilogue {
+    /// Which of the kernel's parameters is the bias.
+    pub bias: Option<u32>,
+    /// Whether `f` is `max(x, 0)`; else it is `x`.
+    pub rectified: bool,
+    /// Which parameter is the result.
+    pub result: u32,
+}
+
+impl fmt::Display for LibraryEpilogue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.bias, self.rectified) {
+            (Some(_), true) => "bias and relu",
+            (Some(_), false) => "bias",
+            (None, _) => "relu",
+        })
+    }
 }
 
 impl Epilogue {

@@ -197,6 +197,7 @@ impl Generator<'_> {
             dims: self.dims.clone(),
             inputs: 0,
             depth: self.depth + 1,
+            max_rank: self.options.max_rank,
         };
         for (i, ty) in inputs.iter().enumerate() {
             g.graph.add_input(&format!("a{i}"), ty.clone(), Origin::Unknown).ok()?;

@@ -91,6 +91,7 @@ impl Generator<'_> {
                 self.add(NodeKind::Bitcast(dtype), &[x], f64::INFINITY)
             }
             GenKind::Einsum => self.grow_einsum(),
+            GenKind::Product if self.multiplies_bytes() => self.grow_dequantized(),
             GenKind::Product => self.grow_product(),
             GenKind::Reduce => self.grow_reduce(),
             GenKind::View(kind) => {

@@ -85,11 +85,11 @@ impl Generator<'_> {
         self.options.dtypes.contains(&dtype).then_some(dtype)
     }
 
-    fn most(&self, d: &IndexExpr) -> f64 {
+    pub(super) fn most(&self, d: &IndexExpr) -> f64 {
         d.interval(&self.graph).hi.max(0) as f64
     }
 
-    fn shuffled(&mut self, mut labels: Labels) -> Labels {
+    pub(super) fn shuffled(&mut self, mut labels: Labels) -> Labels {
         // Half of all products are in the order of the textbook.
         if self.rng.chance(1, 2) {
             return labels;

@@ -173,6 +173,11 @@ impl Plan {
         let [iterations, elements] = [&e.lines.iterations, &e.lines.elements].map(|e| self.dim(e));
         let launch = self.launch(&e.launch);
         writeln!(f, "      epilogue lines {iterations} by {elements} launch {launch}")?;
+        if let Some(l) = &e.library {
+            let bias = l.bias.map_or(String::new(), |b| format!(" bias {b}"));
+            let relu = if l.rectified { " relu" } else { "" };
+            writeln!(f, "      library{bias}{relu} result {}", l.result)?;
+        }
         let Some(p) = &e.product else { return Ok(()) };
         write!(f, "      then ")?;
         self.write_product(f, p)

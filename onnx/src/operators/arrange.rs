@@ -279,24 +279,27 @@ pub(super) fn pad(c: &mut Call<'_, '_, '_>) -> Answer {
     if mode != "constant" {
         return moved_pad(&x, &each, &mode);
     }
-    let fill = match c.version < 11 {
-        true => tlc_ir::Scalar::from_f64(x.dtype(), c.float("value", 0.0)?),
-        false => match c.value(2) {
-            None => x.dtype().zero(),
-            Some(_) => {
-                let fill = c.elements(2)?;
-                if fill.len() != 1 || fill.dtype() != x.dtype() {
-                    return invalid(format!(
-                        "a fill of {} elements of {}; expected one of {}",
-                        fill.len(),
-                        fill.dtype(),
-                        x.dtype()
-                    ));
-                }
-                fill.get(0)
-            }
-        },
-    };
+    let mut fill = x.dtype().zero();
+    // What the padding is where no constant says it.
+    let mut computed = None;
+    if c.version < 11 {
+        fill = tlc_ir::Scalar::from_f64(x.dtype(), c.float("value", 0.0)?);
+    } else if let Some(value) = c.value(2).cloned() {
+        let given = c.tensor(2)?;
+        let count = given.elements().as_const();
+        if count != Some(1) || given.dtype() != x.dtype() {
+            let count = count.map_or("some".into(), |n| n.to_string());
+            return invalid(format!(
+                "a fill of {count} elements of {}; expected one of {}",
+                given.dtype(),
+                x.dtype()
+            ));
+        }
+        match c.importer.constant(&value, "the fill") {
+            Ok(data) => fill = data.get(0),
+            Err(_) => computed = Some(given.reshape(())),
+        }
+    }
     // Negative padding takes away.
     let graph = c.graph();
     let mut wanted = x.shape();
@@ -321,7 +324,13 @@ pub(super) fn pad(c: &mut Call<'_, '_, '_>) -> Answer {
             x = x.slice_axis(axis as i64, before..end);
         }
     }
-    let padded = x.pad(&each, fill);
+    let padded = match computed {
+        None => x.pad(&each, fill),
+        Some(fill) => {
+            let own = graph.full(x.shape(), true, DType::Bool).pad(&each, false);
+            own.select(x.pad(&each, x.dtype().zero()), fill)
+        }
+    };
     one(if open { padded.reshape(wanted) } else { padded })
 }
 

@@ -3,9 +3,10 @@
 use tlc_ir::{DType, HostTensor};
 
 use crate::call::{Answer, Call, one};
-use crate::refusal::{invalid, unsupported};
+use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::{Value, size_value};
 use tlc_formats::onnx::AttributeKind;
+use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 
 pub(super) fn constant(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -126,6 +127,14 @@ pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
     // Small floats cannot count far, so they are computed in larger ones.
     let wide = dtype.accumulator();
     let number = |v: f64| graph.scalar(tlc_ir::Scalar::from_f64(wide, v), wide);
+    // The values decide how many there are; what they are is computed from them, and has their derivatives.
+    let value = |c: &Call<'_, '_, '_>, i: usize, v: f64| -> Outcome<Tensor> {
+        Ok(match c.importer.constant(c.required(i)?, "a number") {
+            Err(_) if dtype.is_float() => c.tensor(i)?.reshape(()).cast(wide),
+            _ => number(v),
+        })
+    };
+    let (start, delta) = (value(c, 0, start)?, value(c, 2, delta)?);
     let places = graph.range(count as i64, wide);
-    one((places * number(delta) + number(start)).cast(dtype))
+    one((places * delta + start).cast(dtype))
 }

@@ -70,6 +70,12 @@ impl Pooling {
             })
     }
 
+    /// Whether a window may have padding.
+    fn pads(&self) -> bool {
+        let sides = self.windows.before.iter().chain(&self.windows.behind).chain(&self.over);
+        sides.into_iter().any(|d| d.as_const() != Some(0))
+    }
+
     fn axes(&self) -> Axes {
         (1..=self.size.len() as i64).map(|i| -i).collect::<Vec<_>>().into()
     }
@@ -84,7 +90,19 @@ pub(super) fn max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
         n => return invalid(format!("storage_order {n}; expected 0 or 1")),
     };
     let windows = pooling.windows(&x, 2, x.dtype().lowest())?;
-    let max = windows.first_max(pooling.size.len());
+    let space = &x.shape()[2..];
+    let inside = |graph: &tlc_record::Graph| {
+        let all = graph.full(space.to_vec(), true, DType::Bool);
+        // What fits around the tensor fits around this.
+        pooling.windows(&all, 0, DType::Bool.zero()).unwrap_or(all)
+    };
+    let max = windows.first_max(
+        pooling.size.len(),
+        match pooling.pads() {
+            true => Some(&inside),
+            false => None,
+        },
+    );
     if c.outputs < 2 {
         return one(max);
     }
@@ -245,11 +263,14 @@ fn power(x: &Tensor, p: i64) -> Tensor {
     x.abs().powi(p)
 }
 
+/// The root of a sum of powers. Its derivative is infinite at 0, where that of a norm is 0: there it is taken of another number.
 fn root(x: &Tensor, p: i64) -> Outcome<Tensor> {
+    let zero = x.eq(0);
+    let some = zero.select(1, x);
     Ok(match p {
         1 => x.clone(),
-        2 => x.sqrt(),
-        p if p > 0 => x.pow(1.0 / p as f64),
+        2 => zero.select(x, some.sqrt()),
+        p if p > 0 => zero.select(x, some.pow(1.0 / p as f64)),
         p => return invalid(format!("p {p}; expected a positive number")),
     })
 }
@@ -271,7 +292,7 @@ pub(super) fn global_average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
 pub(super) fn global_max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, _) = global(c)?;
     let space = x.rank() - 2;
-    one((0..space).fold(x.first_max(space), |y, _| y.unsqueeze(-1)))
+    one((0..space).fold(x.first_max(space, None), |y, _| y.unsqueeze(-1)))
 }
 
 pub(super) fn global_lp_pool(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -68,6 +68,25 @@ pub(super) fn walks_columns(graph: &Graph, roots: &[NodeId], space: &LoopSpace, 
     columns >= rows
 }
 
+/// Whether one of these reductions among the roots reads only what lies side by side along the last parallel axis.
+pub(super) fn reads_columns<'a>(
+    graph: &Graph,
+    roots: &[NodeId],
+    mut reductions: impl Iterator<Item = (&'a NodeId, &'a Vec<Role>)>,
+    space: &LoopSpace,
+    is_root: &[bool],
+) -> bool {
+    let elsewhere = |id: NodeId| is_root[id.index()] && !roots.contains(&id);
+    let Some(last) = space.parallel.len().checked_sub(1) else {
+        return false;
+    };
+    let wide = space.parallel[last].interval(graph).hi >= FEWEST_COLUMNS;
+    wide && reductions.any(|(&root, roles)| {
+        let (by_row, by_column) = directions(graph, root, roles, (last, true), &elsewhere);
+        by_row == 0 && by_column > 0
+    })
+}
+
 /// Whether the last parallel axis, rather than the inner ones, walks memory contiguously.
 pub fn column_form(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> bool {
     let elsewhere = |id: NodeId| is_root[id.index()] && !cluster.roots.contains(&id);

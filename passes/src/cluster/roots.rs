@@ -13,6 +13,7 @@ use crate::contraction::{self, MatrixProduct};
 use crate::direct::direct_image;
 use crate::emitters::{Operation, choose, tiles};
 use crate::legalize::{convert_statements, map_statements};
+use crate::library_epilogue::{self, Behind};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
 use crate::weight_gradient::{WeightGradient, weight_gradient};
 
@@ -147,8 +148,8 @@ impl Clusterer<'_> {
         }
     }
 
-    /// Whether a kernel that multiplies would do no more than that: neither are its operands computed where they are read, nor does anything
-    /// follow on its results.
+    /// Whether a kernel that multiplies would do no more than the library: neither are its operands computed where they are read, nor does anything
+    /// follow on its results but what the library computes with them.
     fn is_plain(&self, id: NodeId, product: &MatrixProduct) -> bool {
         let inlined = |kind: &NodeKind| {
             matches!(
@@ -162,7 +163,31 @@ impl Clusterer<'_> {
         };
         let read = [product.lhs.base, product.rhs.base];
         let follows = |user: &NodeId| matches!(self.kind(*user), NodeKind::Map(_) | NodeKind::Convert(_));
-        !read.into_iter().any(|base| inlined(self.kind(base))) && !self.users[id.index()].iter().any(follows)
+        let last = self.library_last(id, product);
+        !read.into_iter().any(|base| inlined(self.kind(base))) && !self.users[last.index()].iter().any(follows)
+    }
+
+    /// The last of the values that a library can compute with a product, each of which is all that the one before is for.
+    fn library_last(&self, id: NodeId, product: &MatrixProduct) -> NodeId {
+        let (mut last, mut at) = (id, id);
+        let ([row], [column]) = (&product.dst.row.legs[..], &product.dst.column.legs[..]) else {
+            return last;
+        };
+        let strides = [&row.stride, &column.stride];
+        while let [user] = self.users[at.index()][..] {
+            let found = library_epilogue::behind(self.graph, user, id);
+            let fits = |b: &Behind| {
+                b.bias
+                    .as_ref()
+                    .is_none_or(|bias| bias.fits([&product.m, &product.n], strides))
+            };
+            match (self.kind(user), found) {
+                (_, Some(found)) if fits(&found) => (last, at) = (user, user),
+                (NodeKind::View(View::Reshape(_)), _) => at = user,
+                _ => break,
+            }
+        }
+        last
     }
 
     pub(super) fn mark_roots(&mut self, once: bool) {

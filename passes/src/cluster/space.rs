@@ -18,6 +18,9 @@ const MAX_REPETITION: u32 = 8;
 /// So many are repeated in any case.
 const FREE_REPETITION: u32 = 256;
 
+/// Loads of single elements that take longer than a kernel of their sum's own.
+const MANY_STRIDED: i64 = 4096;
+
 /// Whether there is a quotient or a remainder in it.
 fn divides(e: &IndexExpr) -> bool {
     let IndexExpr::Node(n) = e else { return false };
@@ -265,6 +268,9 @@ impl Clusterer<'_> {
         if merged.is_column_local() {
             return self.tall_columns(roots, merged);
         }
+        if self.sums_across(roots, merged) {
+            return Some(FusionReason::StridedRows);
+        }
         if rows < 8 && row > 1 << 14 && rows.saturating_mul(row) > 1 << 16 {
             return Some(FusionReason::FewRows { rows, row });
         }
@@ -276,6 +282,26 @@ impl Clusterer<'_> {
         }
         // What stays close must hold the row in f32.
         (row.saturating_mul(4) > self.placement.target(roots[0]).row_bytes()).then_some(FusionReason::LongRows { row })
+    }
+
+    /// Whether a root sums up what lies side by side along the parallel axis, and another one stores a row for each of these sums, as a scale of
+    /// each channel is multiplied by its image. In loops over rows each lane's addend would be a load of its own, and lie far from the last.
+    fn sums_across(&self, roots: &[NodeId], merged: &LoopSpace) -> bool {
+        let stores_rows = |(root, roles): (&NodeId, &Vec<Role>)| {
+            !sums_up(self.kind(*root)) && roles.iter().any(|r| matches!(r, Role::Inner(_)))
+        };
+        if !roots.iter().zip(&merged.roles).any(stores_rows) {
+            return false;
+        }
+        let many = |root: &NodeId| {
+            let addends = IndexExpr::product(&space(self.graph, *root).extents);
+            self.typical(&addends) >= MANY_STRIDED
+        };
+        let summed = roots
+            .iter()
+            .zip(&merged.roles)
+            .filter(|(r, _)| sums_up(self.kind(**r)) && many(r));
+        columns::reads_columns(self.graph, roots, summed, merged, &self.is_root)
     }
 
     /// Whether one of roots that sum nothing up joins parts of rows, and others have rows of other lengths, as what joins it with more channels has.

@@ -13,7 +13,8 @@
 //! - Scales are constants, and numbers so far from the ends of f32's range that their products are no infinity and lose no digit: zero times an
 //!   infinity stays what it is.
 //! - Sums cannot leave the range of i32, whatever the bytes are.
-//! - It is done where words are made of the bytes, and nowhere else: other sums of integers take longer than those of floats.
+//! - It is done where words are made of the bytes, or where sums are so short that floats add them up exactly, as those of each channel of an
+//!   image alone, and nowhere else: other sums of integers take longer than those of floats.
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Semiring, Shape, View};
@@ -22,7 +23,7 @@ use tlc_ir::target::Emitter;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use super::panels::Fixed;
-use super::words::{is_zero_point, over_words, word_emitter};
+use super::words::{is_zero_point, over_floats, over_words, word_emitter};
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
 
 /// The longest sum: of as many products of differences of bytes none leaves the range of i32.
@@ -30,7 +31,7 @@ const LONGEST_SUM: i64 = i32::MAX as i64 / (255 * 255);
 /// The powers of two between which scales lie.
 const SCALES: [f64; 2] = [1.0 / (1u64 << 60) as f64, (1u64 << 60) as f64];
 
-/// Products of dequantized bytes with weights that never change, over words of bytes.
+/// Products of dequantized bytes: with weights that never change over words of bytes, and short ones over floats that are whole numbers.
 pub struct Dequantized;
 
 impl Pass for Dequantized {
@@ -46,7 +47,7 @@ impl Pass for Dequantized {
     }
 }
 
-/// Takes the scales out of the sums of which words are made for the emitter.
+/// Takes the scales out of the sums of which words are made for the emitter, and of those that floats add up exactly.
 ///
 /// # Errors
 /// Never for a verified graph.
@@ -71,8 +72,8 @@ struct Side {
     views: SmallVec<[NodeId; 4]>,
     /// What the scale is broadcast from.
     scale: NodeId,
-    /// The label of the operand along which the scale changes, if it does.
-    along: Option<u16>,
+    /// Extents of the operand's axes along which the scale changes, and 1 of the others.
+    along: Shape,
 }
 
 /// Both operands of a sum of products of f32, if they were dequantized and their scales do not change along the sum.
@@ -93,11 +94,12 @@ fn sides(graph: &Graph, node: &Node, operands: &[NodeId]) -> Option<[Side; 2]> {
     // A label once in an operand, and not alone there where it is summed.
     let mut length = 1i64;
     for (operand, labels) in [(a, of_a), (b, of_b)] {
-        for (axis, l) in labels.iter().enumerate().filter(|(_, l)| !output.contains(l)) {
-            if labels[..axis].contains(l) || !(of_a.contains(l) && of_b.contains(l)) {
+        for (axis, l) in labels.iter().enumerate() {
+            let summed = !output.contains(l);
+            if labels[..axis].contains(l) || (summed && !(of_a.contains(l) && of_b.contains(l))) {
                 return None;
             }
-            if operand == a {
+            if operand == a && summed {
                 length = length.saturating_mul(graph.ty(a).shape[axis].as_const()?);
             }
         }
@@ -132,23 +134,96 @@ fn side(graph: &Graph, operand: NodeId, labels: &Labels, output: &Labels) -> Opt
     while let NodeKind::View(View::Expand(_)) = graph.node(scale).kind {
         scale = graph.node(scale).operands[0];
     }
-    let shape = &graph.ty(scale).shape;
-    let mut long = shape.iter().enumerate().filter(|(_, d)| !d.is(1));
-    let along = match (long.next(), long.next()) {
-        (None, _) => None,
-        // As the operand's axes lie, which no view has moved since.
-        (Some((axis, _)), None) if views.is_empty() => {
-            let l = labels[axis + labels.len().checked_sub(shape.len())?];
-            Some(l).filter(|l| output.contains(l)).map(Some)?
-        }
-        _ => return None,
-    };
-    is_scale(graph, scale).then_some(Side {
+    if !is_scale(graph, scale) {
+        return None;
+    }
+    let (shape, rank) = (&graph.ty(scale).shape, graph.ty(at).rank());
+    let mut along: Shape = smallvec![IndexExpr::ONE; rank.checked_sub(shape.len())?];
+    along.extend(shape.iter().cloned());
+    for &v in views.iter().rev() {
+        along = through(graph, v, &along)?;
+    }
+    // Axes of the result, in its order.
+    let places = (along.iter().zip(labels)).filter(|(d, _)| !d.is(1));
+    let places = places.map(|(_, l)| output.iter().position(|o| o == l));
+    let places: SmallVec<[usize; 4]> = places.collect::<Option<_>>()?;
+    places.is_sorted().then_some(Side {
         value,
         views,
         scale,
         along,
     })
+}
+
+/// Of the axes of a view's result those along which a scale changes, given those of its operand; `None` if the scale cannot be seen
+/// through the view.
+fn through(graph: &Graph, view: NodeId, along: &Shape) -> Option<Shape> {
+    let node = graph.node(view);
+    let (NodeKind::View(kind), [below]) = (&node.kind, &node.operands[..]) else {
+        return None;
+    };
+    let from = &graph.ty(*below).shape;
+    // Whether an axis stays as it is if the scale changes along it.
+    let keeps = |stays: &dyn Fn(usize) -> bool| (0..from.len()).all(|axis| along[axis].is(1) || stays(axis));
+    match kind {
+        View::Permute(axes) => Some(axes.iter().map(|&a| along[usize::from(a)].clone()).collect()),
+        View::Expand(to) => {
+            let mut all: Shape = smallvec![IndexExpr::ONE; to.len() - from.len()];
+            all.extend(along.iter().cloned());
+            Some(all)
+        }
+        View::Pad { lo, hi, interior, .. } => {
+            keeps(&|axis| lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0).then(|| along.clone())
+        }
+        View::Window { axis, .. } => keeps(&|a| a != usize::from(*axis)).then(|| {
+            let mut all = along.clone();
+            all.push(IndexExpr::ONE);
+            all
+        }),
+        View::Reshape(to) => regrouped(from, along, to),
+        // What is the same everywhere is so in a part.
+        _ => all_ones(along).then(|| smallvec![IndexExpr::ONE; node.ty.rank()]),
+    }
+}
+
+/// As [`through`], of a reshape: axes that become one, or of one several, are all such along which the scale changes, or none.
+fn regrouped(from: &Shape, along: &Shape, to: &Shape) -> Option<Shape> {
+    let mut all: Shape = smallvec![IndexExpr::ONE; to.len()];
+    if all_ones(along) {
+        return Some(all);
+    }
+    let (mut i, mut j) = (0, 0);
+    loop {
+        while from.get(i).is_some_and(|d| d.is(1)) {
+            i += 1;
+        }
+        while to.get(j).is_some_and(|d| d.is(1)) {
+            j += 1;
+        }
+        let (Some(a), Some(b)) = (from.get(i), to.get(j)) else {
+            return (i == from.len() && j == to.len()).then_some(all);
+        };
+        let (mut ends, mut equal) = ([i + 1, j + 1], a == b);
+        if !equal {
+            let mut sizes = [a.as_const()?, b.as_const()?];
+            while sizes[0] != sizes[1] {
+                let (side, of) = if sizes[0] < sizes[1] { (0, from) } else { (1, to) };
+                sizes[side] = sizes[side].checked_mul(of.get(ends[side])?.as_const()?)?;
+                ends[side] += 1;
+            }
+            equal = sizes[0] > 0;
+        }
+        let changes = |axis: usize| !from[axis].is(1) && !along[axis].is(1);
+        let whole = (i..ends[0]).all(|axis| from[axis].is(1) || changes(axis));
+        match (i..ends[0]).any(changes) {
+            // Known extents, but for those of one axis that stays as it is.
+            true if equal && whole && ends[0] == i + 1 && ends[1] == j + 1 => all[j] = along[i].clone(),
+            true if equal && whole => all[j..ends[1]].clone_from_slice(&to[j..ends[1]]),
+            true => return None,
+            false => {}
+        }
+        [i, j] = ends;
+    }
 }
 
 /// The differences of bytes from zero points that a value of f32 is made of.
@@ -191,7 +266,7 @@ fn is_scale(graph: &Graph, mut at: NodeId) -> bool {
     }
 }
 
-/// The sum over integers, scaled; `None` if no words are made of it.
+/// The sum over integers, scaled; `None` if no words are made of it, nor do floats add it up exactly.
 fn sum_of_integers(
     re: &mut Rebuilder,
     node: &Node,
@@ -230,23 +305,33 @@ fn sum_of_integers(
         results: node.results.clone(),
         origin: node.origin.clone(),
     };
-    let Some(sum) = over_words(re, &integers, &operands, fixed, emitter)? else {
-        return Ok(None);
+    let sum = match over_words(re, &integers, &operands, fixed, emitter)? {
+        Some(sum) => re.add(NodeKind::Convert(DType::F32), &[sum])?,
+        None => match over_floats(re, &integers, &operands, emitter)? {
+            Some(sum) => sum,
+            None => return Ok(None),
+        },
     };
-    let sum = re.add(NodeKind::Convert(DType::F32), &[sum])?;
     let shape = node.ty.shape.clone();
-    let broadcast = |re: &mut Rebuilder, side: &Side| {
+    let broadcast = |re: &mut Rebuilder, side: &Side, labels: &Labels| {
         let mut from: Shape = smallvec![IndexExpr::ONE; shape.len()];
-        if let Some(axis) = side.along.and_then(|l| output.iter().position(|o| *o == l)) {
-            from[axis] = shape[axis].clone();
+        for (d, l) in side.along.iter().zip(labels) {
+            if !d.is(1)
+                && let Some(axis) = output.iter().position(|o| o == l)
+            {
+                from[axis] = d.clone();
+            }
         }
         re.reshape(side.scale, &from)
     };
-    let (a, b) = (broadcast(re, &sides[0])?, broadcast(re, &sides[1])?);
+    let (a, b) = (
+        broadcast(re, &sides[0], &inputs[0])?,
+        broadcast(re, &sides[1], &inputs[1])?,
+    );
     let all = if all_ones(&re.graph.ty(a).shape) { b } else { a };
     let small = re.graph.ty(all).shape.clone();
     let same = re.graph.ty(a).shape == re.graph.ty(b).shape;
-    let both = [&sides[0], &sides[1]].iter().all(|s| s.along.is_some());
+    let both = sides.iter().all(|s| !all_ones(&s.along));
     let expanded = |re: &mut Rebuilder, x: NodeId, to: &Shape| match re.graph.ty(x).shape == *to {
         true => Ok(x),
         false => re.add(NodeKind::View(View::Expand(to.clone())), &[x]),

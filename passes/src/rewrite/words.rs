@@ -79,7 +79,7 @@ pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
         if !fixed.contains(id)
             && let Some(sum) = over_floats(re, node, operands, emitter)?
         {
-            return Ok(sum);
+            return re.add(NodeKind::Convert(DType::I32), &[sum]);
         }
         re.add(node.kind.clone(), operands)
     })
@@ -225,9 +225,9 @@ pub(super) fn over_words(
     p.add(re, node, emitter.lanes(DType::I32)).map(Some)
 }
 
-/// An einsum of i32 over f32, if it adds up so few products of bytes that each sum is a number of f32: for these there are tiles and lanes where
-/// there are none for words, as of each channel of an image alone.
-fn over_floats(
+/// The result of an einsum of i32 in f32, if it adds up so few products of bytes that each sum is a number of f32: for these there are tiles and
+/// lanes where there are none for words, as of each channel of an image alone. Operands are those in the new graph.
+pub(super) fn over_floats(
     re: &mut Rebuilder,
     node: &Node,
     operands: &[NodeId],
@@ -281,8 +281,7 @@ fn over_floats(
         accumulator: DType::F32,
         dtype: DType::F32,
     };
-    let sum = re.add(kind, &wide)?;
-    re.add(NodeKind::Convert(DType::I32), &[sum]).map(Some)
+    re.add(kind, &wide).map(Some)
 }
 
 /// The product of bytes that an einsum is, of operands in the new graph.
@@ -340,6 +339,11 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     // One column would be a vector of columns.
     let one_column = of_w.iter().position(|l| *l == columns).and_then(|axis| extent(w, axis)) == Some(1);
     if length < 2 || one_column {
+        return None;
+    }
+    // Both sides are cut into words alike, so an extent that only the weights know stays as it is.
+    let known_in_both = |(in_x, l): (usize, &u16)| output.contains(l) || extent(x, in_x).is_some();
+    if !of_x.iter().enumerate().all(known_in_both) {
         return None;
     }
     let elements = |shape: &Shape| IndexExpr::product(shape.iter()).as_const();

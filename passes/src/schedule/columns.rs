@@ -95,7 +95,7 @@ impl Scheduler<'_> {
         (COLUMN_ROWS / (walked.len() as i64).max(1)).max(2)
     }
 
-    /// Asks for the next rows of what the second cache does not hold while vectors of these are added up: a tile's rows lie apart, and
+    /// Asks for the next rows of what the second cache does not hold beside other things while vectors of these are added up: a tile's rows lie apart, and
     /// from one to the next the machine does not see that it goes on.
     fn rows_ahead(&mut self, rows: VarId, vectors: VarId) {
         let Some(body) = tree::loop_body(&self.kernel.body, vectors).filter(|_| self.emitter.prefetches) else {
@@ -119,7 +119,7 @@ impl Scheduler<'_> {
             let memory = Memory::Param(param);
             let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
             let len = self.kernel.memory_len(memory).as_const();
-            if len.is_some_and(|n| n.saturating_mul(bytes) as u64 > self.cpu.l2_bytes) {
+            if len.is_some_and(|n| n.saturating_mul(bytes) as u64 > self.cpu.l2_bytes / 2) {
                 self.because(ScheduleReason::RowsAhead).apply(Directive::Prefetch {
                     var: vectors,
                     by: rows,

@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{Effect, walk};
+use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 use tlc_ir::{DType, Precision, ScalarOp};
@@ -180,12 +180,18 @@ impl Scheduler<'_> {
         let (Some(Stmt::Loop { var, body, .. }), None) = (loops.next(), loops.next()) else {
             return None;
         };
-        let (mut sums, mut body) = (vec![*var], body);
-        while let [Stmt::Loop { var, body: inner, .. }] = &body[..] {
+        let (mut sums, mut summed) = (vec![*var], body);
+        while let [Stmt::Loop { var, body: inner, .. }] = &summed[..] {
             sums.push(*var);
-            body = inner;
+            summed = inner;
         }
-        Some(sums)
+        // The sum's own accumulator has a place for each result of a tile, another one behind it, of a sum over no axes, has not.
+        let own: Vec<Memory> = walk(summed).flat_map(|s| s.accesses()).map(|a| a.memory).collect();
+        let one_place = |a: MemoryAccess<'_>| {
+            matches!(a.memory, Memory::Scratch(_)) && !a.index.has_vars() && !own.contains(&a.memory)
+        };
+        let others = walk(tree::loop_body(&self.kernel.body, pixels)?);
+        (!others.flat_map(|s| s.accesses()).any(one_place)).then_some(sums)
     }
 
     fn extent(&self, var: VarId) -> Option<i64> {

@@ -4,8 +4,9 @@ use tlc_ir::graph::{Axes, Monoid, NodeKind, ScatterOp};
 use tlc_ir::{DType, IndexExpr};
 
 use super::node::{At, Cotangents, Linearized, positions, repeated, zeros};
+use super::region::same_by_parts;
 use crate::graph::Tensor;
-use crate::graph::scope::Step;
+use crate::graph::scope::{Step, refuse};
 
 /// The cotangent of what is reduced.
 pub(super) fn reduce(monoid: Monoid, axes: &Axes, at: &At<'_>) -> Step<Cotangents> {
@@ -124,13 +125,20 @@ pub(super) fn scan_tangent(
     match monoid {
         Monoid::Add => at.first(|t| running(t.to(wide)?, Monoid::Add)),
         Monoid::Mul => at.first(|t| {
-            let (x, t) = (x.to(wide)?, t.to(wide)?);
-            let (is_zero, is_first) = zeros_of(&x, axis, reverse)?;
-            // See `products`, whose transpose this is.
-            let all = is_zero.select(0.0, &t) / is_zero.select(1.0, &x);
-            let all = running(all, Monoid::Add)? * running(x.clone(), Monoid::Mul)?;
-            let around = running(is_first.select(&t, 0.0), Monoid::Add)?;
-            Ok(all + around * running(is_first.select(1.0, &x), Monoid::Mul)?)
+            let fast = |given: &[Tensor]| {
+                let (x, t) = (&given[0], &given[1]);
+                let (is_zero, is_first) = zeros_of(x, axis, reverse)?;
+                // See `products`, whose transpose this is.
+                let all = is_zero.select(0.0, t) / is_zero.select(1.0, x);
+                let all = running(all, Monoid::Add)? * running(x.clone(), Monoid::Mul)?;
+                let around = running(is_first.select(t, 0.0), Monoid::Add)?;
+                Ok(all + around * running(is_first.select(1.0, x), Monoid::Mul)?)
+            };
+            let exact = |given: &[Tensor]| {
+                let [_, tangent] = one_by_one(&given[0], Some(&given[1]), axis, exclusive, reverse)?;
+                Ok(tangent)
+            };
+            same_by_parts("cumprod", &[&x.to(wide)?, &t.to(wide)?], fast, exact)
         }),
         Monoid::Max | Monoid::Min => at.first(|t| {
             let places = places(monoid, x, axis, exclusive, reverse)?;
@@ -150,15 +158,68 @@ fn zeros_of(x: &Tensor, axis: usize, reverse: bool) -> Step<(Tensor, Tensor)> {
 
 /// The cotangents of factors of running products. Each is part of the products behind it, which divided by it are the products
 /// of the others. The first zero of a row ends them: behind it nothing counts, and for itself the products are taken with 1
-/// in its place.
+/// in its place. What is selected says nothing of how the products change where there are zeros, so their own derivatives are those
+/// of a loop.
 fn products(x: &Tensor, d: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Step {
-    let (is_zero, is_first) = zeros_of(x, axis, reverse)?;
-    let axis = axis as i64;
-    let running = |t: &Tensor| t.scanned(Monoid::Mul, axis, exclusive, reverse);
-    let behind = |t: Tensor| t.scanned(Monoid::Add, axis, exclusive, !reverse);
-    let around = behind(d * running(&is_first.select(1.0, x))?)?;
-    let all = behind(d * running(x)?)?;
-    Ok(is_first.select(&around, all / is_zero.select(1.0, x)))
+    let fast = |given: &[Tensor]| {
+        let (x, d) = (&given[0], &given[1]);
+        let (is_zero, is_first) = zeros_of(x, axis, reverse)?;
+        let axis = axis as i64;
+        let running = |t: &Tensor| t.scanned(Monoid::Mul, axis, exclusive, reverse);
+        let behind = |t: Tensor| t.scanned(Monoid::Add, axis, exclusive, !reverse);
+        let around = behind(d * running(&is_first.select(1.0, x))?)?;
+        let all = behind(d * running(x)?)?;
+        Ok(is_first.select(&around, all / is_zero.select(1.0, x)))
+    };
+    let exact = |given: &[Tensor]| {
+        let (x, d) = (&given[0], &given[1]);
+        let [y, _] = one_by_one(x, None, axis, exclusive, reverse)?;
+        match super::derivatives(x.graph(), &[&y], &[d], &[x])?.pop() {
+            Some(found) => Ok(found),
+            None => refuse("no cotangent"),
+        }
+    };
+    same_by_parts("cumprod", &[x, d], fast, exact)
+}
+
+/// Running products, multiplied one factor after the other, and their tangents along `t` (zeros without one).
+fn one_by_one(x: &Tensor, t: Option<&Tensor>, axis: usize, exclusive: bool, reverse: bool) -> Step<[Tensor; 2]> {
+    let graph = x.graph();
+    let mut shape = x.extents().to_vec();
+    let trip = shape.remove(axis);
+    let along = axis as i64;
+    let one = graph.filled(x.dtype().one().into(), &shape, x.dtype())?;
+    let mut repeat = graph.repeat(crate::dim::Dim(trip)).carry(&one);
+    if t.is_some() {
+        repeat = repeat.carry(&zeros(graph, &shape, x.dtype())?);
+    }
+    for of in [x].into_iter().chain(t) {
+        repeat = match reverse {
+            false => repeat.slice(of, along),
+            true => repeat.slice_reversed(of, along),
+        };
+    }
+    let carried = 1 + usize::from(t.is_some());
+    let mut results = repeat.record(|i| {
+        let mut next = vec![&i.carried[0] * &i.slices[0]];
+        if t.is_some() {
+            next.push(&i.carried[1] * &i.slices[0] + &i.carried[0] * &i.slices[1]);
+        }
+        let kept = if exclusive { i.carried.clone() } else { next.clone() };
+        for t in &kept {
+            match reverse {
+                false => i.stack(t, along),
+                true => i.stack_reversed(t, along),
+            }
+        }
+        next
+    });
+    let mut stacked = results.drain(carried..);
+    match (stacked.next(), stacked.next()) {
+        (Some(y), Some(tangent)) => Ok([y, tangent]),
+        (Some(y), None) => Ok([y, zeros(graph, x.extents(), x.dtype())?]),
+        _ => refuse("a loop without results"),
+    }
 }
 
 /// The cotangents of what running extrema are taken of: each goes to the first element that was the extremum.

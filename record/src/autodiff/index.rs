@@ -1,9 +1,10 @@
 //! Derivatives of gathers, scatters and what picks elements.
 
-use tlc_ir::graph::{Axes, HostFunction, NodeKind, ScatterOp};
+use tlc_ir::graph::{Axes, HostFunction, Monoid, NodeKind, ScatterOp};
 use tlc_ir::{DType, IndexExpr};
 
 use super::node::{At, Cotangents, Linearized, summed_at, zeros};
+use super::region::same_by_parts;
 use crate::graph::Tensor;
 use crate::graph::scope::{Step, refuse};
 
@@ -90,9 +91,45 @@ pub(super) fn scatter_tangent(axes: &Axes, how: ScatterOp, at: &Linearized<'_>) 
     tangent.map(Some)
 }
 
-/// By update of a product: the product of the other factors at its place, without dividing by zero: the product of those that are not
-/// zero, and how many are.
+/// By update of a product: the product of the other factors at its place. How that changes where factors are zero is said by the
+/// products of pairs, of which there are many: only derivatives of derivatives ask for them.
 fn others(base: &Tensor, updates: &Tensor, axes: &[usize], indices: &[&Tensor]) -> Step {
+    let fast =
+        |given: &[Tensor]| others_by_division(&given[0], &given[1], axes, &given[2..].iter().collect::<Vec<_>>());
+    let exact = |given: &[Tensor]| others_by_pairs(&given[0], &given[1], axes, &given[2..].iter().collect::<Vec<_>>());
+    let operands: Vec<&Tensor> = [base, updates].into_iter().chain(indices.iter().copied()).collect();
+    same_by_parts("scatter_mul", &operands, fast, exact)
+}
+
+/// [`others`]: for each update, which updates go to the same place, and the product of these.
+fn others_by_pairs(base: &Tensor, updates: &Tensor, axes: &[usize], indices: &[&Tensor]) -> Step {
+    let graph = base.graph();
+    let batch = indices[0].extents();
+    let count = IndexExpr::product(batch);
+    let (one, rest) = (IndexExpr::ONE, &updates.extents()[batch.len()..]);
+    let pairs = |t: &Tensor| -> Step<(Tensor, Tensor)> {
+        let (rows, columns) = ([count.clone(), one.clone()], [one.clone(), count.clone()]);
+        Ok((t.reshaped(&rows)?, t.reshaped(&columns)?))
+    };
+    let (row, column) = pairs(&graph.iota_1d(&count, DType::I64)?)?;
+    let mut beside = row.ne(&column);
+    for index in indices {
+        let (row, column) = pairs(index)?;
+        beside = beside.logical_and(row.eq(&column));
+    }
+    let mut shape = vec![count.clone(), count.clone()];
+    shape.resize(2 + rest.len(), one.clone());
+    let beside = beside.reshaped(&shape)?;
+    let factors = updates.reshaped(&[&[one, count], rest].concat())?;
+    let product = beside.select(&factors, 1.0).node(NodeKind::Reduce {
+        monoid: Monoid::Mul,
+        axes: [1].into_iter().collect(),
+    })?;
+    Ok(product.reshaped(updates.extents())? * base.gathered(axes, indices)?)
+}
+
+/// [`others`], without dividing by zero: the product of those that are not zero, and how many are.
+fn others_by_division(base: &Tensor, updates: &Tensor, axes: &[usize], indices: &[&Tensor]) -> Step {
     let (no_base, no_update) = (base.eq(0.0), updates.eq(0.0));
     let factors = no_base.select(1.0, base);
     let factors = factors.scattered(&no_update.select(1.0, updates), axes, indices, ScatterOp::Mul)?;

@@ -12,8 +12,8 @@ use tlc_ir::graph::{Region, Rule};
 use super::node::{Cotangents, Differentiate, zeros};
 use super::repeat::Linearize;
 use crate::graph::Tensor;
-use crate::graph::scope::{Refusal, Step, refuse};
-use crate::ops::region::NoFunction;
+use crate::graph::scope::{Refusal, Step, op, record, refuse};
+use crate::ops::region::{Derivative, Known, NoFunction};
 
 /// The cotangents of the operands, from those of the results.
 pub(super) fn rule(
@@ -47,6 +47,29 @@ pub(super) fn rule(
         .filter(|(x, _)| x.dtype().is_float());
     floats.zip(made).for_each(|((_, slot), d)| *slot = Some(d));
     Ok(cotangents)
+}
+
+/// What `fast` computes, with the derivatives of `exact`, which computes the same in another way: for rules that select between formulas,
+/// and are right where they select but not in how that changes.
+pub(super) fn same_by_parts(
+    name: &str,
+    operands: &[&Tensor],
+    fast: impl FnOnce(&[Tensor]) -> Step,
+    exact: impl FnOnce(&[Tensor]) -> Step,
+) -> Step {
+    let function = |given: &[Tensor]| vec![op(name, &[&given[0]], || fast(given))];
+    let derivative = |known: &Known| {
+        let floats = known.operands.iter().filter(|x| x.dtype().is_float());
+        let by: Vec<&Tensor> = floats.collect();
+        let graph = known.operands[0].graph();
+        let differentiate = || {
+            let y = exact(&known.operands)?;
+            super::derivatives(graph, &[&y], &[&known.cotangents[0]], &by)
+        };
+        record(graph, name, &by, &[], differentiate, |p| vec![p; by.len()])
+    };
+    let mut results = crate::ops::region::region(name, operands, function, Derivative::Custom(derivative));
+    results.pop().map_or_else(|| refuse("no result"), Ok)
 }
 
 /// The cotangents of a checkpoint's operands that are asked for: the body, computed again in a loop of one iteration.

@@ -143,10 +143,25 @@ impl Tensor {
     }
 
     /// `ln(1 + e^x)`, computed as `max(x, 0) + log1p(e^-|x|)`, which does not overflow.
+    ///
+    /// ```
+    /// use tlc::{Graph, grad};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f64]);
+    /// let first = grad(&x.softplus().sum(..), &[&x]).remove(0);
+    /// let second = grad(&first.sum(..), &[&x]).remove(0);
+    /// assert_eq!(first.eval()?.as_slice::<f64>()?, [0.5]);
+    /// assert_eq!(second.eval()?.as_slice::<f64>()?, [0.25]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn softplus(&self) -> Tensor {
         op("softplus", &[self], || {
-            self.in_wide_float(|x| Ok(x.maximum(0) + (-x.abs()).exp().log1p()))
+            self.in_wide_float(|x| {
+                let (above, rest) = x.apart_at_zero();
+                Ok(above.select(&x, 0) + rest)
+            })
         })
     }
 
@@ -154,8 +169,20 @@ impl Tensor {
     #[track_caller]
     pub fn log_sigmoid(&self) -> Tensor {
         op("log_sigmoid", &[self], || {
-            self.in_wide_float(|x| Ok(x.minimum(0) - (-x.abs()).exp().log1p()))
+            self.in_wide_float(|x| {
+                let (above, rest) = x.apart_at_zero();
+                Ok(above.select(0, &x) - rest)
+            })
         })
+    }
+
+    /// Whether the tensor is not below 0, and `log1p(e^-|x|)`. The absolute value is selected by the same condition as the other half of a
+    /// sum: then each side is the whole function, 0 belongs to one of them, and derivatives of every order are right there. Those of `abs`
+    /// and `max` are means of both sides at 0, of which only the first fit together.
+    fn apart_at_zero(&self) -> (Tensor, Tensor) {
+        let above = self.ge(0);
+        let rest = above.select(-self, self).exp().log1p();
+        (above, rest)
     }
 
     /// `x` where positive, else `alpha * (e^x - 1)`.

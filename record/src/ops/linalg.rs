@@ -346,8 +346,19 @@ impl Tensor {
 const MAX_DET: usize = 64;
 
 impl Tensor {
-    /// The determinants of the matrices of the last two axes, by elimination with the largest element of each column as
-    /// pivot. f16 and bf16 are computed in f32.
+    /// The determinants of the matrices of the last two axes, by elimination with the largest element of what is left as
+    /// pivot. f16 and bf16 are computed in f32. Derivatives, and theirs, are right for singular matrices too: what is left behind the
+    /// last pivot that is not zero is zeros, and of the last two rows and columns the formula is written out.
+    ///
+    /// ```
+    /// use tlc::{Graph, grad};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[0.0f64, 0.0], [0.0, 1.0]]);
+    /// let cofactors = grad(&x.det(), &[&x]).remove(0);
+    /// assert_eq!(cofactors.eval()?.as_slice::<f64>()?, [1.0, 0.0, 0.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Matrices that are not square, of symbolic extent, or larger than 64 by 64; integers.
@@ -363,31 +374,42 @@ impl Tensor {
                     format!("floats, at most {MAX_DET} by {MAX_DET}"),
                 );
             }
-            let mut lead = self.extents()[..last - 1].to_vec();
+            let lead = self.extents()[..last - 1].to_vec();
             let mut matrix = self.to(self.dtype().accumulator())?;
             let mut product = self.graph().filled(1.into(), &lead, matrix.dtype())?;
-            lead.push(IndexExpr::ONE);
-            for left in (1..=n as i64).rev() {
-                let pivot = matrix.select_index(-1, 0).abs().argmax(crate::keep(-1));
-                let moved = pivot.reshaped(&lead[..last - 1])?.ne(0);
-                // The first row and the pivot's change places, which changes the sign. The exchange is a scatter, which is
-                // a step of its own: what the next column reads many times is there once.
-                let pivot = pivot.unsqueeze(-1);
-                let both = crate::concat(&[&pivot.zeros_like(), &pivot], -2);
-                let rows = matrix.take_along_axis_from_start(&both, -2);
-                matrix = matrix.scatter_along_axis(&both.flip(-2), -2, &rows, ScatterOp::Set);
-                let first = matrix.select_index(-1, 0).select_index(-1, 0);
-                product *= moved.select(-&first, &first);
-                if left == 1 {
-                    break;
-                }
-                // Below a pivot of zero nothing is left to eliminate.
-                let inverse = first.eq(0.0).select(0.0, 1.0 / &first).unsqueeze(-1).unsqueeze(-1);
+            let at = |matrix: &Tensor, row: i64, column: i64| matrix.select_index(-2, row).select_index(-1, column);
+            for left in (3..=n as i64).rev() {
+                let square = [lead.as_slice(), &[IndexExpr::from(left as usize * left as usize)]].concat();
+                let place = matrix.abs().reshaped(&square)?.argmax(-1);
+                let (row, column) = (place.floor_divide(left), place.remainder(left));
+                matrix = first_exchanged(&first_exchanged(&matrix, &row, -2), &column, -1);
+                let first = at(&matrix, 0, 0);
+                product *= row.ne(0).ne(column.ne(0)).select(-&first, &first);
+                // A pivot of zero has nothing but zeros behind it.
+                let none = first.eq(0.0);
+                let inverse = none
+                    .select(0.0, 1.0 / none.select(1.0, &first))
+                    .unsqueeze(-1)
+                    .unsqueeze(-1);
                 let below = matrix.narrow(-2, 1, left - 1);
                 let row = matrix.narrow(-2, 0, 1).narrow(-1, 1, left - 1);
                 matrix = below.narrow(-1, 1, left - 1) - below.narrow(-1, 0, 1) * inverse * row;
             }
+            product *= match n {
+                0 => return product.to(self.dtype()),
+                1 => at(&matrix, 0, 0),
+                _ => at(&matrix, 0, 0) * at(&matrix, 1, 1) - at(&matrix, 0, 1) * at(&matrix, 1, 0),
+            };
             product.to(self.dtype())
         })
     }
+}
+
+/// The first row (axis -2) or column (axis -1) of each matrix in exchange for the one at `place`. The exchange is a scatter, which is a
+/// step of its own: what the next column reads many times is there once.
+fn first_exchanged(matrix: &Tensor, place: &Tensor, axis: i64) -> Tensor {
+    let place = place.unsqueeze(-1).unsqueeze(-1);
+    let both = crate::concat(&[&place.zeros_like(), &place], axis);
+    let moved = matrix.take_along_axis_from_start(&both, axis);
+    matrix.scatter_along_axis(&both.flip(axis), axis, &moved, ScatterOp::Set)
 }

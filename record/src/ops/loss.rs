@@ -265,9 +265,7 @@ impl Tensor {
     #[track_caller]
     pub fn binary_cross_entropy_with_logits(&self, targets: &Tensor, reduction: Reduction) -> Tensor {
         op("binary_cross_entropy_with_logits", &[self, targets], || {
-            self.beside(targets, |x, t| {
-                Ok(reduction.of(&(x.maximum(0.0) - x * t + (-x.abs()).exp().log1p())))
-            })
+            self.beside(targets, |x, t| Ok(reduction.of(&(x.softplus() - x * t))))
         })
     }
 

@@ -105,15 +105,17 @@ impl Tensor {
     pub fn max_pool(&self, options: &Pool) -> Tensor {
         op("max_pool", &[self], || {
             let n = self.space()?;
-            let (windows, _, _) = self.pooled(n, options, self.dtype().lowest())?;
-            Ok(windows.first_max(n))
+            let (windows, settings, _) = self.pooled(n, options, self.dtype().lowest())?;
+            Ok(settings.first_max(&windows, self))
         })
     }
 
-    /// Maximum over the last `n` axes; the derivative is that of the first of equal ones, as in PyTorch's pooling.
+    /// Maximum over the last `n` axes; the derivative is that of the first of equal ones, as in PyTorch's pooling. `inside` records, in
+    /// the graph that it is given, which elements of windows are no padding, over the last `2 n` axes: padding is as low as an element may
+    /// be, and has no derivative where it comes first.
     #[doc(hidden)]
     #[track_caller]
-    pub fn first_max(&self, n: usize) -> Tensor {
+    pub fn first_max(&self, n: usize, inside: Option<&dyn Fn(&crate::Graph) -> Tensor>) -> Tensor {
         let axes: Axes = (1..=n as i64).map(|i| -i).collect::<Vec<_>>().into();
         op("max_pool", &[self], || {
             if !self.dtype().is_float() {
@@ -130,7 +132,10 @@ impl Tensor {
                     .iota_1d(&count, DType::I64)
                     .and_then(|i| i.reshaped(space));
                 let number = number.unwrap_or_else(|_| Tensor::poisoned(windows.graph(), DType::I64));
-                let found = windows.eq(&max).logical_or(windows.is_nan().logical_and(max.is_nan()));
+                let mut found = windows.eq(&max).logical_or(windows.is_nan().logical_and(max.is_nan()));
+                if let Some(inside) = inside {
+                    found = found.logical_and(inside(windows.graph()));
+                }
                 let first = across(&found.select(&number, i64::MAX).min(&axes));
                 vec![number.eq(first).select(d, 0)]
             };
@@ -153,7 +158,7 @@ impl Tensor {
         let body = || {
             let n = self.space()?;
             let (windows, settings, axes) = self.pooled(n, options, self.dtype().lowest())?;
-            let max = windows.first_max(n);
+            let max = settings.first_max(&windows, self);
             let places = self.places_of(&windows, &max, &axes, |x, fill| settings.windows(x, 2, fill))?;
             Ok((max, places))
         };
@@ -243,6 +248,22 @@ impl Tensor {
 }
 
 impl Settings {
+    /// The maximum over windows of `x`, see [`Tensor::first_max`].
+    fn first_max(&self, windows: &Tensor, x: &Tensor) -> Tensor {
+        let space = &x.extents()[x.rank() - self.size.len()..];
+        let inside = |graph: &crate::Graph| {
+            let mask = || {
+                let all = graph.filled(true.into(), space, DType::Bool)?;
+                self.windows(&all, 0, DType::Bool.zero())
+            };
+            crate::graph::scope::record(graph, "max_pool", &[], &[], mask, |p| p)
+        };
+        match self.padding.iter().any(|&p| p > 0) {
+            true => windows.first_max(self.size.len(), Some(&inside)),
+            false => windows.first_max(self.size.len(), None),
+        }
+    }
+
     fn windows(&self, x: &Tensor, first: usize, fill: tlc_ir::Scalar) -> Step {
         let padding = dims(&self.padding);
         let padding = (&padding[..], &padding[..]);

@@ -152,8 +152,21 @@ pub struct BoundEpilogue {
     pub iterations: u64,
     /// Elements of one.
     pub elements: u64,
+    /// What the library of a GPU computes in place of the kernel.
+    pub library: Option<BoundLibraryEpilogue>,
     /// The product of what the kernel leaves.
     pub product: Option<Box<BoundProduct>>,
+}
+
+/// A kernel as an epilogue of the library: slots in place of parameters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BoundLibraryEpilogue {
+    /// The bias, and how many elements it has.
+    pub bias: Option<(usize, usize)>,
+    /// Whether what is below zero becomes zero.
+    pub rectified: bool,
+    /// The result.
+    pub result: usize,
 }
 
 impl BoundProduct {
@@ -188,8 +201,16 @@ impl BoundProduct {
         let epilogue = match (&g.epilogue, launch) {
             (Some(e), Some(launch)) => {
                 let lines = |x: &IndexExpr| eval(x, &e.launch.label).map(|v| v.max(0) as u64);
+                let slot = |p: u32| e.launch.args[p as usize].0 as usize;
+                let bias = |p: u32| (slot(p), slot_bytes[slot(p)] as usize / g.dtype.bytes());
+                let library = e.library.map(|l| BoundLibraryEpilogue {
+                    bias: l.bias.map(bias),
+                    rectified: l.rectified,
+                    result: slot(l.result),
+                });
                 Some(BoundEpilogue {
                     launch,
+                    library,
                     iterations: lines(&e.lines.iterations)?,
                     elements: lines(&e.lines.elements)?,
                     product: match &e.product {

@@ -119,7 +119,7 @@ impl Segments {
         match &step.work {
             // A loop that has a device is all that device's.
             BoundWork::Launches { .. } | BoundWork::Loop(_) => true,
-            BoundWork::Product { product, .. } => product.epilogue.is_none(),
+            BoundWork::Product { product, .. } => product.epilogue.as_ref().is_none_or(|e| e.library.is_some()),
             BoundWork::Copy(c) if c.from == c.to => true,
             BoundWork::Copy(c) if c.from == 0 => self.stages(plan, sizes, c.src),
             BoundWork::Copy(c) if c.to == 0 => self.stages(plan, sizes, c.dst),
@@ -180,7 +180,9 @@ fn home_of_loop<P>(plan: &Plan, l: &BoundLoop<P>) -> Option<usize> {
     let mut all = edges.chain(l.body.steps.iter().map(|step| match &step.work {
         _ if step.awaited_by_host => None,
         BoundWork::Launches { .. } => Some(step.on),
-        BoundWork::Product { product, .. } if product.epilogue.is_none() => Some(step.on),
+        BoundWork::Product { product, .. } if product.epilogue.as_ref().is_none_or(|e| e.library.is_some()) => {
+            Some(step.on)
+        }
         BoundWork::Copy(c) if c.from == c.to => Some(step.on),
         BoundWork::Copy(c) if c.from == 0 && is_number(body, &l.body.sizes, c.src) => Some(step.on),
         BoundWork::Loop(inner) => home_of_loop(body, inner),
@@ -200,6 +202,7 @@ fn is_number(body: &Plan, sizes: &Sizes, slot: usize) -> bool {
 fn operations_of<P>(work: &BoundWork<P>) -> u64 {
     match work {
         BoundWork::Launches { launches, .. } => launches.len() as u64,
+        // At least: what is behind a product may be a kernel of its own.
         BoundWork::Product { .. } | BoundWork::Copy(_) | BoundWork::Call(_) => 1,
         BoundWork::Loop(l) => {
             let walks = l.slices.iter().chain(&l.stacks).filter(|w| w.element.is_some());
@@ -275,6 +278,8 @@ impl Inside {
                 let matrices = [&product.lhs, &product.rhs, &product.dst].map(|m| m.slot);
                 self.slots.extend(matrices);
                 self.slots.extend(product.workspace.iter().map(|w| w.slot));
+                let behind = product.epilogue.iter().flat_map(|e| &e.launch.args);
+                self.slots.extend(behind);
             }
             BoundWork::Call(_) => {}
         }

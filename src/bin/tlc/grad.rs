@@ -194,7 +194,11 @@ fn of<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
                 } else {
                     "floats"
                 };
-                format!("output `{name}` is {}; expected {expected}", graph.type_text(ty))
+                let message = format!("output `{name}` is {}; expected {expected}", graph.type_text(ty));
+                if of_data && ty.dtype.is_float() {
+                    return Err(Failure::at(Code::Unsupported, &model.file, message));
+                }
+                message
             }
         };
         return Err(Failure::at(Code::Invalid, &model.file, message));

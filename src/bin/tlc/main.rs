@@ -42,6 +42,7 @@ mod top;
 mod verify;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -132,10 +133,16 @@ fn parse() -> Result<Cli, ExitCode> {
         .try_get_matches_from(arguments)
         .and_then(|m| Cli::from_arg_matches(&m));
     parsed.map_err(|e| {
-        // A reader that has gone is nobody's fault.
-        let _ = e.print();
+        let printed = e.print().and_then(|()| std::io::stdout().flush());
         if !e.use_stderr() {
-            return ExitCode::SUCCESS;
+            return match printed {
+                // A reader that has gone is nobody's fault.
+                Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+                    let _ = writeln!(std::io::stderr(), "error: standard output: {why}");
+                    ExitCode::from(Code::Limit as u8)
+                }
+                _ => ExitCode::SUCCESS,
+            };
         }
         if format == Some(Format::Json) {
             Console::for_programs().end(&usage_error(&e.to_string()));

@@ -25,14 +25,14 @@ pub struct TlcSimMatrix {
     pub stack: u64,
 }
 
-/// `result = left * right`, for each matrix of a stack; see [`tlcSimProduct`].
+/// `result = f(left * right + bias)`, for each matrix of a stack; see [`tlcSimProduct`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TlcSimProduct {
     /// `cudaDataType_t` of all elements: f32, f64, f16 or bf16.
     pub element: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// `cublasLtEpilogue_t`: 1, 2 (relu), 4 (bias) or 6 (both).
+    pub epilogue: u32,
     /// Rows of the result.
     pub rows: u64,
     /// Columns of the result.
@@ -51,6 +51,8 @@ pub struct TlcSimProduct {
     pub workspace: CUdeviceptr,
     /// How many bytes.
     pub workspace_bytes: u64,
+    /// Where the bias lies, if there is one: an element for each row.
+    pub bias: CUdeviceptr,
 }
 
 /// Multiplies matrices on the host in the order of a stream; while the stream captures, as a node of the graph. It counts as a launch.
@@ -85,8 +87,18 @@ pub unsafe extern "C" fn tlcSimProduct(stream: Handle, product: *const TlcSimPro
             right: matrix(given.right),
             result: matrix(given.result),
             workspace: (given.workspace, given.workspace_bytes),
+            bias: (given.epilogue & 4 != 0).then_some(given.bias),
+            rectified: given.epilogue & 2 != 0,
         };
-        if [given.rows, given.columns, given.terms, given.batch].contains(&0) {
+        let bias_bytes = given.rows.checked_mul(product.element.bytes());
+        if product
+            .bias
+            .is_some_and(|at| !bias_bytes.is_some_and(|b| driver.machine.holds(at, b)))
+        {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if [given.rows, given.columns, given.terms, given.batch].contains(&0) || ![1, 2, 4, 6].contains(&given.epilogue)
+        {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         for (matrix, extents) in product.matrices() {

@@ -8,7 +8,7 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::nonnegative;
 use crate::kernel::visit::walk;
 use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
-use crate::plan::{Gemm, Lines, SlotId, Step};
+use crate::plan::{DeviceId, Epilogue, Gemm, Lines, Slot, SlotId, Step};
 use crate::scalar::ScalarOp;
 
 /// Conditions of a mask that are looked at.
@@ -24,6 +24,9 @@ impl Checker<'_> {
         if kernel.params.len() != e.launch.args.len() || kernel.symbols.len() != e.launch.symbols.len() {
             // Reported by the launch's own check.
             return;
+        }
+        if e.library.is_some() {
+            return self.library_epilogue(g, e);
         }
         let result = self.root(g.dst.slot);
         let arguments = || e.launch.args.iter().zip(0u32..);
@@ -60,6 +63,44 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
+    /// The kernel has the parameters that its meaning to the library says, on a GPU, and nothing else that the product touches. That it computes
+    /// what is said, the plan's interpreter checks.
+    fn library_epilogue(&mut self, g: &Gemm, e: &Epilogue) {
+        let Some(l) = e.library else { return };
+        let plan = self.plan;
+        let kernel = &plan.kernels[e.launch.kernel.0 as usize];
+        let slot = |number: u32| {
+            e.launch
+                .args
+                .get(number as usize)
+                .map(|s| (*s, &plan.slots[s.0 as usize]))
+        };
+        let dst = &plan.slots[g.dst.slot.0 as usize];
+        let writes = |number: u32| kernel.params[number as usize].access != Access::Read;
+        let result = slot(l.result).is_some_and(|(at, s)| {
+            at != g.dst.slot && writes(l.result) && s.dtype == g.dtype && s.len == dst.len && s.device == dst.device
+        });
+        let others = (0..kernel.params.len() as u32).all(|p| p == l.result || !writes(p));
+        let bias = l.bias.is_none_or(|b| {
+            let fits = |s: &Slot| s.dtype == g.dtype && (s.len == g.m || s.len == g.n);
+            slot(b).is_some_and(|(at, s)| at != g.dst.slot && b != l.result && fits(s))
+        });
+        let reads = e.launch.args.contains(&g.dst.slot);
+        let alone = e.product.is_none() && (l.bias.is_some() || l.rectified);
+        if !(result && others && bias && reads && alone) || dst.device == DeviceId::HOST {
+            self.error(PlanRule::LibraryEpilogue(g.dst.slot));
+            return;
+        }
+        // The library reads all of these while it writes.
+        let (written, _) = slot(l.result).unwrap_or((g.dst.slot, dst));
+        let read = [Some(g.lhs.slot), Some(g.rhs.slot), l.bias.and_then(slot).map(|b| b.0)];
+        for operand in read.into_iter().flatten() {
+            if self.root(operand) == self.root(written) {
+                self.error(PlanRule::NotInPlace(operand, written));
+            }
+        }
+    }
+
     /// Nothing reads a product's result after the kernel behind it has written to the same bytes. `last_read` is by slot the number
     /// of the last step that does.
     pub(super) fn results_behind(&mut self, last_read: &[Option<usize>]) {

@@ -159,6 +159,9 @@ pub enum PlanRule {
     /// A kernel behind a product that does not go along its result as said.
     #[error("the epilogue does not go along the lines of {0} as it says")]
     Epilogue(SlotId),
+    /// A kernel that is not what a library of products computes behind a product.
+    #[error("the epilogue of {0} is not what it is to a library of products")]
+    LibraryEpilogue(SlotId),
     /// A value that is to pass from product to product within a step, and does not, line by line.
     #[error("{0} is passed on within a step; expected it between two products, whole rows at a time, and nowhere else")]
     Passed(SlotId),

@@ -5,7 +5,7 @@ use super::super::expr::{dim, dims, dtype};
 use super::super::lexer::TokenKind;
 use super::{Names, PlanParser};
 use crate::index::IndexExpr;
-use crate::plan::{Epilogue, Gemm, GemmOperand, Leg, Lines, Strides};
+use crate::plan::{Epilogue, Gemm, GemmOperand, Leg, LibraryEpilogue, Lines, Strides};
 
 /// How an axis of an operand of `gemm` is written.
 enum Stride {
@@ -81,6 +81,10 @@ impl PlanParser<'_, '_, '_, '_> {
         self.word("by", "epilogue")?;
         let elements = dim(self.c, &mut self.names)?;
         let launch = self.launch()?;
+        let library = match self.c.eat_word("library") {
+            true => Some(self.library_epilogue()?),
+            false => None,
+        };
         let product = match self.c.eat_word("then") {
             true => Some(Box::new(self.product_behind()?)),
             false => None,
@@ -88,8 +92,30 @@ impl PlanParser<'_, '_, '_, '_> {
         Ok(Epilogue {
             launch,
             lines: Lines { iterations, elements },
+            library,
             product,
         })
+    }
+
+    /// `bias 1 relu result 2`, behind the word `library`.
+    fn library_epilogue(&mut self) -> Parsed<LibraryEpilogue> {
+        let bias = match self.c.eat_word("bias") {
+            true => Some(self.parameter()?),
+            false => None,
+        };
+        let rectified = self.c.eat_word("relu");
+        self.word("result", "epilogue")?;
+        let result = self.parameter()?;
+        Ok(LibraryEpilogue {
+            bias,
+            rectified,
+            result,
+        })
+    }
+
+    /// The number of one of a kernel's parameters.
+    fn parameter(&mut self) -> Parsed<u32> {
+        self.c.integer("epilogue", 0, u32::MAX.into()).map(|n| n as u32)
     }
 
     /// `gemm …`, behind the word `then`: a product that has no epilogue.

@@ -4,7 +4,7 @@ use std::ffi::{c_uint, c_void};
 
 use tlc_ir::DType;
 
-use super::super::library::Handle;
+use super::super::library::{Address, Handle};
 use super::library::{Algorithm, Library, NOT_SUPPORTED, Proposal, Status, checked};
 use super::shape::{Places, Shape};
 use super::value;
@@ -56,6 +56,7 @@ impl Multiplication {
         library: &'static Library,
         handle: Handle,
         shape: Shape,
+        bias: Address,
     ) -> Result<Multiplication, Refused> {
         let types = shape.types();
         let [element, sum, scale] = types.ok_or_else(|| format!("cuBLASLt does not multiply {}", shape.dtype))?;
@@ -92,8 +93,28 @@ impl Multiplication {
             set(call, f, (*layout, value::BATCH_COUNT), &shape.batch)?;
             set(call, f, (*layout, value::BATCH_OFFSET), &of.stack)?;
         }
+        if shape.epilogue != value::NOTHING {
+            let call = "cublasLtMatmulDescSetAttribute";
+            let f = library.cublasLtMatmulDescSetAttribute;
+            set(call, f, (made.operation, value::EPILOGUE), &shape.epilogue)?;
+            made.add(bias)?;
+        }
         made.choose(handle)?;
         Ok(made)
+    }
+
+    /// Says where the bias is, if one is added.
+    fn add(&self, bias: Address) -> Result<(), String> {
+        if self.shape.epilogue & value::ADD_BIAS == 0 {
+            return Ok(());
+        }
+        let f = self.library.cublasLtMatmulDescSetAttribute;
+        set(
+            "cublasLtMatmulDescSetAttribute",
+            f,
+            (self.operation, value::BIAS),
+            &bias,
+        )
     }
 
     /// Has the library choose an algorithm.
@@ -176,7 +197,7 @@ impl Multiplication {
         }
     }
 
-    /// Gives a stream the product.
+    /// Gives a stream the product. No other thread does at once.
     ///
     /// # Safety
     /// The context of `handle` is current on the thread, the stream is one of it, and the places hold matrices of this shape and as much memory
@@ -196,6 +217,7 @@ impl Multiplication {
         } else {
             [left, right]
         };
+        self.add(places.bias)?;
         let [first, second, of_result] = self.layouts;
         let workspace = std::ptr::without_provenance_mut(places.workspace as usize);
         // SAFETY: the descriptions are alive and agree with the algorithm; the caller promises the rest.

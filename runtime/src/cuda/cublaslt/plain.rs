@@ -221,6 +221,7 @@ mod tests {
                 swapped: false,
                 batch,
                 workspace_bytes: 0,
+                epilogue: 1,
             };
             let parsed = |dtype| {
                 let text = shape(dtype).text();

@@ -10,7 +10,7 @@ use tlc_ir::target::GPU_ACCESS_BYTES;
 
 use super::super::library::Address;
 use super::value;
-use crate::binding::product::{BoundMatrix, BoundProduct};
+use crate::binding::product::{BoundLibraryEpilogue, BoundMatrix, BoundProduct};
 
 /// A stack of matrices by columns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -37,6 +37,8 @@ pub(in super::super) struct Shape {
     pub(super) swapped: bool,
     pub(super) batch: c_int,
     pub(super) workspace_bytes: u64,
+    /// `cublasLtEpilogue_t`: what is done with the result.
+    pub(super) epilogue: c_uint,
 }
 
 /// Where matrices are.
@@ -46,6 +48,8 @@ pub(in super::super) struct Places {
     pub(in super::super) matrices: [Address; 3],
     /// Of the memory to work in.
     pub(in super::super) workspace: Address,
+    /// Of the bias; 0 if there is none.
+    pub(in super::super) bias: Address,
 }
 
 /// The stride of a matrix' rows or columns, if they have one.
@@ -78,8 +82,8 @@ fn by_columns([rows, columns]: [usize; 2], [down, across]: [i64; 2]) -> Option<L
 }
 
 impl Shape {
-    /// A product as the library takes it; none if it cannot. None of its extents is 0.
-    pub(in super::super) fn of(p: &BoundProduct) -> Option<Shape> {
+    /// A product as the library takes it, with what it is to compute behind it; none if it cannot. None of its extents is 0.
+    pub(in super::super) fn of(p: &BoundProduct, behind: Option<&BoundLibraryEpilogue>) -> Option<Shape> {
         let batch = match p.batch[..] {
             [] => 1,
             [count] => c_int::try_from(count).ok()?,
@@ -100,10 +104,19 @@ impl Shape {
             })
         };
         let (m, n, k) = (p.m, p.n, p.k);
-        let as_it_is = layout(&p.dst, [m, n], false).filter(|result| !result.turned);
+        let bias = behind.and_then(|b| b.bias);
+        // A bias has an element for each row, as the library sees the result.
+        let fits = |result: &Layout| !result.turned && bias.is_none_or(|(_, len)| len as u64 == result.rows);
+        let as_it_is = layout(&p.dst, [m, n], false).filter(fits);
         let (swapped, result) = match as_it_is {
             Some(result) => (false, result),
-            None => (true, layout(&p.dst, [m, n], true).filter(|result| !result.turned)?),
+            None => (true, layout(&p.dst, [m, n], true).filter(fits)?),
+        };
+        let added = if bias.is_some() { value::ADD_BIAS } else { 0 };
+        let rectified = if behind.is_some_and(|b| b.rectified) {
+            value::RELU
+        } else {
+            0
         };
         let [left, right] = [layout(&p.lhs, [m, k], swapped)?, layout(&p.rhs, [k, n], swapped)?];
         let [first, second] = if swapped { [right, left] } else { [left, right] };
@@ -113,7 +126,16 @@ impl Shape {
             swapped,
             batch,
             workspace_bytes: p.workspace.as_ref().map_or(0, |w| w.bytes),
+            epilogue: match added | rectified {
+                0 => value::NOTHING,
+                behind => behind,
+            },
         })
+    }
+
+    /// Whether the library computes more than the product.
+    pub(in super::super) fn has_epilogue(&self) -> bool {
+        self.epilogue != value::NOTHING
     }
 
     /// `cudaDataType_t` of the elements, and `cublasComputeType_t` and `cudaDataType_t` of sums and factors.
@@ -168,7 +190,7 @@ mod tests {
     #[test]
     fn matrices_are_described_by_columns() {
         let described = |p: &BoundProduct| {
-            let shape = Shape::of(p)?;
+            let shape = Shape::of(p, None)?;
             Some((
                 shape.swapped,
                 shape.layouts.map(|l| (l.rows, l.columns, l.leading, l.turned)),
@@ -189,6 +211,29 @@ mod tests {
         let thin = product([1, 1, 3], [[3, 1], [1, 1], [1, 1]]);
         let expected = [(1, 3, 1, false), (3, 1, 3, false), (1, 1, 1, false)];
         assert_eq!(described(&thin), Some((false, expected)));
+        // A bias along the columns of a single row, or of no others: what has its elements for rows.
+        let biased = |p: &BoundProduct, len| {
+            let behind = BoundLibraryEpilogue {
+                bias: Some((0, len)),
+                rectified: true,
+                result: 0,
+            };
+            let shape = Shape::of(p, Some(&behind))?;
+            assert_eq!(shape.epilogue, 6);
+            let [.., result] = shape.layouts;
+            Some((shape.swapped, result.rows, result.columns))
+        };
+        assert_eq!(
+            biased(&product([1, 7, 3], [[3, 1], [7, 1], [7, 1]]), 7),
+            Some((true, 7, 1))
+        );
+        assert_eq!(
+            biased(&product([5, 1, 3], [[3, 1], [1, 1], [1, 1]]), 1),
+            Some((true, 1, 5))
+        );
+        assert_eq!(biased(&by_rows, 7), Some((true, 7, 5)));
+        assert_eq!(biased(&by_columns, 5), Some((false, 5, 7)));
+        assert_eq!(biased(&by_rows, 5), None);
         // Gaps along both axes, and rows that overlap.
         assert_eq!(described(&product([5, 7, 3], [[6, 2], [7, 1], [7, 1]])), None);
         assert_eq!(described(&product([5, 7, 3], [[1, 1], [7, 1], [7, 1]])), None);

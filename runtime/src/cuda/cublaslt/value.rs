@@ -10,6 +10,13 @@ pub(super) const IN_SINGLE: u32 = 68;
 pub(super) const IN_DOUBLE: u32 = 70;
 /// `CUBLASLT_MATMUL_DESC_TRANSA` and `_TRANSB`.
 pub(super) const TURNED: [u32; 2] = [3, 4];
+/// `CUBLASLT_MATMUL_DESC_EPILOGUE` and `_BIAS_POINTER`.
+pub(super) const EPILOGUE: u32 = 7;
+pub(super) const BIAS: u32 = 8;
+/// `CUBLASLT_EPILOGUE_DEFAULT`, and the bits that `_RELU`, `_BIAS` and `_RELU_BIAS` are made of.
+pub(super) const NOTHING: u32 = 1;
+pub(super) const RELU: u32 = 2;
+pub(super) const ADD_BIAS: u32 = 4;
 /// `CUBLAS_OP_N` and `CUBLAS_OP_T`.
 pub(super) const OPERATIONS: [i32; 2] = [0, 1];
 /// `CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT`.
@@ -35,11 +42,15 @@ mod tests {
     #[test]
     fn numbers_are_those_of_the_librarys_header() {
         use cudarc::cublaslt::sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F};
+        use cudarc::cublaslt::sys::cublasLtEpilogue_t::{
+            CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_RELU, CUBLASLT_EPILOGUE_RELU_BIAS,
+        };
         use cudarc::cublaslt::sys::cublasLtMatmulAlgoConfigAttributes_t::{
             CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
         };
         use cudarc::cublaslt::sys::cublasLtMatmulDescAttributes_t::{
-            CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB,
+            CUBLASLT_MATMUL_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_TRANSA,
+            CUBLASLT_MATMUL_DESC_TRANSB,
         };
         use cudarc::cublaslt::sys::cublasLtMatmulPreferenceAttributes_t::{
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
@@ -63,6 +74,15 @@ mod tests {
             TURNED,
             [CUBLASLT_MATMUL_DESC_TRANSA as u32, CUBLASLT_MATMUL_DESC_TRANSB as u32]
         );
+        assert_eq!(EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE as u32);
+        assert_eq!(BIAS, CUBLASLT_MATMUL_DESC_BIAS_POINTER as u32);
+        let epilogues = [
+            CUBLASLT_EPILOGUE_DEFAULT,
+            CUBLASLT_EPILOGUE_RELU,
+            CUBLASLT_EPILOGUE_BIAS,
+            CUBLASLT_EPILOGUE_RELU_BIAS,
+        ];
+        assert_eq!([NOTHING, RELU, ADD_BIAS, RELU | ADD_BIAS], epilogues.map(|e| e as u32));
         assert_eq!(BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT as u32);
         assert_eq!(BATCH_OFFSET, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET as u32);
         assert_eq!(MOST_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES as u32);

@@ -16,7 +16,7 @@ use super::super::cublaslt::{Multiplication, Places as At, PlainProduct, Refused
 use super::super::graph::{Node, Operation, forget};
 use super::super::library::Handle;
 use super::{CAPTURE_MODE, Gpu, STREAM_FLAGS, State};
-use crate::binding::product::{BoundMatrix, BoundProduct};
+use crate::binding::product::{BoundLibraryEpilogue, BoundMatrix, BoundProduct};
 use crate::device::{Device, KernelHandle, Places, RECORDED};
 use crate::error::RunError;
 
@@ -48,6 +48,8 @@ struct Decided {
 enum By {
     Library(Multiplication),
     Kernel(PlainProduct),
+    /// The library computes the product, and not what is behind it.
+    Apart,
 }
 
 // SAFETY: the handles are the driver's, which takes them on every thread.
@@ -67,16 +69,22 @@ impl Products {
         self.stream
     }
 
-    /// Has the library decide about a shape, unless it has.
-    fn decide(&mut self, context: &Arc<Context>, shape: Shape) -> Result<(), RunError> {
-        if self.known.contains_key(&shape) {
-            return Ok(());
+    /// Has the library decide about a shape, unless it has. Whether that is computed as a whole.
+    fn decide(&mut self, context: &Arc<Context>, shape: Shape, at: &At) -> Result<bool, RunError> {
+        if let Some(known) = self.known.get(&shape) {
+            return Ok(!matches!(known.by, By::Apart));
         }
         let products = context.products()?;
         // With the context current on the thread, and an error if the device is lost.
         context.call("cublasLtMatmulAlgoGetHeuristic", |_| 0)?;
-        let by = match Multiplication::new(products.library, products.handle, shape) {
+        let by = match Multiplication::new(products.library, products.handle, shape, at.bias) {
             Ok(decided) => By::Library(decided),
+            Err(Refused::NoAlgorithm(why)) if shape.has_epilogue() => {
+                tracing::debug!(
+                    "cuBLASLt has no algorithm for a product with its epilogue ({why}): a kernel runs behind it"
+                );
+                By::Apart
+            }
             Err(Refused::NoAlgorithm(why)) => {
                 tracing::warn!("cuBLASLt has no algorithm for a product ({why}): a kernel of tlc's own computes it");
                 By::Kernel(PlainProduct::new(context, &shape)?)
@@ -88,9 +96,10 @@ impl Products {
             // Recordings have nodes of kernels.
             self.known.retain(|_, d| matches!(d.by, By::Kernel(_)));
         }
+        let whole = !matches!(by, By::Apart);
         let decided = Decided { by, graphs: Vec::new() };
         self.known.insert(shape, decided);
-        Ok(())
+        Ok(whole)
     }
 
     /// Gives back what was captured.
@@ -121,6 +130,10 @@ impl Products {
             }
             // SAFETY: the caller's promise.
             By::Kernel(kernel) => unsafe { kernel.give(context, at, stream) },
+            By::Apart => Err(refused(
+                context,
+                "a bug in tlc: the library cannot compute an epilogue".into(),
+            )),
         }
     }
 
@@ -185,7 +198,7 @@ impl Products {
 }
 
 impl Gpu {
-    /// Gives a queue a product.
+    /// Gives a queue a product, and what is behind it.
     ///
     /// # Safety
     /// As for [`Device::multiply`].
@@ -195,35 +208,71 @@ impl Gpu {
         p: &BoundProduct,
         at: &Places<'_, KernelHandle>,
     ) -> Result<(), RunError> {
-        if p.epilogue.is_some() {
-            return Err(self.failed("a bug in tlc: no kernel is part of a product here".into()));
-        }
-        let results = p.entries() * p.m * p.n;
-        let address = |matrix: &BoundMatrix| at.slots[matrix.slot].addr() as u64;
-        if results == 0 {
+        let Some(behind) = &p.epilogue else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.product(queue, p, None, at) }.map(|_| ());
+        };
+        let Some(library) = &behind.library else {
+            return Err(self.failed("a bug in tlc: the library does not compute what is behind a product".into()));
+        };
+        // SAFETY: the caller's promise, here and below: the kernel does what the library does.
+        if p.k > 0 && unsafe { self.product(queue, p, Some(library), at) }? {
             return Ok(());
         }
-        if p.k == 0 {
-            let to = std::ptr::without_provenance_mut(address(&p.dst) as usize);
-            // SAFETY: the caller's promise; a product's result is the whole of its slot.
-            return unsafe { self.fill(queue, to, 0, results * p.dtype.bytes()) };
+        // SAFETY: see above.
+        unsafe { self.product(queue, p, None, at) }?;
+        self.launched(queue, &behind.launch, at)
+    }
+
+    /// Gives a queue a product with an epilogue of the library's or none. Whether there is an algorithm for both in one; a product alone is
+    /// always computed.
+    ///
+    /// # Safety
+    /// As for [`Device::multiply`].
+    unsafe fn product(
+        &self,
+        queue: u32,
+        p: &BoundProduct,
+        behind: Option<&BoundLibraryEpilogue>,
+        at: &Places<'_, KernelHandle>,
+    ) -> Result<bool, RunError> {
+        let results = p.entries() * p.m * p.n;
+        let address = |slot: usize| at.slots[slot].addr() as u64;
+        if results == 0 {
+            return Ok(true);
         }
-        let first = |matrix: &BoundMatrix| {
+        if p.k == 0 {
+            let to = std::ptr::without_provenance_mut(address(p.dst.slot) as usize);
+            // SAFETY: the caller's promise; a product's result is the whole of its slot.
+            return unsafe { self.fill(queue, to, 0, results * p.dtype.bytes()) }.map(|()| true);
+        }
+        let first = |matrix: &BoundMatrix, slot: usize| {
             let offset = matrix.offset as i64 * p.dtype.bytes() as i64;
-            address(matrix).wrapping_add_signed(offset)
+            address(slot).wrapping_add_signed(offset)
         };
+        let result = behind.map_or(p.dst.slot, |b| b.result);
         let places = At {
-            matrices: [&p.lhs, &p.rhs, &p.dst].map(first),
-            workspace: p.workspace.map_or(0, |w| at.slots[w.slot].addr() as u64),
+            matrices: [
+                first(&p.lhs, p.lhs.slot),
+                first(&p.rhs, p.rhs.slot),
+                first(&p.dst, result),
+            ],
+            workspace: p.workspace.map_or(0, |w| address(w.slot)),
+            bias: behind.and_then(|b| b.bias).map_or(0, |(slot, _)| address(slot)),
         };
-        let Some(shape) = Shape::of(p) else {
-            return Err(self.failed("a bug in tlc: the library cannot take a product that it was given".into()));
+        let Some(shape) = Shape::of(p, behind) else {
+            return match behind {
+                Some(_) => Ok(false),
+                None => Err(self.failed("a bug in tlc: the library cannot take a product that it was given".into())),
+            };
         };
         let mut state = self.state();
-        state.products.decide(&self.context, shape)?;
+        if !state.products.decide(&self.context, shape, &places)? {
+            return Ok(false);
+        }
         let operation = Operation::Product(shape, places);
         if queue >= RECORDED && state.amended.is_some() {
-            return self.amend_next(&mut state, operation);
+            return self.amend_next(&mut state, operation).map(|()| true);
         }
         if state.products.stream.is_none() {
             // Before anything is recorded: then the driver may refuse.
@@ -237,7 +286,7 @@ impl Gpu {
         let stream = self.ready(&mut state, queue)?;
         if queue < RECORDED {
             // SAFETY: the caller's promise; the shape is that of the slots.
-            return unsafe { state.products.give(&self.context, (&shape, &places), stream) };
+            return unsafe { state.products.give(&self.context, (&shape, &places), stream) }.map(|()| true);
         }
         // SAFETY: the caller's promise, which a recording passes on.
         let child = unsafe { state.products.captured(&self.context, &shape, &places) }?;
@@ -246,7 +295,7 @@ impl Gpu {
             handle: node?,
             operation,
         });
-        Ok(())
+        Ok(true)
     }
 
     /// Makes a graph the next node of what a queue records.
