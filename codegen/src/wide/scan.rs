@@ -1,19 +1,25 @@
-//! Registers in one pass over the code, for kernels whose values all have room in them.
+//! Registers by passes over the code, for kernels whose vectors and masks all have room in them.
 //!
 //! A linear scan of lifetimes (Poletto and Sarkar, TOPLAS 1999; over SSA form: Wimmer and Franz, CGO 2010). Most kernels never have more
-//! values at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
-//! several times as long. Where a value finds no register, or an instruction wants particular ones, the pass gives up and regalloc2 has the
-//! whole kernel.
+//! vectors at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
+//! several times as long. Where a vector or a mask finds no register, or an instruction wants particular ones, the scan gives up and regalloc2
+//! has the whole kernel.
+//!
+//! General registers do run out: the addresses of all parameters live through the loops. A pass that finds none chooses a value that is used
+//! little in loops to live on the stack instead, and goes on as if it had been there, to see what else there is no room for. The next pass
+//! knows of all these from the start. Where much of what loops do would be reads from the stack, regalloc2 has the kernel.
 //!
 //! Invariants:
 //! - Each value has one register, from where it is defined to its last use in the order of the code. In a loop that it is used in and
 //!   defined before, that is the end of the loop. Blocks of a loop are together, and a block is behind those that dominate it, so that
 //!   wherever a value is needed is between the two.
-//! - Nothing is copied but what an instruction updates while it is needed later, and what a jump gives to a block in another register.
+//! - A value that lives on the stack is written there where it is defined. A register that no other value is in may hold a copy of it, from
+//!   where it was read or written to the end of the block, and of blocks that only this one branches to.
+//! - Nothing else is copied but what an instruction updates while it is needed later, and what a jump gives to a block in another place.
 
 use regalloc2::{
-    Allocation, Edit, Function, Inst as Number, OperandConstraint, OperandKind, OperandPos, Output, PReg, ProgPoint,
-    RegClass, VReg,
+    Allocation, Edit, Function, Inst as Number, Operand, OperandConstraint, OperandKind, OperandPos, Output, PReg,
+    ProgPoint, RegClass, SpillSlot, VReg,
 };
 use smallvec::SmallVec;
 
@@ -22,8 +28,23 @@ use super::allocate::{Linear, registers};
 /// No register yet.
 const NOWHERE: u8 = u8::MAX;
 
-/// No value, or no instruction.
+/// No value, no instruction, or no place on the stack.
 const NONE: u32 = u32::MAX;
+
+/// General registers of the machine.
+const GENERAL: usize = 16;
+
+/// Passes over the code before regalloc2 has it.
+const MOST_PASSES: usize = 8;
+
+/// One instruction of so many may read from the stack.
+const MOST_READS: u64 = 24;
+
+/// A use in a loop counts as so many outside of it, as a power of two.
+const LOOP_BITS: usize = 3;
+
+/// Loops around each other that uses are told apart by.
+const MOST_LOOPS: usize = 6;
 
 /// Instructions of a loop, the first and the last.
 #[derive(Clone, Copy)]
@@ -40,6 +61,10 @@ struct Lifetimes {
     given_to: Vec<u32>,
     /// By value: if it is a parameter of a loop, what the next iteration gets for it.
     next: Vec<u32>,
+    /// By value: how often it is written and read, with guesses for the iterations of loops.
+    uses: Vec<u32>,
+    /// By instruction: how often it is executed, by the same guesses.
+    executed: Vec<u32>,
 }
 
 impl Lifetimes {
@@ -50,6 +75,8 @@ impl Lifetimes {
             end: vec![0; values],
             given_to: vec![NONE; values],
             next: vec![NONE; values],
+            uses: vec![0; values],
+            executed: vec![0; linear.num_insts()],
         };
         let mut born = vec![NONE; values];
         // Outer loops first where two begin together.
@@ -65,13 +92,18 @@ impl Lifetimes {
             while let Some(l) = loops.next_if(|l| l.first == first) {
                 around.push(l);
             }
+            let often = 1 << (LOOP_BITS * around.len().min(MOST_LOOPS));
+            let used = |uses: &mut [u32], v: VReg| uses[v.vreg()] = uses[v.vreg()].saturating_add(often);
             for p in linear.block_params(label) {
+                used(&mut found.uses, *p);
                 born[p.vreg()] = first;
                 found.end[p.vreg()] = 2 * first;
             }
             for number in first..=last {
+                found.executed[number as usize] = often;
                 for operand in linear.inst_operands(Number::new(number as usize)) {
                     let v = operand.vreg();
+                    used(&mut found.uses, v);
                     match operand.kind() {
                         OperandKind::Def => {
                             born[v.vreg()] = number;
@@ -90,6 +122,7 @@ impl Lifetimes {
             };
             let goes_back = linear.range(target).0 <= first;
             for (param, v) in linear.block_params(target).iter().zip(given) {
+                used(&mut found.uses, *v);
                 let end = last_time(born[v.vreg()], 2 * last, &around)?;
                 found.end[v.vreg()] = found.end[v.vreg()].max(end);
                 if found.given_to[v.vreg()] == NONE {
@@ -117,8 +150,22 @@ fn last_time(born: u32, time: u32, around: &[Span]) -> Option<u32> {
 struct Scan<'l, 'm> {
     linear: &'l Linear<'m>,
     lifetimes: Lifetimes,
-    /// By value: its register.
+    /// By value: its register. Of a value on the stack: the one that holds a copy.
     place: Vec<u8>,
+    /// By value: its place on the stack, if it is there.
+    slot: Vec<u32>,
+    slots: u32,
+    /// By general register: the value that is in it.
+    holder: [u32; GENERAL],
+    /// By general register that no value is in: the value on the stack that it has a copy of.
+    copied: [u32; GENERAL],
+    /// By general register: the instruction that used the copy in it last.
+    copied_for: [u32; GENERAL],
+    /// General registers with the values and with the copies that the instruction names.
+    named: u64,
+    named_copies: u64,
+    /// Whether a value had to go to the stack in this pass, which then has to be done again.
+    again: bool,
     /// By parameter: a register that something given to it is in.
     wish: Vec<u8>,
     /// By class: registers that nothing is in.
@@ -128,18 +175,25 @@ struct Scan<'l, 'm> {
     output: Output,
 }
 
-/// The registers for all values; `None` if they do not suffice, or if an instruction wants particular ones.
+/// The registers for all values; `None` if those of vectors or masks do not suffice, or if an instruction wants particular ones.
 pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
     if linear.wants_registers() {
         return None;
     }
     let values = linear.num_vregs();
-    let lifetimes = Lifetimes::of(linear)?;
     let (operands, offsets) = linear.operand_counts();
-    let scan = Scan {
+    let mut scan = Scan {
         linear,
-        lifetimes,
+        lifetimes: Lifetimes::of(linear)?,
         place: vec![NOWHERE; values],
+        slot: vec![NONE; values],
+        slots: 0,
+        holder: [NONE; GENERAL],
+        copied: [NONE; GENERAL],
+        copied_for: [0; GENERAL],
+        named: 0,
+        named_copies: 0,
+        again: false,
         wish: vec![NOWHERE; values],
         free: registers(linear.level()).map(|r| r.all),
         wanted: [0; 3],
@@ -149,23 +203,70 @@ pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
             ..Output::default()
         },
     };
-    scan.run()
+    // By instruction the values that end there, as lists.
+    let mut ending = vec![NONE; linear.num_insts()];
+    let mut behind = vec![NONE; values];
+    for (v, end) in scan.lifetimes.end.iter().enumerate() {
+        let first = &mut ending[*end as usize / 2];
+        behind[v] = std::mem::replace(first, v as u32);
+    }
+    for _ in 0..MOST_PASSES {
+        scan.pass(&ending, &behind)?;
+        if !scan.again {
+            if scan.reads_much() {
+                return None;
+            }
+            scan.output.num_spillslots = scan.slots as usize;
+            scan.output.edits.sort_by_key(|(at, _)| *at);
+            return Some(scan.output);
+        }
+        scan.restart();
+    }
+    None
 }
 
 impl Scan<'_, '_> {
-    fn run(mut self) -> Option<Output> {
-        // By instruction the values that end there, as lists.
-        let mut ending = vec![NONE; self.linear.num_insts()];
-        let mut behind = vec![NONE; self.place.len()];
-        for (v, end) in self.lifetimes.end.iter().enumerate() {
-            let first = &mut ending[*end as usize / 2];
-            behind[v] = std::mem::replace(first, v as u32);
-        }
+    /// Whether of what is executed more than a small part is reads of values on the stack: regalloc2 has a value in a register in one loop and on
+    /// the stack in another.
+    fn reads_much(&self) -> bool {
+        let executed = |number: usize| u64::from(self.lifetimes.executed[number]);
+        let from_stack = |edit: &Edit| {
+            let Edit::Move { from, .. } = edit;
+            from.is_stack()
+        };
+        let reads = self.output.edits.iter().filter(|(_, edit)| from_stack(edit));
+        let read: u64 = reads.map(|(at, _)| executed(at.inst().index())).sum();
+        let all: u64 = (0..self.lifetimes.executed.len()).map(executed).sum();
+        read.saturating_mul(MOST_READS) > all
+    }
+
+    /// Forgets all but which values are on the stack.
+    fn restart(&mut self) {
+        self.place.fill(NOWHERE);
+        self.wish.fill(NOWHERE);
+        self.holder = [NONE; GENERAL];
+        self.copied = [NONE; GENERAL];
+        self.again = false;
+        self.free = registers(self.linear.level()).map(|r| r.all);
+        self.wanted = [0; 3];
+        self.output.edits.clear();
+    }
+
+    fn pass(&mut self, ending: &[u32], behind: &[u32]) -> Option<()> {
         let mut classes = vec![RegClass::Int; self.place.len()];
         // Jumps that give something, with the registers that are free there.
         let mut jumps = Vec::new();
+        let mut before = None;
         for label in self.linear.labels() {
             let (first, last) = self.linear.range(label);
+            // A jump may have changed copies.
+            let branched =
+                before.is_some_and(|b| self.linear.jump(b).is_none() && self.linear.block_preds(label) == [b]);
+            if !branched {
+                (0..GENERAL).for_each(|r| self.forget_copy(r));
+            }
+            before = Some(label);
+            (self.named, self.named_copies) = (0, 0);
             for p in self.linear.block_params(label) {
                 classes[p.vreg()] = p.class();
                 self.parameter(*p, label)?;
@@ -191,20 +292,28 @@ impl Scan<'_, '_> {
                 }
             }
         }
-        for (label, free) in jumps {
-            self.give(label, free)?;
+        if !self.again {
+            for (label, free) in jumps {
+                self.give(label, free)?;
+            }
         }
-        self.output.edits.sort_by_key(|(at, _)| *at);
-        Some(self.output)
+        Some(())
     }
 
     /// The reads of an instruction, and what it updates; returns values whose registers its results have taken over.
     fn updates(&mut self, number: u32) -> Option<SmallVec<[u32; 2]>> {
+        (self.named, self.named_copies) = (0, 0);
         let mut kept = SmallVec::new();
         let (operands, at) = self.linear.operands_of(number);
+        let is_updated = |k: usize| {
+            let reuses = |o: &Operand| matches!(o.constraint(), OperandConstraint::Reuse(from) if from == k);
+            operands.iter().any(reuses)
+        };
         for (k, operand) in operands.iter().enumerate() {
-            if operand.kind() == OperandKind::Use {
-                self.output.allocs[at + k] = self.allocation(operand.vreg())?;
+            // What is updated is read from the stack into the register of the result.
+            let read = operand.kind() == OperandKind::Use;
+            if read && !(self.is_on_stack(operand.vreg()) && is_updated(k)) {
+                self.output.allocs[at + k] = self.read(operand.vreg(), number)?;
             }
         }
         for operand in operands {
@@ -213,17 +322,16 @@ impl Scan<'_, '_> {
             };
             let (from, to) = (operands[updated].vreg(), operand.vreg());
             let old = from.vreg() as u32;
-            if self.lifetimes.end[from.vreg()] == 2 * number && !kept.contains(&old) {
+            let ends = self.lifetimes.end[from.vreg()] == 2 * number && !kept.contains(&old);
+            if ends && !self.is_on_stack(from) && !self.is_on_stack(to) {
                 kept.push(old);
                 self.put(to, self.place[from.vreg()]);
             } else {
-                self.take(to)?;
                 let before = self.allocation(from)?;
-                let copy = self.allocation(to)?;
+                self.write(to, number)?;
+                let copy = self.in_register(to)?;
                 self.output.allocs[at + updated] = copy;
-                let edit = Edit::Move { from: before, to: copy };
-                let point = ProgPoint::before(Number::new(number as usize));
-                self.output.edits.push((point, edit));
+                self.copy(ProgPoint::before(Number::new(number as usize)), before, copy);
             }
         }
         Some(kept)
@@ -242,27 +350,159 @@ impl Scan<'_, '_> {
                 OperandConstraint::Reuse(_) => {}
                 OperandConstraint::FixedReg(reg) => {
                     let free = self.free[v.class() as usize] >> reg.hw_enc() & 1 == 1;
-                    free.then(|| self.put(v, reg.hw_enc() as u8))?;
+                    free.then_some(())?;
+                    match self.is_on_stack(v) {
+                        true => self.put_copy(v, reg.hw_enc() as u8, number),
+                        false => self.put(v, reg.hw_enc() as u8),
+                    }
                 }
-                _ => self.take(v)?,
+                _ => self.write(v, number)?,
             }
-            self.output.allocs[at + k] = self.allocation(v)?;
+            let register = self.in_register(v)?;
+            self.output.allocs[at + k] = register;
+            if self.is_on_stack(v) {
+                let to = self.allocation(v)?;
+                self.copy(ProgPoint::after(Number::new(number as usize)), register, to);
+            }
         }
         Some(())
     }
 
-    fn allocation(&self, v: VReg) -> Option<Allocation> {
+    fn copy(&mut self, at: ProgPoint, from: Allocation, to: Allocation) {
+        self.output.edits.push((at, Edit::Move { from, to }));
+    }
+
+    fn is_on_stack(&self, v: VReg) -> bool {
+        self.slot[v.vreg()] != NONE
+    }
+
+    /// The register that has a value, or a copy of it.
+    fn in_register(&self, v: VReg) -> Option<Allocation> {
         let place = self.place[v.vreg()];
         (place != NOWHERE).then(|| Allocation::reg(PReg::new(place as usize, v.class())))
     }
 
+    /// Where a value always is.
+    fn allocation(&self, v: VReg) -> Option<Allocation> {
+        match self.slot[v.vreg()] {
+            NONE => self.in_register(v),
+            slot => Some(Allocation::stack(SpillSlot::new(slot as usize))),
+        }
+    }
+
+    /// A register that has a value which an instruction reads.
+    fn read(&mut self, v: VReg, number: u32) -> Option<Allocation> {
+        if self.is_on_stack(v) && self.place[v.vreg()] == NOWHERE {
+            let slot = self.allocation(v)?;
+            self.write(v, number)?;
+            let register = self.in_register(v)?;
+            self.copy(ProgPoint::before(Number::new(number as usize)), slot, register);
+            return Some(register);
+        }
+        let place = self.place[v.vreg()];
+        if self.is_on_stack(v) {
+            self.named_copies |= 1 << place;
+            self.copied_for[place as usize] = number;
+        } else if v.class() == RegClass::Int && place != NOWHERE {
+            self.named |= 1 << place;
+        }
+        self.in_register(v)
+    }
+
+    /// Finds a register for a value that an instruction writes, or that is read from the stack for it.
+    fn write(&mut self, v: VReg, number: u32) -> Option<()> {
+        if !self.is_on_stack(v) {
+            self.take(v)?;
+        }
+        // Where no register was found for it, it may be on the stack by now.
+        while self.is_on_stack(v) && self.place[v.vreg()] == NOWHERE {
+            let free = self.unnamed(RegClass::Int);
+            let empty = free & !self.with_copies();
+            let preferred = registers(self.linear.level())[0].preferred;
+            let sets = [empty & preferred, empty];
+            let first = sets.into_iter().find(|s| *s != 0).map(|s| s.trailing_zeros());
+            let oldest = || {
+                (0..GENERAL as u32)
+                    .filter(|r| free >> r & 1 == 1)
+                    .min_by_key(|r| self.copied_for[*r as usize])
+            };
+            match first.or_else(oldest) {
+                Some(register) => self.put_copy(v, register as u8, number),
+                None => self.to_stack(None)?,
+            }
+        }
+        Some(())
+    }
+
+    /// Registers of a class that no value is in, and no copy that the instruction names.
+    fn unnamed(&self, class: RegClass) -> u64 {
+        match class {
+            RegClass::Int => self.free[0] & !self.named_copies,
+            RegClass::Float | RegClass::Vector => self.free[class as usize],
+        }
+    }
+
+    /// General registers that have copies.
+    fn with_copies(&self) -> u64 {
+        (0..GENERAL)
+            .filter(|r| self.copied[*r] != NONE)
+            .fold(0, |set, r| set | 1 << r)
+    }
+
     fn is_free(&self, class: RegClass, register: u8) -> bool {
-        register != NOWHERE && self.free[class as usize] >> register & 1 == 1
+        register != NOWHERE && self.unnamed(class) >> register & 1 == 1
+    }
+
+    fn forget_copy(&mut self, register: usize) {
+        let v = std::mem::replace(&mut self.copied[register], NONE);
+        if v != NONE {
+            self.place[v as usize] = NOWHERE;
+        }
+    }
+
+    /// Has a register hold a copy of a value on the stack.
+    fn put_copy(&mut self, v: VReg, register: u8, number: u32) {
+        let r = register as usize;
+        self.forget_copy(r);
+        self.copied[r] = v.vreg() as u32;
+        self.copied_for[r] = number;
+        self.named_copies |= 1 << register;
+        self.place[v.vreg()] = register;
+    }
+
+    /// Puts a value on the stack for the rest of this pass and for the next one: the one used least of those that are in general registers
+    /// which the instruction does not name, and another one that is about to get one.
+    fn to_stack(&mut self, other: Option<VReg>) -> Option<()> {
+        let held = (0..GENERAL)
+            .filter(|r| self.named >> r & 1 == 0)
+            .map(|r| self.holder[r]);
+        let all = held.chain(other.map(|v| v.vreg() as u32)).filter(|v| *v != NONE);
+        let least = |v: &u32| {
+            (
+                self.lifetimes.uses[*v as usize],
+                u32::MAX - self.lifetimes.end[*v as usize],
+            )
+        };
+        let v = all.min_by_key(least)? as usize;
+        self.slot[v] = self.slots;
+        self.slots += 1;
+        self.again = true;
+        let register = std::mem::replace(&mut self.place[v], NOWHERE);
+        if register != NOWHERE {
+            self.free[0] |= 1 << register;
+            self.holder[register as usize] = NONE;
+        }
+        Some(())
     }
 
     /// Puts a value in a register.
     fn put(&mut self, v: VReg, register: u8) {
         let class = v.class() as usize;
+        if v.class() == RegClass::Int {
+            self.forget_copy(register as usize);
+            self.holder[register as usize] = v.vreg() as u32;
+            self.named |= 1 << register;
+        }
         self.place[v.vreg()] = register;
         self.free[class] &= !(1 << register);
         self.wanted[class] &= !(1 << register);
@@ -279,7 +519,8 @@ impl Scan<'_, '_> {
         }
     }
 
-    /// Puts a value in a register that is free: the one of the parameter that it is given to, or the first that no loop wants.
+    /// Puts a value in a register that is free: the one of the parameter that it is given to, or the first that no loop wants. If there is
+    /// none, a value goes to the stack, which may be this one.
     fn take(&mut self, v: VReg) -> Option<()> {
         let class = v.class() as usize;
         let mut to = v.vreg();
@@ -296,16 +537,31 @@ impl Scan<'_, '_> {
                 }
             }
         }
-        let (free, wanted) = (self.free[class], self.wanted[class]);
         let preferred = registers(self.linear.level())[class].preferred;
-        let sets = [free & preferred & !wanted, free & !wanted, free];
-        let set = sets.into_iter().find(|s| *s != 0)?;
-        self.put(v, set.trailing_zeros() as u8);
+        while !self.is_on_stack(v) {
+            let (free, wanted) = (self.unnamed(v.class()), self.wanted[class]);
+            let empty = match v.class() {
+                RegClass::Int => free & !self.with_copies(),
+                RegClass::Float | RegClass::Vector => free,
+            };
+            let sets = [empty & preferred & !wanted, empty & !wanted, free & !wanted, free];
+            if let Some(set) = sets.into_iter().find(|s| *s != 0) {
+                self.put(v, set.trailing_zeros() as u8);
+                break;
+            }
+            if v.class() != RegClass::Int {
+                return None;
+            }
+            self.to_stack(Some(v))?;
+        }
         Some(())
     }
 
     /// A parameter of a block: in the register of something that it is given, if that is free there.
     fn parameter(&mut self, p: VReg, label: regalloc2::Block) -> Option<()> {
+        if self.is_on_stack(p) {
+            return Some(());
+        }
         let at = self.linear.block_params(label).iter().position(|other| *other == p)?;
         let mut registers: SmallVec<[u8; 4]> = SmallVec::new();
         registers.push(self.wish[p.vreg()]);
@@ -323,44 +579,65 @@ impl Scan<'_, '_> {
 
     /// What is behind a value's last use.
     fn release(&mut self, v: u32, class: RegClass) {
-        let (v, class) = (v as usize, class as usize);
-        let bit = 1 << self.place[v];
-        self.free[class] |= bit;
+        let (v, register) = (v as usize, self.place[v as usize]);
+        if self.slot[v] != NONE {
+            self.forget_copy(register as usize);
+            return;
+        }
+        let bit = 1 << register;
+        self.free[class as usize] |= bit;
+        if class == RegClass::Int {
+            self.holder[register as usize] = NONE;
+        }
         let next = self.lifetimes.next[v];
         if next != NONE && self.place[next as usize] == NOWHERE {
-            self.wanted[class] |= bit;
+            self.wanted[class as usize] |= bit;
         }
     }
 
     /// The copies in front of a jump, all at once: none is overwritten that another still needs.
     fn give(&mut self, label: regalloc2::Block, free: [u64; 3]) -> Option<()> {
         let (target, given) = self.linear.jump(label)?;
-        let mut left: SmallVec<[(PReg, PReg); 8]> = SmallVec::new();
+        let mut left: SmallVec<[(Allocation, Allocation, RegClass); 8]> = SmallVec::new();
         let mut free = free;
         for (param, v) in self.linear.block_params(target).iter().zip(given) {
-            let (from, to) = (self.allocation(*v)?.as_reg()?, self.allocation(*param)?.as_reg()?);
-            free[to.class() as usize] &= !(1 << to.hw_enc());
+            let (from, to) = (self.allocation(*v)?, self.allocation(*param)?);
+            if let Some(to) = to.as_reg() {
+                free[to.class() as usize] &= !(1 << to.hw_enc());
+            }
             if from != to {
-                left.push((from, to));
+                left.push((from, to, v.class()));
             }
         }
         let point = ProgPoint::before(Number::new(self.linear.range(label).1 as usize));
-        let mut copy = |from: PReg, to: PReg| {
-            let (from, to) = (Allocation::reg(from), Allocation::reg(to));
-            self.output.edits.push((point, Edit::Move { from, to }));
+        // A register that nothing is in.
+        let spare = |free: &[u64; 3], class: RegClass| {
+            let set = free[class as usize];
+            (set != 0).then(|| Allocation::reg(PReg::new(set.trailing_zeros() as usize, class)))
         };
         while !left.is_empty() {
-            let ready = left.iter().position(|(_, to)| left.iter().all(|(from, _)| from != to));
+            let ready = left
+                .iter()
+                .position(|(_, to, _)| left.iter().all(|(from, ..)| from != to));
             if let Some(ready) = ready {
-                let (from, to) = left.swap_remove(ready);
-                copy(from, to);
+                let (from, to, class) = left.swap_remove(ready);
+                // No instruction copies from the stack to the stack.
+                let through = (from.is_stack() && to.is_stack()).then_some(class);
+                match through {
+                    Some(class) => {
+                        let other = spare(&free, class)?;
+                        self.copy(point, from, other);
+                        self.copy(point, other, to);
+                    }
+                    None => self.copy(point, from, to),
+                }
                 continue;
             }
             // A circle: one of it waits in a register that is free.
-            let from = left[0].0;
-            let set = free[from.class() as usize];
-            let other = PReg::new((set != 0).then(|| set.trailing_zeros() as usize)?, from.class());
-            copy(from, other);
+            let (from, _, class) = left[0];
+            let other = spare(&free, class)?;
+            self.copy(point, from, other);
+            free[class as usize] &= !(1 << other.as_reg()?.hw_enc());
             left.iter_mut().filter(|m| m.0 == from).for_each(|m| m.0 = other);
         }
         Some(())

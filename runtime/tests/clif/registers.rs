@@ -81,6 +81,53 @@ fn more_values_than_registers_keep_their_bits() {
     }
 }
 
+/// More parameters at once than there are general registers, in loops around each other: their addresses live through all of these, and so
+/// do what the loops count, some of which have to be on the stack.
+#[test]
+fn more_addresses_than_registers_keep_their_values() {
+    for (params, rows, columns) in [(12, 3, 20), (17, 2, 16), (24, 5, 3), (40, 3, 33)] {
+        let n = rows * columns;
+        let mut b = Builder::default();
+        let all: Vec<_> = (0..params).map(|_| b.param(DType::F32, c(n), Access::Read)).collect();
+        let results: Vec<_> = (0..params).map(|_| b.param(DType::F32, c(n), Access::Write)).collect();
+        b.repeat(Bind::Parallel, c(rows), |b, row| {
+            b.repeat(Bind::Serial, c(columns), |b, column| {
+                let at = row.clone() * c(columns) + column;
+                let v: Vec<ValueId> = all.iter().map(|x| b.load(*x, at.clone())).collect();
+                let mut sum = v[0];
+                for (x, y) in v.iter().zip(&results).rev() {
+                    sum = b.map(ScalarOp::Sub, &[*x, sum]);
+                    b.store(*y, at.clone(), sum);
+                }
+            });
+        });
+        let kernel = b.finish();
+        let mut rng = Rng(7 + params as u64);
+        let inputs: Vec<Vec<Scalar>> = (0..params)
+            .map(|_| {
+                (0..n)
+                    .map(|_| Scalar::from_f64(DType::F32, rng.below(100) as f64))
+                    .collect()
+            })
+            .collect();
+        let empty = vec![0; n as usize * DType::F32.bytes()];
+        let read = inputs.iter().map(|x| bytes(x));
+        let mut buffers: Vec<Vec<u8>> = read.chain(results.iter().map(|_| empty.clone())).collect();
+        run(&kernel, &mut buffers, &[]);
+        for at in 0..n as usize {
+            let mut sum = inputs[0][at];
+            for k in (0..params as usize).rev() {
+                sum = ScalarOp::Sub.eval(&[inputs[k][at], sum]);
+                let found = scalars(DType::F32, &buffers[params as usize + k])[at];
+                assert!(
+                    same(sum, found),
+                    "{params} parameters, {k}, element {at}: expected {sum}, found {found}"
+                );
+            }
+        }
+    }
+}
+
 /// `rows` vectors of `lanes` elements, of which `filled` are read into registers, are stored across: one vector from each lane,
 /// whose first `filled` lanes are wanted.
 fn turned(dtype: DType, [rows, lanes, filled]: [i64; 3]) -> Kernel {
