@@ -58,6 +58,8 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
     } = &compiled.planned;
     let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
         Step::Launch(l) => Some(l),
+        // Where the library does not compute it with the product, it is launched.
+        Step::Gemm(g) => g.epilogue.as_ref().map(|e| &e.launch),
         _ => None,
     });
     let kernels = launches.map(|l| {
