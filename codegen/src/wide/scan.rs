@@ -428,7 +428,7 @@ impl Scan<'_, '_> {
             };
             match first.or_else(oldest) {
                 Some(register) => self.put_copy(v, register as u8, number),
-                None => self.to_stack(None)?,
+                None => self.spill_one(None)?,
             }
         }
         Some(())
@@ -472,7 +472,7 @@ impl Scan<'_, '_> {
 
     /// Puts a value on the stack for the rest of this pass and for the next one: the one used least of those that are in general registers
     /// which the instruction does not name, and another one that is about to get one.
-    fn to_stack(&mut self, other: Option<VReg>) -> Option<()> {
+    fn spill_one(&mut self, other: Option<VReg>) -> Option<()> {
         let held = (0..GENERAL)
             .filter(|r| self.named >> r & 1 == 0)
             .map(|r| self.holder[r]);
@@ -552,7 +552,7 @@ impl Scan<'_, '_> {
             if v.class() != RegClass::Int {
                 return None;
             }
-            self.to_stack(Some(v))?;
+            self.spill_one(Some(v))?;
         }
         Some(())
     }
