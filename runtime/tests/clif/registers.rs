@@ -114,11 +114,15 @@ fn more_addresses_than_registers_keep_their_values() {
         let read = inputs.iter().map(|x| bytes(x));
         let mut buffers: Vec<Vec<u8>> = read.chain(results.iter().map(|_| empty.clone())).collect();
         run(&kernel, &mut buffers, &[]);
-        for at in 0..n as usize {
-            let mut sum = inputs[0][at];
+        let found: Vec<Vec<Scalar>> = buffers[params as usize..]
+            .iter()
+            .map(|y| scalars(DType::F32, y))
+            .collect();
+        for (at, first) in inputs[0].iter().enumerate() {
+            let mut sum = *first;
             for k in (0..params as usize).rev() {
                 sum = ScalarOp::Sub.eval(&[inputs[k][at], sum]);
-                let found = scalars(DType::F32, &buffers[params as usize + k])[at];
+                let found = found[k][at];
                 assert!(
                     same(sum, found),
                     "{params} parameters, {k}, element {at}: expected {sum}, found {found}"
