@@ -27,7 +27,8 @@ const VERY_MANY_COLUMNS: i64 = 16_384;
 /// the rate of 1 KiB pieces (hand-written loops over 768x3072 elements in f32 on a Xeon of the fourth generation).
 const WIDE_TILE_OF_SUMS: i64 = 576;
 
-/// Columns of accumulators from which a tile is half of them.
+/// Columns of accumulators from which a tile is half of them, in whole steps; two steps are halved too, and what lies between would leave one
+/// thread little.
 const FEWEST_SHARED: i64 = 192;
 /// Columns of accumulators up to which it is, where one tile would take them all.
 const MOST_SHARED: i64 = 2 * WIDEST_TILE;

@@ -32,6 +32,19 @@ fn data(rng: &mut Rng, dtype: DType, shape: &[usize], odd: bool) -> HostTensor {
     .expect("a tensor")
 }
 
+/// Asserts that a graph computes what the interpreter does.
+fn assert_right(g: &Graph, inputs: Vec<HostTensor>, threads: usize, what: &str) {
+    let graph = g.finish().unwrap_or_else(|e| panic!("{what}: {e}"));
+    let case = Case {
+        graph,
+        inputs,
+        symbols: Vec::new(),
+    };
+    let report = verify(&case, &options(threads)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(report.is_right(), "{what}: {}", findings.join("\n"));
+}
+
 /// Types of inputs, in their order.
 type Types = Vec<(DType, Vec<usize>)>;
 
@@ -129,14 +142,7 @@ fn few_rows_match_the_interpreter_whatever_is_before_and_behind() {
             run(1) == run(3),
             "seed {seed}: one thread and three differ, {sizes:?}\n{graph}"
         );
-        let case = Case {
-            graph,
-            inputs: inputs.clone(),
-            symbols: Vec::new(),
-        };
-        let report = verify(&case, &options(1)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
-        assert!(report.is_right(), "seed {seed}: {}", findings.join("\n"));
+        assert_right(&g, inputs.clone(), 1, &format!("seed {seed}"));
     }
 }
 
@@ -199,14 +205,7 @@ fn a_constant_matrix_is_turned_for_one_row() {
         let columns = compiled(&g, 1).explain().to_string().contains("tiles of 320 columns");
         assert_eq!(columns, !again, "{again} {in_loop}");
         let inputs = vec![data(&mut rng, DType::F32, &[1, k], false)];
-        let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
-        let case = Case {
-            graph,
-            inputs,
-            symbols: Vec::new(),
-        };
-        let report = verify(&case, &options(2)).unwrap_or_else(|e| panic!("{e}"));
-        assert!(report.is_right(), "{again} {in_loop}: {:?}", report.findings);
+        assert_right(&g, inputs, 2, &format!("{again} {in_loop}"));
     }
 }
 
@@ -224,14 +223,7 @@ fn a_sum_over_the_one_row_of_a_product_is_right() {
                 g.output("y", &a.matmul(&b).matmul(&c).sum(0));
                 g.output("z", &a.matmul(&b).sum(0).matmul(&c));
                 let inputs = [[1, k], [k, n]].map(|s| data(&mut rng, DType::F32, &s, false)).to_vec();
-                let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
-                let case = Case {
-                    graph,
-                    inputs,
-                    symbols: Vec::new(),
-                };
-                let report = verify(&case, &options(2)).unwrap_or_else(|e| panic!("{n} {k} {columns}: {e}"));
-                assert!(report.is_right(), "{n} {k} {columns}: {:?}", report.findings);
+                assert_right(&g, inputs, 2, &format!("{n} {k} {columns}"));
             }
         }
     }
@@ -255,12 +247,5 @@ fn scales_of_channels_are_summed_beside_the_image() {
     let inputs = [vec![1, k], vec![n, 49]]
         .map(|s| data(&mut rng, DType::F32, &s, false))
         .to_vec();
-    let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
-    let case = Case {
-        graph,
-        inputs,
-        symbols: Vec::new(),
-    };
-    let report = verify(&case, &options(2)).unwrap_or_else(|e| panic!("{e}"));
-    assert!(report.is_right(), "{:?}", report.findings);
+    assert_right(&g, inputs, 2, "scales");
 }
