@@ -59,12 +59,12 @@ fn operands(graph: &Graph, id: NodeId, op: ScalarOp) -> Option<[NodeId; 2]> {
     }
 }
 
-/// Whether a value is zero everywhere.
+/// Whether a value is +0 everywhere: the larger of a number and −0 may be −0.
 fn is_zero(graph: &Graph, mut id: NodeId) -> bool {
     while let NodeKind::View(View::Reshape(_) | View::Expand(_)) = graph.node(id).kind {
         id = graph.node(id).operands[0];
     }
-    matches!(graph.node(id).kind, NodeKind::Const(s) if s.dtype().is_float() && s.as_f64() == 0.0)
+    matches!(graph.node(id).kind, NodeKind::Const(s) if s.dtype().is_float() && s.as_f64().to_bits() == 0)
 }
 
 /// A value that is shown again and again along the first axes of what it is added to.

@@ -57,7 +57,7 @@ pub(crate) struct Product {
     pub(crate) result: Matrix,
     /// Where the elements lie that are added to each row, one a row.
     pub(crate) bias: Option<u64>,
-    /// Whether what is below zero becomes zero; NaN stays.
+    /// Whether what is below +0 becomes +0; NaN stays.
     pub(crate) rectified: bool,
     /// Where the library may leave anything, and how many bytes.
     pub(crate) workspace: (u64, u64),
@@ -163,8 +163,8 @@ impl Product {
                         *single += bias.get([0, i, 0]) as f32;
                     }
                     if self.rectified {
-                        *double = if *double < 0.0 { 0.0 } else { *double };
-                        *single = if *single < 0.0 { 0.0 } else { *single };
+                        *double = if *double <= 0.0 { 0.0 } else { *double };
+                        *single = if *single <= 0.0 { 0.0 } else { *single };
                     }
                 }
                 match self.element {

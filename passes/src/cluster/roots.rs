@@ -182,7 +182,8 @@ impl Clusterer<'_> {
                     .is_none_or(|bias| bias.fits([&product.m, &product.n], strides))
             };
             match (self.kind(user), found) {
-                (_, Some(found)) if fits(&found) => (last, at) = (user, user),
+                // What a library's relu makes of NaN its manual does not say: it has that only where all products are to be its own.
+                (_, Some(found)) if !found.rectified && fits(&found) => (last, at) = (user, user),
                 (NodeKind::View(View::Reshape(_)), _) => at = user,
                 _ => break,
             }
