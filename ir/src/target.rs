@@ -107,6 +107,9 @@ pub struct Cpu {
     pub bytes_per_second: [f64; 3],
     /// f32 operations a second of one thread at the processor's full width (a fused multiply-add counts 2).
     pub f32_flops_per_second: f64,
+    /// Whether a core loads two whole vectors in a cycle and itself fetches ahead what is read at a steady distance: a product with a vector then
+    /// runs along the lines of its matrix at the speed of the caches, and instructions that ask for lines further down only cost.
+    pub streams_lines: bool,
 }
 
 /// A device that runs blocks of threads, each block with memory that its threads share.
@@ -150,12 +153,19 @@ impl Cpu {
             l3_bytes: 32 << 20,
             bytes_per_second: [100e9, 40e9, 15e9],
             f32_flops_per_second: 200e9,
+            streams_lines: false,
         }
     }
 
     /// Bytes of the second-level cache that a kernel may count on: the other half belongs to what streams through it.
     pub fn resident_bytes(&self) -> i64 {
         i64::try_from(self.l2_bytes / 2).unwrap_or(i64::MAX)
+    }
+
+    /// Where a product with a vector runs along the lines of its matrix at the speed of the caches: the most bytes of a matrix of which it runs
+    /// across them all the same if the vector is long. `None` where across is the faster way for all.
+    pub fn turned_bytes(&self) -> Option<u64> {
+        self.streams_lines.then_some(self.l3_bytes / 2)
     }
 
     /// One of its code generators.

@@ -43,9 +43,19 @@ pub struct HostTensor {
 enum Storage {
     /// In a vector of its own: that can be refused memory, and is not copied when it is shared.
     Own(Arc<Vec<u64>>),
-    /// A part of what another keeps, from that byte on. Where that is not aligned to the elements, a copy that is, made when
-    /// somebody wants one.
-    Lent(BytesOwner, usize, Option<Arc<OnceLock<Vec<u64>>>>),
+    /// A part of what another keeps, from that byte on.
+    Lent(BytesOwner, usize, Arc<Copies>),
+}
+
+/// Copies of what is lent, shared by all clones of a tensor.
+#[derive(Default)]
+struct Copies {
+    /// Whether the bytes that are lent lie aligned to the elements.
+    aligned: bool,
+    /// Where they do not, a copy that does, made when somebody wants one.
+    own: OnceLock<Vec<u64>>,
+    /// A copy that somebody made elsewhere.
+    placed: OnceLock<BytesOwner>,
 }
 
 /// Why a host tensor could not be made.
@@ -211,7 +221,14 @@ impl HostTensor {
         Ok(HostTensor {
             dtype,
             shape: shape.to_vec(),
-            storage: Storage::Lent(owner.clone(), start, (!aligned).then(Arc::default)),
+            storage: Storage::Lent(
+                owner.clone(),
+                start,
+                Arc::new(Copies {
+                    aligned,
+                    ..Copies::default()
+                }),
+            ),
             byte_len,
         })
     }
@@ -274,18 +291,49 @@ impl HostTensor {
     /// The element bytes, aligned to the elements: copied the first time if they are not, and kept as long as the tensor.
     pub fn aligned_bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Lent(.., Some(copy)) => {
-                let words = copy.get_or_init(|| words_of(self.bytes()));
-                &bytemuck::cast_slice(words)[..self.byte_len]
-            }
-            _ => self.bytes(),
+            Storage::Lent(.., copies) => match self.placed_bytes() {
+                Some(bytes) => bytes,
+                None if copies.aligned => self.bytes(),
+                None => {
+                    let words = copies.own.get_or_init(|| words_of(self.bytes()));
+                    &bytemuck::cast_slice(words)[..self.byte_len]
+                }
+            },
+            Storage::Own(_) => self.bytes(),
+        }
+    }
+
+    /// Keeps a copy of bytes that are lent, in memory which is better for those who read them again and again;
+    /// [`HostTensor::placed_bytes`] gives it from then on, of all clones. Nothing happens if there is one already, or if the tensor has its bytes to itself.
+    ///
+    /// # Panics
+    /// If the copy has other bytes, or is not aligned to the elements.
+    pub fn place(&self, copy: BytesOwner) {
+        let bytes: &[u8] = (*copy).as_ref();
+        assert_eq!(bytes.len(), self.byte_len, "a copy of another length");
+        assert!(
+            bytes.as_ptr().addr().is_multiple_of(self.dtype.bytes()),
+            "a copy that is not aligned"
+        );
+        debug_assert!(bytes == self.bytes(), "a copy of other bytes");
+        if let Storage::Lent(.., copies) = &self.storage {
+            // Whoever comes second has made a copy for nothing.
+            let _ = copies.placed.set(copy);
+        }
+    }
+
+    /// The bytes of the copy that [`HostTensor::place`] was given.
+    pub fn placed_bytes(&self) -> Option<&[u8]> {
+        match &self.storage {
+            Storage::Lent(.., copies) => copies.placed.get().map(|owner| (**owner).as_ref()),
+            Storage::Own(_) => None,
         }
     }
 
     /// Bytes of the copy that [`HostTensor::aligned_bytes`] has made.
     pub fn copied_bytes(&self) -> usize {
         match &self.storage {
-            Storage::Lent(.., Some(copy)) if copy.get().is_some() => self.byte_len,
+            Storage::Lent(.., copies) if copies.own.get().is_some() => self.byte_len,
             _ => 0,
         }
     }

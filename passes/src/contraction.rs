@@ -457,8 +457,13 @@ const LONG_VECTOR_BYTES: i64 = 16 << 10;
 
 /// The matrix of a product with a vector whose elements lie together along the sum, as operand, axis order in which a copy has its
 /// columns together, and the stored value that it lies in. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
-/// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does.
-pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
+/// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does. Machines
+/// that stream lines take it as it lies unless its vector is long and it has at most `turned_bytes`, and so stays in the last cache.
+pub fn matrix_to_turn(
+    graph: &Graph,
+    id: NodeId,
+    turned_bytes: Option<u64>,
+) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
     let (operands, inputs, output) = library_einsum(graph, id)?;
     let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
     let long = |side: usize| {
@@ -482,7 +487,15 @@ pub fn matrix_to_turn(graph: &Graph, id: NodeId) -> Option<(usize, SmallVec<[u8;
         .as_const()
         .unwrap_or(0)
         .saturating_mul(vector.dtype.bytes() as i64);
-    let fewest = match vector_bytes >= LONG_VECTOR_BYTES {
+    let long_vector = vector_bytes >= LONG_VECTOR_BYTES;
+    if let Some(most) = turned_bytes {
+        let matrix = graph.ty(operands[side]);
+        let elements = matrix.elements().as_const().and_then(|n| u64::try_from(n).ok())?;
+        if !long_vector || elements.saturating_mul(matrix.dtype.bytes() as u64) > most {
+            return None;
+        }
+    }
+    let fewest = match long_vector {
         true => MIN_TURNED_COLUMNS_OF_LONG_SUMS,
         false => MIN_TURNED_COLUMNS,
     };

@@ -20,6 +20,7 @@ use crate::devices::{Cut, Devices, Place, Placement, StateBinding, place};
 use crate::made::{Made, made};
 use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
+use crate::rewrite::panels::Layouts;
 use crate::rewrite::{Context, Failure, bodies, own_outputs};
 pub use crate::rewrite::{PASSES, Pass};
 use crate::segments::{self, Segmented};
@@ -247,9 +248,12 @@ pub fn run_pass(
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
     let mut context = Context {
-        panel_elements: match options.target() {
-            Target::Cpu(cpu) => cpu.panel_elements,
-            Target::Gpu(_) => 0,
+        layouts: match options.target() {
+            Target::Cpu(cpu) => Layouts {
+                panel_elements: cpu.panel_elements,
+                turned_bytes: cpu.turned_bytes(),
+            },
+            Target::Gpu(_) => Layouts::NONE,
         },
         tiles: match options.target() {
             Target::Cpu(cpu) => cpu

@@ -670,6 +670,12 @@ impl Executable {
         }
     }
 
+    /// Copies constants that calls read from a mapped file end to end to huge pages now, where the system has them and memory for it; calls have it done in the
+    /// background after the first few. Results are the same, and what is resident stays the same, for the file's pages are given back.
+    pub fn place_constants(&self) {
+        self.general.inner.place_constants();
+    }
+
     /// What the compiler decided and why, for people. Times are predicted from what `tlc hwbench` measured on this machine,
     /// if it did; the text says which model it was.
     pub fn explain(&self) -> String {

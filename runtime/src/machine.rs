@@ -287,6 +287,12 @@ fn detect_cpu(usable: &[usize]) -> Cpu {
     }
 }
 
+/// The vendor of an x86 processor, and the number of its family.
+pub(crate) fn vendor_and_family() -> Option<(String, u32)> {
+    let [family, ..] = cpuid_signature()?;
+    Some((cpuid_vendor()?, family))
+}
+
 /// Counts groups of sibling threads.
 fn physical_cores(usable: &[usize]) -> Option<usize> {
     let mut groups = Vec::new();
@@ -593,7 +599,7 @@ fn page_bytes() -> u64 {
     4096
 }
 
-fn huge_page_mode() -> HugePageMode {
+pub(crate) fn huge_page_mode() -> HugePageMode {
     let text = read_line(Path::new("/sys/kernel/mm/transparent_hugepage/enabled")).unwrap_or_default();
     match text.split(['[', ']']).nth(1) {
         Some("always") => HugePageMode::Always,
@@ -601,6 +607,18 @@ fn huge_page_mode() -> HugePageMode {
         Some("never") => HugePageMode::Never,
         _ => HugePageMode::Unknown,
     }
+}
+
+/// The bytes of memory that this process can still get without anything being taken from others, pages of files aside: the machine's, or its
+/// container's where those are fewer; `None` where the system does not tell.
+pub(crate) fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)?;
+    let of_container = |name: &str| read_line(&Path::new("/sys/fs/cgroup").join(name))?.parse::<u64>().ok();
+    let container = of_container("memory.max").zip(of_container("memory.current"));
+    let left = container.map_or(u64::MAX, |(most, used)| most.saturating_sub(used));
+    Some(machine.min(left))
 }
 
 /// The memory that this process may use, in bytes: the machine's, or its container's where that is less; `None` where

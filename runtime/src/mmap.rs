@@ -240,6 +240,17 @@ fn advise(place: Place, advice: libc::c_int) {
     }
 }
 
+/// Whether `bytes` are part of a [`MappedFile`].
+pub(crate) fn holds(bytes: &[u8]) -> bool {
+    #[cfg(target_os = "linux")]
+    return mapped().iter().any(|p| p.holds(bytes));
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = bytes;
+        false
+    }
+}
+
 /// Gives the whole pages of `bytes` back to the system if they are part of a [`MappedFile`]: a later read finds them in the file
 /// again. Nothing happens to other memory.
 pub(crate) fn release(bytes: &[u8]) {

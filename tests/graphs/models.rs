@@ -70,7 +70,10 @@ fn check(folder: &Path, name: &str, threads: usize) -> Vec<String> {
             assert!(call > 0, "{name}: no calls");
             break;
         }
-        let quantum = |output: &str| all.get(&format!("quantum.{output}")).map(|q| q.as_slice::<f32>().expect("f32")[0]);
+        let quantum = |output: &str| {
+            all.get(&format!("quantum.{output}"))
+                .map(|q| q.as_slice::<f32>().expect("f32")[0])
+        };
         wrong.extend(
             differences(&executable, &inputs, &expected, &quantum)
                 .into_iter()

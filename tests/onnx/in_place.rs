@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tlc::onnx::{ImportOptions, Imported, import, import_in_place};
 use tlc::{CompileOptions, Executable, HostTensor, compile_ir};
 use tlc_ir::tensor::BytesOwner;
+use tlc_runtime::mmap::MappedFile;
 
-use crate::proto::{D, FLOAT, Message, floats, graph, model, node, value};
+use crate::proto::{D, FLOAT, INT64, Message, floats, graph, model, node, value};
 
 /// Bytes that begin `shift` behind an address that is a multiple of 8.
 struct Shifted {
@@ -153,4 +154,76 @@ fn a_file_of_external_data_is_mapped_once_and_outlives_its_name() {
     let sums = elements[..1000].iter().zip(&elements[1000..2000]).zip(unaligned);
     let expected: Vec<f32> = sums.map(|((a, b), c)| 2.0 * a + b + c).collect();
     assert_eq!(y.as_slice::<f32>(), Ok(&expected[..]));
+}
+
+/// An embedding, and a product with what it gives: both of 4 MiB.
+fn embedded(name_length: usize) -> Vec<u8> {
+    const WIDTH: i64 = 256;
+    const MANY: i64 = 4096;
+    let weights = |seed: i64| -> Vec<f32> {
+        let of = |i: i64| ((i * seed) % 997) as f32 / 500.0 - 1.0;
+        (0..WIDTH * MANY).map(of).collect()
+    };
+    let w = "w".repeat(name_length);
+    let nodes = vec![
+        node("Gather", "looked_up", &["table", "i"], &["e"]),
+        node("MatMul", "product", &["e", &w], &["y"]),
+    ];
+    let initializers = vec![
+        floats("table", &[MANY, WIDTH], &weights(37)),
+        floats(&w, &[WIDTH, MANY], &weights(53)),
+    ];
+    let (i, y) = (value("i", INT64, &[D::N(1)]), value("y", FLOAT, &[D::N(1), D::N(MANY)]));
+    model(graph(nodes, initializers, vec![i], vec![y]), vec![])
+}
+
+/// Whether the system gives huge pages to those that ask.
+fn gives_huge_pages() -> bool {
+    let text = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    text.contains("[always]") || text.contains("[madvise]")
+}
+
+#[test]
+fn what_calls_stream_from_a_file_is_copied_to_huge_pages_and_embeddings_are_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let i = HostTensor::from_slice(&[1], &[1234i64]).expect("elements");
+    for (name_length, at_once) in [(1, true), (2, true), (3, true), (4, false)] {
+        let file = folder.path().join(format!("{name_length}.onnx"));
+        std::fs::write(&file, embedded(name_length)).expect("a file");
+        let owner: BytesOwner = Arc::new(MappedFile::open(&file).expect("a mapping"));
+        let imported = import_in_place(&owner, &ImportOptions::default()).expect("it imports");
+        let executable = compiled(&imported);
+        let placed = || -> Vec<Vec<usize>> {
+            let constants = executable.plan().constants.iter();
+            let placed = constants.filter(|c| c.placed_bytes().is_some_and(|b| b == c.bytes()));
+            placed.map(|c| c.shape().to_vec()).collect()
+        };
+        let call = || executable.run(&[(&i).into()]).expect("it runs").remove(0);
+        let before = call();
+        assert!(placed().is_empty());
+        if at_once {
+            executable.place_constants();
+        } else {
+            (0..5).for_each(|_| assert_eq!(call().bytes(), before.bytes()));
+            // A thread does it, which may have to wait for others.
+            for _ in 0..6000 {
+                if !gives_huge_pages() || !placed().is_empty() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        }
+        let expected = if gives_huge_pages() {
+            vec![vec![256, 4096]]
+        } else {
+            vec![]
+        };
+        assert_eq!(placed(), expected);
+        assert_eq!(call().bytes(), before.bytes());
+        // Another executable of the graph reads the same copy.
+        let another = compiled(&imported);
+        let shared = another.plan().constants.iter().filter(|c| c.placed_bytes().is_some());
+        assert_eq!(shared.count(), expected.len());
+        assert_eq!(another.run(&[(&i).into()]).expect("it runs")[0].bytes(), before.bytes());
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, TensorType};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
-use super::panels::{self, Budget, Fixed};
+use super::panels::{self, Budget, Fixed, Layouts};
 use super::{Context, Failure, Pass, Rebuilder, rebuild};
 
 /// A value may be so many times larger than the captures and constants that it is made of.
@@ -26,15 +26,15 @@ impl Pass for Hoist {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
-        Ok(run(graph, context.panel_elements)?)
+        Ok(run(graph, context.layouts)?)
     }
 }
 
-/// Takes values out of the graph's loops. `width` is that of panel blocks; 0 for none.
+/// Takes values out of the graph's loops, constants as `layouts` say.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, layouts: Layouts) -> Result<Graph, GraphError> {
     let mut budget = Budget::default();
     let constant = Fixed::new(graph, &|_| false);
     rebuild(graph, &mut |re, _, node, operands| {
@@ -46,7 +46,7 @@ pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
             .iter()
             .map(|&o| l.is_fence() && !constant.contains(o))
             .collect();
-        let body = laid_out(l, &stays, width, &mut budget)?;
+        let body = laid_out(l, &stays, layouts, &mut budget)?;
         let (l, operands) = hoisted(re, l, &stays, &body, operands)?;
         re.add(NodeKind::Loop(Arc::new(l)), &operands)
     })
@@ -65,11 +65,11 @@ fn fixed(l: &Loop, stays: &[bool], body: &Graph) -> Fixed {
 }
 
 /// The body with its fixed matrices laid out as they are multiplied.
-fn laid_out(l: &Loop, stays: &[bool], width: u32, budget: &mut Budget) -> Result<Graph, GraphError> {
+fn laid_out(l: &Loop, stays: &[bool], layouts: Layouts, budget: &mut Budget) -> Result<Graph, GraphError> {
     let body = &*l.body.0;
     let fixed = fixed(l, stays, body);
     rebuild(body, &mut |re, id, node, operands| {
-        let new = panels::laid_out(re, body, (id, node), operands, width, (&fixed, budget))?;
+        let new = panels::laid_out(re, body, (id, node), operands, layouts, (&fixed, budget))?;
         new.map_or_else(|| re.add(node.kind.clone(), operands), Ok)
     })
 }

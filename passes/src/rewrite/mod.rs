@@ -31,6 +31,7 @@ use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
 use self::einsum_path::{EinsumPathError, PathDecision};
+use self::panels::Layouts;
 
 /// An optional graph-to-graph pass: any subset of passes in any order keeps every result. It has no state of its own.
 pub trait Pass: Sync + RefUnwindSafe {
@@ -81,8 +82,8 @@ pub const PASSES: [&dyn Pass; 12] = [
 
 /// What a pass may know beside the graph, and what it reports.
 pub struct Context<'a> {
-    /// Width of the blocks that the product library takes without a copy; 0 for none.
-    pub panel_elements: u32,
+    /// How the host, if it is one, reads constant operands of products.
+    pub layouts: Layouts,
     /// The code generator that computes convolutions from their windows, if one of the target does.
     pub tiles: Option<&'a Emitter>,
     /// Bytes that stay close to whoever computes a tile of columns ([`tlc_ir::Target::resident_bytes`]).

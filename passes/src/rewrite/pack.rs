@@ -13,7 +13,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
-use super::panels::{Budget, Fixed, laid_out};
+use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
 use super::{Context, Failure, Pass, Rebuilder};
@@ -33,13 +33,17 @@ impl Pass for Pack {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
-        let width = if context.inside_loop { 0 } else { context.panel_elements };
+        let layouts = if context.inside_loop {
+            Layouts::NONE
+        } else {
+            context.layouts
+        };
         let resident_bytes = (!context.inside_loop).then_some(context.resident_bytes);
-        Ok(run(graph, width, context.tiles, resident_bytes)?)
+        Ok(run(graph, layouts, context.tiles, resident_bytes)?)
     }
 }
 
-/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none. `emitter` is the code generator
+/// Inserts the copies, of constants as `layouts` say. `emitter` is the code generator
 /// that computes convolutions from their windows, for which their weights are laid out if `resident_bytes` are known, the bytes that
 /// stay close to whoever computes.
 ///
@@ -47,7 +51,7 @@ impl Pass for Pack {
 /// Never for a verified graph.
 pub fn run(
     graph: &Graph,
-    width: u32,
+    layouts: Layouts,
     emitter: Option<&Emitter>,
     resident_bytes: Option<i64>,
 ) -> Result<Graph, GraphError> {
@@ -57,7 +61,7 @@ pub fn run(
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.add(node.kind.clone(), operands);
         };
-        if let Some(new) = laid_out(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
+        if let Some(new) = laid_out(re, graph, (id, node), operands, layouts, (&fixed, &mut budget))? {
             return Ok(new);
         }
         let parts = tiles.map_or_else(SmallVec::new, |_| shortened(graph, node));

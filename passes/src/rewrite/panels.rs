@@ -78,7 +78,24 @@ impl Budget {
     }
 }
 
-/// The einsum `id` of `graph` with its fixed operand laid out for it, if that pays: in blocks of `width`, or turned.
+/// How a host reads operands of products that stay as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Layouts {
+    /// Width of the blocks that the product library takes without a copy; 0 for none.
+    pub panel_elements: u32,
+    /// What matrices are turned for a product with a vector ([`tlc_ir::target::Cpu::turned_bytes`]).
+    pub turned_bytes: Option<u64>,
+}
+
+impl Layouts {
+    /// Of what has no product library.
+    pub const NONE: Layouts = Layouts {
+        panel_elements: 0,
+        turned_bytes: None,
+    };
+}
+
+/// The einsum `id` of `graph` with its fixed operand laid out for it, if that pays: in blocks, or turned.
 ///
 /// # Errors
 /// Never for a verified graph.
@@ -87,9 +104,10 @@ pub fn laid_out(
     graph: &Graph,
     (id, node): (NodeId, &Node),
     operands: &[NodeId],
-    width: u32,
+    layouts: Layouts,
     (fixed, budget): (&Fixed, &mut Budget),
 ) -> Result<Option<NodeId>, GraphError> {
+    let width = layouts.panel_elements;
     if width == 0 || !node.operands.iter().any(|&o| fixed.contains(o)) || fixed.contains(id) {
         return Ok(None);
     }
@@ -100,7 +118,7 @@ pub fn laid_out(
             false => Ok(None),
         };
     }
-    match matrix_to_turn(graph, id) {
+    match matrix_to_turn(graph, id, layouts.turned_bytes) {
         // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
         Some((k, order, base)) if fixed.is_read_once(base) && takes(k) => {
             turned(re, node, operands, k, order).map(Some)

@@ -31,7 +31,7 @@ impl Pass for Widen {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
-        match context.panel_elements {
+        match context.layouts.panel_elements {
             // Other machines multiply 16-bit floats themselves.
             0 => Ok(graph.clone()),
             _ => Ok(run(graph, context.tiles.map(|e| e.lanes(DType::F32)))?),

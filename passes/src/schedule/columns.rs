@@ -98,7 +98,9 @@ impl Scheduler<'_> {
     /// Asks for the next rows of what the second cache does not hold beside other things while vectors of these are added up: a tile's rows lie apart, and
     /// from one to the next the machine does not see that it goes on.
     fn rows_ahead(&mut self, rows: VarId, vectors: VarId) {
-        let Some(body) = tree::loop_body(&self.kernel.body, vectors).filter(|_| self.emitter.prefetches) else {
+        let Some(body) =
+            tree::loop_body(&self.kernel.body, vectors).filter(|_| self.emitter.prefetches && !self.cpu.streams_lines)
+        else {
             return;
         };
         let mut walked: Vec<(u32, i64)> = Vec::new();

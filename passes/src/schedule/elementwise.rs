@@ -198,13 +198,13 @@ impl Scheduler<'_> {
         found
     }
 
-    /// Whether a result is so large that little of it would stay in the last cache, whatever the symbols are. What is
-    /// updated in place is there when it is written.
+    /// Whether a result is so large that the last cache does not hold it, whatever the symbols are: of one that fits, the next reader finds
+    /// much there. What is updated in place is there when it is written.
     fn passes_caches(&self, param: u32) -> bool {
         let p = &self.kernel.params[param as usize];
         let least = p.len.interval(&self.kernel).lo;
         let bytes = least.saturating_mul(p.dtype.bytes() as i64);
-        p.access == Access::Write && bytes >= 0 && bytes as u64 >= self.cpu.l3_bytes.max(1 << 20) / 2
+        p.access == Access::Write && bytes >= 0 && bytes as u64 > self.cpu.l3_bytes.max(1 << 18)
     }
 
     fn past_caches(&mut self) {

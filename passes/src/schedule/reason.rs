@@ -168,7 +168,7 @@ impl fmt::Display for ScheduleReason {
             ),
             Self::PastCaches { last_cache } => write!(
                 f,
-                "the result has more than half the bytes of the last cache ({last_cache}): it is written past the caches"
+                "the result has more bytes than the last cache ({last_cache}): it is written past the caches"
             ),
             Self::ComputedOnce => f.write_str("phases of a row need it: it is computed once and kept"),
             Self::LoadedOnce => f.write_str("phases need it and its rows lie apart: it is loaded once and kept"),

@@ -167,7 +167,7 @@ impl<K: Clone> Code<K> {
     /// Where a constant's elements are, in the host's memory.
     pub(super) fn constant(&self, slot: usize, data: &HostTensor) -> *mut u8 {
         let bytes = match self.any_address[slot] {
-            true => data.bytes(),
+            true => data.placed_bytes().unwrap_or_else(|| data.bytes()),
             false => data.aligned_bytes(),
         };
         bytes.as_ptr().cast_mut()

@@ -18,6 +18,7 @@ mod frame;
 mod init;
 mod memory_need;
 mod packed;
+mod placed;
 mod profile;
 mod record;
 mod repeat;
@@ -207,6 +208,8 @@ pub struct Executable {
     states: Mutex<Vec<Box<CallState>>>,
     /// What the `init` steps computed, once the first call has run them.
     kept: OnceLock<Kept>,
+    /// The constants that calls stream from a file.
+    streamed: placed::Streamed,
     /// Held while they run.
     initializing: Mutex<()>,
     /// Held while a recording is made.
@@ -270,6 +273,7 @@ impl Executable {
         let host = Cpu::new(load.threads);
         let devices = (&host, &load.devices[..]);
         let (code, compiled_kernels) = Code::load(&plan, &load.emitters, devices, load.compiling)?;
+        let streamed = placed::Streamed::of(&plan);
         let executable = Executable {
             plan,
             code,
@@ -283,6 +287,7 @@ impl Executable {
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
             kept: OnceLock::new(),
+            streamed,
             initializing: Mutex::new(()),
             recording: Mutex::new(()),
         };
@@ -541,6 +546,7 @@ impl Executable {
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let _mode = DefaultMode::enter();
         let kept = self.kept(binding)?;
+        self.streamed.called();
         if let Some(staging) = self.staged(binding, state) {
             return self.execute_recorded(binding, state, staging, input, (kept, observe));
         }

@@ -78,6 +78,7 @@ impl Prepared {
         const MIN_SAMPLES: usize = 5;
         self.with(|executable, inputs, outputs| {
             executable.run_into(inputs, outputs)?;
+            executable.place_constants();
             let start = Instant::now();
             executable.run_into(inputs, outputs)?;
             let once = start.elapsed().as_nanos().max(20) as f64;
@@ -100,6 +101,7 @@ impl Prepared {
         const MIN_RUNS: usize = 5;
         let (times, loops) = self.with(|executable, inputs, outputs| {
             executable.run_into(inputs, outputs)?;
+            executable.place_constants();
             let mut times: Vec<StepTime> = Vec::new();
             let mut loops: Vec<Vec<LoopTime>> = Vec::new();
             let begin = Instant::now();
