@@ -359,7 +359,7 @@ pub struct ParseError {
     pub message: String,
 }
 
-/// How the message begins of an error that a resolver's answer makes.
+/// How the message of an error begins that a resolver returned.
 const NO_DATA: &str = "no data for ";
 
 impl ParseError {

@@ -201,7 +201,7 @@ fn exact_search_equals_brute_force() {
     );
 }
 
-/// The heuristic, where the exact search would answer.
+/// The heuristic, where the exact search would have a result.
 fn heuristic(case: &Case, limit: f64, effort: Effort) -> Option<ContractionPath> {
     let path = case.path();
     let mut reduced = case.operands.clone();
