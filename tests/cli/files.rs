@@ -190,6 +190,9 @@ fn an_unwritable_directory_leaves_nothing() {
     let ran = run(&p, &["--output-dir", "file/out"]).code(3);
     assert!(ran.first_error().starts_with("error: file"), "{}", ran.err);
     run(&p, &["--output-dir", "file"]).code(3);
+    // No directory named `-` is made where standard output is meant.
+    let ran = run(&p, &["--output-dir", "-"]).code(2);
+    assert!(ran.first_error().contains("expected a directory"), "{}", ran.err);
     // A name that is taken by a directory: the other output goes again, and so does what was made for it.
     std::fs::create_dir_all(p.path("out/total.npy")).unwrap();
     run(&p, &["--output-dir", "out"]).code(3);
