@@ -381,6 +381,18 @@ impl Executable {
 
     /// Output shapes for the given inputs, the largest where data decides.
     ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
+    ///
+    /// let g = Graph::new("pairs");
+    /// let n = g.symbol("n", 1..=100);
+    /// let x = g.input("x", DType::F32, (&n, 4));
+    /// g.output("y", &x.reshape((&n * 2, 2)));
+    /// let pairs = g.compile(&CompileOptions::default())?;
+    /// assert_eq!(pairs.output_shapes(&inputs![&[[0.0f32; 4]; 3]])?, [[6, 2]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If the inputs do not fit.
     pub fn output_shapes(&self, inputs: &[Input<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
