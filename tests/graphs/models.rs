@@ -1,8 +1,9 @@
-//! Networks of the kinds that people export, against what ONNX Runtime answered.
+//! Networks of the kinds that people export, against what ONNX Runtime computed.
 //!
 //! tests/models/make.py builds the models and records the calls: several sizes of batch, length, picture and cache for each
 //! network, all of which one compilation serves. Those of tests/models/exported are written by PyTorch's exporters, with every size
-//! symbolic that they allow (tests/models/export.py): each taught the import something about shape arithmetic.
+//! symbolic that they allow (tests/models/export.py): each taught the import something about shape arithmetic. Those of
+//! tests/models/quantized are written by ONNX Runtime's quantizer (tests/models/quantize.py).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ fn arrays(all: &BTreeMap<String, HostTensor>, prefix: &str, call: usize) -> BTre
     of_call.collect()
 }
 
-/// What is wrong with the answers of one network, a line for each.
+/// What is wrong with the results of one network, a line for each.
 fn check(folder: &Path, name: &str, threads: usize) -> Vec<String> {
     let read =
         |ending: &str| std::fs::read(folder.join(format!("{name}.{ending}"))).expect("the file is in the repository");
@@ -69,8 +70,12 @@ fn check(folder: &Path, name: &str, threads: usize) -> Vec<String> {
             assert!(call > 0, "{name}: no calls");
             break;
         }
+        let quantum = |output: &str| {
+            all.get(&format!("quantum.{output}"))
+                .map(|q| q.as_slice::<f32>().expect("f32")[0])
+        };
         wrong.extend(
-            differences(&executable, &inputs, &expected)
+            differences(&executable, &inputs, &expected, &quantum)
                 .into_iter()
                 .map(|w| format!("{name} call {call}: {w}")),
         );
@@ -78,10 +83,12 @@ fn check(folder: &Path, name: &str, threads: usize) -> Vec<String> {
     wrong
 }
 
+/// Where outputs differ from what is expected by more than [`RELATIVE`] or, if the network is quantized, by more than a `quantum`.
 fn differences(
     executable: &Executable,
     inputs: &BTreeMap<String, HostTensor>,
     expected: &BTreeMap<String, HostTensor>,
+    quantum: &dyn Fn(&str) -> Option<f32>,
 ) -> Vec<String> {
     let declared = &executable.plan().inputs;
     let given: Vec<Input<'_>> = declared.iter().map(|i| (&inputs[&i.name]).into()).collect();
@@ -113,7 +120,9 @@ fn differences(
             .zip(expected)
             .map(off)
             .fold(0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
-        if worst.is_nan() || worst > RELATIVE * largest {
+        // A step is the difference of two multiples of it, each rounded.
+        let allowed = quantum(&output.name).map_or(RELATIVE * largest, |q| f64::from(q) * 1.001);
+        if worst.is_nan() || worst > allowed {
             wrong.push(format!("{}: off by {worst:.2e} of {largest:.2e}", output.name));
         }
     }
@@ -143,6 +152,12 @@ fn networks_answer_as_onnx_runtime_does() {
 #[test]
 fn exported_networks_compute_what_onnx_runtime_does_at_every_size() {
     check_all(&folder().join("exported"), 9);
+}
+
+/// Sums of bytes are exact, and what is behind them is rounded as the operators say: at most one step between bytes is another.
+#[test]
+fn quantized_networks_compute_what_their_operators_say() {
+    check_all(&folder().join("quantized"), 3);
 }
 
 /// What of a plan runs as a kernel of its own, in order of names; and products (those behind others as well), and kernels in the steps
