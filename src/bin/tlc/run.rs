@@ -14,7 +14,7 @@ use crate::args::ModelArgs;
 use crate::batch;
 use crate::data::{InputSpec, Source, Summary, file_names, input_spec, inputs};
 use crate::failure::{Code, Failure};
-use crate::session::{Model, Session};
+use crate::session::{Model, Session, is_stdin};
 use crate::staging::Outputs;
 use crate::top;
 
@@ -31,7 +31,7 @@ pub struct Run {
     #[arg(long = "input", short = 'i', value_name = "NAME=SOURCE", value_parser = input_spec)]
     inputs: Vec<InputSpec>,
     /// Write DIR/NAME.npy for each output, instead of a summary of all
-    #[arg(long, short = 'o', value_name = "DIR", value_parser = directory)]
+    #[arg(long, short = 'o', value_name = "DIR")]
     output_dir: Option<PathBuf>,
     /// Also print the N largest elements along the last axis of each output, with their positions
     #[arg(long, value_name = "N", conflicts_with = "batch")]
@@ -43,17 +43,6 @@ pub struct Run {
     /// With "grad":{"of":[..],"wrt":[..]} a case is the model as `tlc grad` makes it
     #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["model", "inputs", "output_dir", "graph"])]
     batch: Option<PathBuf>,
-}
-
-/// Reads the name of a directory. `-` is standard output elsewhere, which takes one file and not a directory of them.
-fn directory(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "-" => Err(
-            "expected a directory; results are not written to standard output, and `./-` is the directory of that name"
-                .into(),
-        ),
-        _ => Ok(text.into()),
-    }
 }
 
 /// Runs a model and returns its outputs with the seconds that the run itself took.
@@ -227,6 +216,11 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             "no model; expected MODEL or --batch MANIFEST",
         ));
     };
+    // `-` is standard output elsewhere, which takes one file and not a directory of them.
+    if args.output_dir.as_deref().is_some_and(is_stdin) {
+        let message = "--output-dir -: expected a directory, such as ./-; results are not written to standard output";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let chosen = ModelArgs {
         model: path.clone(),
         graph: args.graph.clone(),
