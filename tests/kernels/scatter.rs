@@ -104,12 +104,12 @@ fn outer_of_long_rows(threads: usize) -> Updates {
 
 #[test]
 fn rows_are_added_in_blocks_or_by_the_owners_of_their_ranges() {
-    // Blocks of 64 bytes at least, in as many as there are threads if they divide the row. Owners only of long rows.
+    // Blocks of 2 KiB at least, as many as there are threads if they divide the row. Owners only of long rows.
     let serial = |_| Updates::Serial;
     let cases: [(usize, usize, usize, &dyn Fn(usize) -> Updates); 7] = [
         (1000, 33, 700, &serial),
-        (3, 64, 500, &row_blocks(1, [2, 2, 4])),
-        (4, 96, 500, &row_blocks(1, [2, 3, 6])),
+        (3, 64, 500, &serial),
+        (4, 1536, 30, &row_blocks(1, [2, 3, 3])),
         (5, 17, 1000, &serial),
         (2, 8192, 3, &row_blocks(1, [2, 2, 8])),
         (5, 4099, 7, &owners(5)),
@@ -146,12 +146,16 @@ fn every_way_to_combine_and_every_dtype() {
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::U8] {
             for of in [DType::I64, DType::I32, DType::U64] {
                 let g = Graph::new("combine");
-                let base = g.input("base", dtype, vec![40, 130]);
-                let index = g.input("index", of, vec![90]);
-                let updates = g.input("updates", dtype, vec![90, 130]);
+                let base = g.input("base", dtype, vec![5, 4100]);
+                let index = g.input("index", of, vec![14]);
+                let updates = g.input("updates", dtype, vec![14, 4100]);
                 g.output("y", &base.scatter(&[0], &[&index], &updates, op));
-                let inputs = [uneven(dtype, &[40, 130]), places(of, 90, 40), uneven(dtype, &[90, 130])];
-                let parts = if dtype.bytes() >= 4 { [2, 2, 5] } else { [2, 2, 2] };
+                let inputs = [uneven(dtype, &[5, 4100]), places(of, 14, 5), uneven(dtype, &[14, 4100])];
+                let parts = match dtype.bytes() {
+                    1 => [2, 2, 2],
+                    2 => [2, 2, 4],
+                    _ => [2, 2, 5],
+                };
                 everywhere(&g.finish().unwrap(), &inputs, &row_blocks(1, parts));
             }
         }
@@ -227,14 +231,14 @@ fn axes_before_the_indexed_one_are_cut_into_blocks_where_rows_are_short() {
 #[test]
 fn an_axis_of_one_position_before_the_indexed_one_has_nothing_to_share_out() {
     let g = Graph::new("one");
-    let base = g.input("base", DType::F32, vec![1, 40, 32]);
-    let index = g.input("index", DType::I64, vec![450]);
-    let updates = g.input("updates", DType::F32, vec![450, 1, 32]);
+    let base = g.input("base", DType::F32, vec![1, 40, 1024]);
+    let index = g.input("index", DType::I64, vec![12]);
+    let updates = g.input("updates", DType::F32, vec![12, 1, 1024]);
     g.output("y", &base.scatter(&[1], &[&index], &updates, ScatterOp::Add));
     let inputs = [
-        uneven(DType::F32, &[1, 40, 32]),
-        places(DType::I64, 450, 40),
-        uneven(DType::F32, &[450, 1, 32]),
+        uneven(DType::F32, &[1, 40, 1024]),
+        places(DType::I64, 12, 40),
+        uneven(DType::F32, &[12, 1, 1024]),
     ];
     everywhere(&g.finish().unwrap(), &inputs, &row_blocks(2, [2, 2, 2]));
 }
@@ -242,22 +246,22 @@ fn an_axis_of_one_position_before_the_indexed_one_has_nothing_to_share_out() {
 #[test]
 fn several_indices_and_computed_updates() {
     let g = Graph::new("several");
-    let table = g.input("table", DType::F32, vec![9, 32]);
-    let first = g.input("first", DType::I64, vec![300]);
-    let second = g.input("second", DType::I64, vec![300]);
+    let table = g.input("table", DType::F32, vec![9, 1024]);
+    let first = g.input("first", DType::I64, vec![20]);
+    let second = g.input("second", DType::I64, vec![20]);
     let updates = (table.gather(&[0], &[&second]) * 3.0).floor();
-    let base = g.zeros([21, 9, 32], DType::F32);
+    let base = g.zeros([21, 9, 1024], DType::F32);
     g.output(
         "y",
         &base.scatter(&[1, 0], &[&second, &first], &updates, ScatterOp::Add),
     );
     // Ranges of a first axis of one element are none; the next axes follow it.
-    let (thin, at) = (g.zeros([1, 9, 32], DType::F32), &first - &first);
+    let (thin, at) = (g.zeros([1, 9, 1024], DType::F32), &first - &first);
     g.output("z", &thin.scatter(&[0, 1], &[&at, &second], &updates, ScatterOp::Max));
     let inputs = [
-        uneven(DType::F32, &[9, 32]),
-        places(DType::I64, 300, 21),
-        places(DType::I64, 300, 9),
+        uneven(DType::F32, &[9, 1024]),
+        places(DType::I64, 20, 21),
+        places(DType::I64, 20, 9),
     ];
     everywhere(&g.finish().unwrap(), &inputs, &row_blocks(2, [2, 2, 2]));
 }
@@ -304,7 +308,7 @@ fn symbolic_counts_and_rows() {
         1 => Updates::Serial,
         n => Updates::Turns(n as i64),
     };
-    let cases: [(usize, &dyn Fn(usize) -> Updates); 2] = [(64, &row_blocks(1, [2, 2, 4])), (4099, &turns)];
+    let cases: [(usize, &dyn Fn(usize) -> Updates); 2] = [(1024, &row_blocks(1, [2, 2, 2])), (4099, &turns)];
     for (row, expected) in cases {
         let graph = parsed(&format!(
             "graph @g(%base: f32[m, {row}], %index: i64[n], %updates: f32[n, {row}]) where m in 0..=500, n in 0..=500 {{
