@@ -1,7 +1,7 @@
 //! The ONNX project's own backend tests, compiled and run.
 //!
 //! The data is not part of this repository: tests/conformance/fetch.py fetches it into target/onnx-conformance, or
-//! TLC_ONNX_CONFORMANCE names a folder. Without it one SKIP line tells so. tests/conformance/passing.txt holds the names
+//! TLC_ONNX_CONFORMANCE names a folder. Without it one line says SKIP. tests/conformance/passing.txt holds the names
 //! of the cases that pass: one of them failing is an error, and so is a case that passes and is not in it (TLC_BLESS=1
 //! writes it anew, with RESULTS.md). Each case also goes by way of the model's text, its weights outside, to the same bits, and
 //! by way of a model that was exported, within the case's tolerance, unless ONNX cannot say its graph.
@@ -164,7 +164,7 @@ fn as_text(graph: &Graph) -> Result<Graph, String> {
         .ok_or_else(|| "no graph in the text".to_string())
 }
 
-/// What the graph answers by way of an ONNX model of our own.
+/// What the graph computes by way of an ONNX model of our own.
 fn exported(graph: &Graph, arguments: &[Input<'_>], options: &CompileOptions) -> Result<tlc::Outputs, String> {
     let model = tlc::onnx::export(graph).map_err(|e| format!("export: {e}"))?;
     let mut bytes = vec![];
@@ -179,7 +179,7 @@ fn numbered(folder: &Path, what: &str) -> Result<Vec<HostTensor>, Ending> {
     files.take_while(|f| f.exists()).map(|f| tensor(&f)).collect()
 }
 
-/// Whether the model as text and as exported has the same answer.
+/// Whether the model as text and as exported has the same results.
 fn other_ways(
     folder: &Path,
     graph: &Graph,

@@ -44,7 +44,7 @@ fn equal_structure_compiles_once_whatever_the_data_and_the_thread() {
     assert_eq!(y.as_slice::<f32>().unwrap(), expected(1.0).map(|v| v * 2.0));
     assert_eq!(stats().compiled - after.compiled, 1);
 
-    // What eval answers is what a compiled graph answers.
+    // What eval returns is what a compiled graph returns.
     let t = expression(&g, 3.0);
     g.output("t", &t);
     let options = CompileOptions::default();

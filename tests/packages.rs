@@ -15,7 +15,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where this test was built: `target`, unless it is told otherwise.
+/// Where this test was built: `target`, unless cargo was given another folder.
 fn target() -> PathBuf {
     let built = std::env::current_exe().expect("a test has a file");
     let profile = built.ancestors().find(|p| p.ends_with("deps")).and_then(Path::parent);
@@ -28,7 +28,7 @@ fn target() -> PathBuf {
 fn cargo(folder: &Path, arguments: &[&str], target: &Path) -> String {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO"));
-    // What cargo tells its tests is not meant for another cargo.
+    // What cargo sets for its tests is not meant for another cargo.
     for (name, _) in std::env::vars_os() {
         if name
             .to_str()

@@ -235,7 +235,7 @@ fn operations(case: &Case) -> usize {
     case.graph.nodes().filter(|(_, n)| !leaf(&n.kind)).count()
 }
 
-/// Seeds a fault and follows it; answers a row of the table, and what is not as expected.
+/// Seeds a fault and follows it; returns a row of the table, and what is not as expected.
 fn follow(expected: &Expected) -> (String, Vec<String>) {
     let case = case(expected.graph);
     let options = CompileOptions {
@@ -324,7 +324,7 @@ fn every_fault_has_its_case() {
     assert_eq!(listed, Fault::ALL);
 }
 
-/// Runs the command line with a fault in it; answers the exit code and what it printed.
+/// Runs the command line with a fault in it; returns the exit code and what it printed.
 fn tlc(fault: Fault, dir: &std::path::Path, args: &[&str]) -> (Option<i32>, String, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_tlc"))
         .args(args)
@@ -490,7 +490,7 @@ fn code_that_crashes_is_a_finding_that_names_its_kernel() {
     );
     let (code, out, err) = tlc(fault, path, &["reduce", "m.tlir"]);
     assert_eq!((code, out.contains(" = sqrt ")), (Some(0), true), "{out}{err}");
-    // What is read once is not reduced, but told.
+    // What is read once is not reduced, but named.
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tlc"))
         .args(["verify", "-"])
         .env("TLC_SEEDED_FAULT", format!("{fault:?}"))

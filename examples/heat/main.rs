@@ -1,7 +1,7 @@
 //! Heat in a plate: a five-point stencil written as slices, one kernel a step, and a picture.
 //!
 //! `cargo run --release --example heat [FILE.png]` lets 512x512 points cool for 600 steps, with the edge held at zero, and
-//! writes the temperature as a picture (`target/heat.png` unless told otherwise). It checks the maximum principle (no point
+//! writes the temperature as a picture (`target/heat.png` unless another file is named). It checks the maximum principle (no point
 //! gets hotter than the hottest was, none colder than the edge), that no heat appears, and every point against the same
 //! steps with `ndarray`.
 

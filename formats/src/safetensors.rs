@@ -136,7 +136,10 @@ impl<'a> Views<'a> {
         }
     }
 
-    /// Every tensor, in file order; [`FormatError::Unsupported`] in place of those whose element type has no [`DType`].
+    /// Every tensor, in file order.
+    ///
+    /// # Errors
+    /// [`FormatError::Unsupported`] in place of a tensor whose element type has no [`DType`].
     pub fn iter(&self) -> impl Iterator<Item = Result<View<'_, 'a>, FormatError>> {
         self.entries.iter().map(|entry| self.view(entry))
     }

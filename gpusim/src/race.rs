@@ -26,7 +26,7 @@ pub(crate) struct Stamp {
     pub(crate) thread: u32,
     epoch: u32,
     clock: u32,
-    /// The code and instruction, as who asks numbers them; [`NOBODY`] where there was no access.
+    /// The code and instruction, as the caller numbers them; [`NOBODY`] where there was no access.
     pub(crate) site: u32,
 }
 

@@ -59,9 +59,9 @@ pub struct Site {
     pub function: String,
     /// The line of the PTX text.
     pub line: u32,
-    /// The line of the source that PTX was compiled from, if `.loc` told.
+    /// The line of the source that PTX was compiled from, if a `.loc` names it.
     pub source: SourceLine,
-    /// That source's name, if `.file` told.
+    /// That source's name, if a `.file` names it.
     pub file: Option<String>,
     /// The block.
     pub block: [u32; 3],

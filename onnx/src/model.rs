@@ -106,6 +106,17 @@ impl Model {
     /// Opens a `.onnx` file, and imports and compiles it unless its shapes depend on values of inputs: then the first call
     /// does. The file must not change while the model lives.
     ///
+    /// ```no_run
+    /// use tlc::onnx::Model;
+    /// use tlc::{CompileOptions, inputs};
+    ///
+    /// let model = Model::open("model.onnx", &CompileOptions::default())?;
+    /// assert_eq!(model.inputs().collect::<Vec<_>>(), ["image"]);
+    /// let outputs = model.run(&inputs![&[[0.0f32; 3]; 4]])?;
+    /// println!("{}", outputs[0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If the file cannot be opened, or the model is wrong, unsupported or cannot be compiled.
     pub fn open(file: impl AsRef<Path>, options: &CompileOptions) -> Result<Model, ModelError> {

@@ -1,7 +1,7 @@
 //! How one value's element reaches back to the values it is computed from: index maps of views, and the demands of a cone.
 //!
 //! Invariants: an index map is given one index expression per result axis, each inside its extent, and returns one per
-//! operand axis. Only `pad` can answer an index outside the operand, or one of an element that stands elsewhere; it also returns
+//! operand axis. Only `pad` can lead to an index outside the operand, or one of an element that stands elsewhere; it also returns
 //! the conditions under which the index is inside and the element stands there, and callers read nothing unless all hold.
 
 use smallvec::SmallVec;

@@ -53,7 +53,7 @@ pub(crate) enum ChainReason {
 
 impl ChainReason {
     /// As a fusion of the kernel with the second product.
-    pub(crate) fn told(self, text: &dyn Fn(&IndexExpr) -> String) -> FusionReason {
+    pub(crate) fn fusion_reason(self, text: &dyn Fn(&IndexExpr) -> String) -> FusionReason {
         match self {
             Self::Rows { row_bytes } => FusionReason::Passed {
                 row_bytes: text(&row_bytes),

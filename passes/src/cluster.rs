@@ -3,7 +3,7 @@
 //! Every value that something outside its own kernel may need is a *root*: outputs, reductions, contractions, scans,
 //! scatters, operands of library calls, and values whose recomputation would cost more than storing them. Everything else
 //! is inlined into the roots that use it. Roots start as singletons and merge along producer-consumer edges, then with
-//! siblings. Legality and profit are separate questions; each answered edge leaves a [`FusionDecision`].
+//! siblings. Legality and profit are separate questions; each decided edge leaves a [`FusionDecision`].
 //!
 //! Legality is decided on index expressions, not on patterns: a root is evaluated symbolically at fresh loop variables, and
 //! what it demands of another root must be the very element that the merged loop is at. Axes that stand for each other in

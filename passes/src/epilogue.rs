@@ -50,7 +50,7 @@ pub(crate) enum EpilogueReason {
 
 impl EpilogueReason {
     /// As a fusion of the product with the kernel.
-    pub(crate) fn told(self, graph: &Graph) -> FusionReason {
+    pub(crate) fn fusion_reason(self, graph: &Graph) -> FusionReason {
         match self {
             Self::Lines(lines) => FusionReason::Epilogue {
                 elements: graph.dim_text(&lines.elements),

@@ -265,9 +265,9 @@ pub enum Updates {
     Serial,
     /// The axes before the first indexed one are parallel: each of their positions has elements and updates of its own.
     Outer,
-    /// One of these axes is cut into so many blocks of equal length, whose owners go through all indices and apply to each the
-    /// updates of their positions.
-    OuterBlocks {
+    /// An axis that no index is of is cut into so many blocks of equal length, whose owners go through all indices and apply to each
+    /// the updates of their positions.
+    Blocks {
         /// The axis of the result.
         axis: usize,
         /// How many blocks; it divides the extent.
@@ -287,7 +287,7 @@ impl Updates {
         match self {
             Updates::Serial => "serial updates".into(),
             Updates::Outer => "updates, apart along the first axes".into(),
-            Updates::OuterBlocks { axis, blocks } => format!("updates, apart in {blocks} blocks of axis {axis}"),
+            Updates::Blocks { axis, blocks } => format!("updates, apart in {blocks} blocks of axis {axis}"),
             Updates::Owners(n) => format!("updates by the owners of {n} ranges of the first axis"),
             Updates::Turns(n) => format!("updates by {n} owners, which take turns along the first axis"),
         }

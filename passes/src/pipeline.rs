@@ -438,7 +438,7 @@ mod tests {
         module.graphs.into_iter().next().expect("one graph")
     }
 
-    /// Bodies of loops come first and are told apart from the graph around them; whoever watches may end the run.
+    /// Bodies of loops come first and are distinguished from the graph around them; the observer may end the run.
     #[test]
     fn the_driver_shows_each_pass_and_stops_when_asked() {
         let graph = looping();

@@ -293,7 +293,7 @@ fn record_epilogues(graph: &Graph, clusters: &mut Clusters, values: &[Option<Nod
             continue;
         };
         let kernel = &clusters.clusters[decision.cluster].roots;
-        let reason = decision.reason.told(graph);
+        let reason = decision.reason.fusion_reason(graph);
         for &consumer in readers.get(&producer).into_iter().flatten() {
             if kernel.binary_search(&consumer).is_ok() {
                 clusters.ledger.record(FusionDecision {
@@ -312,7 +312,7 @@ fn record_epilogues(graph: &Graph, clusters: &mut Clusters, values: &[Option<Nod
                 stage: FusionStage::Epilogues,
                 producer,
                 consumer,
-                reason: link.reason.told(&|e| graph.dim_text(e)),
+                reason: link.reason.fusion_reason(&|e| graph.dim_text(e)),
             });
         }
     }

@@ -532,7 +532,7 @@ impl Draft<'_> {
         (*self.plan, *self.in_place, *self.reports, *self.values, self.costs) = parts;
     }
 
-    /// Changes the plan until `done` says so, which is told the most bytes that are live at a step and what was computed again; false if
+    /// Changes the plan until `done` says so, which is given the most bytes that are live at a step and what was computed again; false if
     /// nothing is left to be changed, or too much was tried.
     fn search(
         &mut self,

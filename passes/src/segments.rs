@@ -64,7 +64,7 @@ const FROM_END: Along = Along { axis: 0, reverse: true };
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<(Graph, Vec<Segmented>), GraphError> {
     let pairs = pairs(graph);
-    let told = pairs.iter().map(|p| told(graph, p)).collect();
+    let reports = pairs.iter().map(|p| segmented(graph, p)).collect();
     let by_loop: FxHashMap<NodeId, &Pair> = pairs.iter().flat_map(|p| [(p.forward, p), (p.backward, p)]).collect();
     // What forward loops became, and their operands.
     let mut made: FxHashMap<NodeId, (NodeId, Vec<NodeId>)> = FxHashMap::default();
@@ -94,7 +94,7 @@ pub fn run(graph: &Graph) -> Result<(Graph, Vec<Segmented>), GraphError> {
         }
         re.add(node.kind.clone(), operands)
     })?;
-    Ok((new, told))
+    Ok((new, reports))
 }
 
 /// The number of iterations of a loop whose segments can be loops.
@@ -169,8 +169,8 @@ fn pairs(graph: &Graph) -> Vec<Pair> {
                 iterations,
                 every,
             };
-            let told = told(graph, &pair);
-            if told.kept_bytes < told.all_bytes {
+            let report = segmented(graph, &pair);
+            if report.kept_bytes < report.all_bytes {
                 pairs.push(pair);
             }
         }
@@ -178,7 +178,7 @@ fn pairs(graph: &Graph) -> Vec<Pair> {
     pairs
 }
 
-fn told(graph: &Graph, pair: &Pair) -> Segmented {
+fn segmented(graph: &Graph, pair: &Pair) -> Segmented {
     let NodeKind::Loop(l) = &graph.node(pair.forward).kind else {
         unreachable!("a pair is of loops");
     };

@@ -8,7 +8,7 @@
 //!   parameter that is added then changes no other.
 //! - f16 and bf16 are drawn in f32 and rounded once, f64 is drawn in f64.
 //! - The fans of weights `[out, in, kernel..]`, which linear layers and convolutions have, are those of PyTorch: `in` and `out` times the
-//!   elements of the kernel. [`Init::axes`] tells of weights that are laid out otherwise.
+//!   elements of the kernel. [`Init::axes`] is for weights that are laid out otherwise.
 //!
 //! ```
 //! use tlc::{DType, Graph, init};

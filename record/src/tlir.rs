@@ -142,7 +142,7 @@ pub struct Weights {
     id: Option<String>,
     bytes: BytesOwner,
     tensors: HashMap<String, Result<Entry, String>>,
-    /// Tensors that were asked for. Who asks again gets the same data.
+    /// Tensors that were resolved, so that a second request returns the same data.
     made: HashMap<(String, DType), HostTensor>,
 }
 

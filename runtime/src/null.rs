@@ -322,6 +322,9 @@ impl Queued for Null {
 }
 
 /// How often a loop runs, and whether that is known before a call.
+///
+/// # Errors
+/// If the number does not fit 64 bits.
 pub fn trips(l: &Repeat, symbols: &[i64]) -> Result<(u64, bool), RunError> {
     let certain = l.count.is_none() && l.condition.is_none() && l.follows.is_none();
     match &l.trip {
@@ -334,6 +337,9 @@ pub fn trips(l: &Repeat, symbols: &[i64]) -> Result<(u64, bool), RunError> {
 }
 
 /// The numbers of a loop's body; `number` loops are before it in its plan.
+///
+/// # Errors
+/// If one does not fit 64 bits, or the layout is of another plan.
 pub fn inside(l: &Repeat, sizes: &Sizes, number: usize) -> Result<Sizes, RunError> {
     let misfit = || overflow(&l.label);
     let symbols = l.inner_symbols(&sizes.symbols).ok_or_else(misfit)?;

@@ -134,7 +134,7 @@ fn matrix<'a, T>(data: *mut T, l: &Layout, batch: &'a [isize]) -> Matrix<'a> {
     }
 }
 
-/// Runs a case on pools of several sizes, checks the bits against each other, and answers the first result.
+/// Runs a case on pools of several sizes, checks the bits against each other, and returns the first result.
 fn run<T: Element>(case: Case, a: &mut [T], b: &mut [T], threads: &[usize]) -> (Vec<T>, Layout) {
     let Case { batch, m, n, k, orders } = case;
     let (la, lb) = (layout(orders[0], batch, m, k), layout(orders[1], batch, k, n));
@@ -545,7 +545,7 @@ fn place(legs: &[Leg], mut number: usize) -> isize {
 }
 
 /// A composite operand (`left` says which) against its copy in C order: the same bits.
-fn wound_equals_copied<T: Element>(seed: u64, left: bool) {
+fn composite_equals_copied<T: Element>(seed: u64, left: bool) {
     let mut random = Random(seed);
     let (mut outer, mut inner) = (legs(&mut random, 4), legs(&mut random, 4));
     if let Some(last) = inner.last_mut() {
@@ -668,10 +668,10 @@ fn lying_equals_copied<T: Element>(
 #[test]
 fn windows_are_multiplied_where_they_lie_as_their_copy_is() {
     for seed in 0..60 {
-        wound_equals_copied::<f32>(seed, false);
-        wound_equals_copied::<f32>(seed, true);
-        wound_equals_copied::<f64>(seed, false);
-        wound_equals_copied::<f64>(seed, true);
+        composite_equals_copied::<f32>(seed, false);
+        composite_equals_copied::<f32>(seed, true);
+        composite_equals_copied::<f64>(seed, false);
+        composite_equals_copied::<f64>(seed, true);
     }
 }
 
@@ -718,7 +718,7 @@ fn blocks_of_panels_are_multiplied_where_they_lie() {
     }
 }
 
-/// What is told of a product's lines: each exactly once, when its elements are final, by whatever cut and order of strips.
+/// What is reported of a product's lines: each exactly once, when its elements are final, by whatever cut and order of strips.
 #[test]
 fn lines_are_told_once_and_when_they_are_complete() {
     let mut random = Random(77);

@@ -80,7 +80,7 @@ fn negative_indices_count_from_the_end() {
     assert_eq!(y["along"].as_slice::<f32>().unwrap(), [0.0, 517.0]);
     assert_eq!(y["unsigned"].as_slice::<f32>().unwrap(), [510.0, 511.0, 2.0, 3.0]);
     assert_eq!(y["columns"].as_slice::<f32>().unwrap()[..4], [1.0, 0.0, 1.0, 0.0]);
-    // Out of range where only data tells: zero.
+    // Out of range where data decides: zero.
     let y = e
         .run(&inputs![&x, &[[0i8; 2]; 2], &[[260i64, -261]], &[0u8, 0]])
         .unwrap();

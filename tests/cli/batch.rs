@@ -102,7 +102,7 @@ fn a_manifest_comes_from_standard_input_line_by_line() {
     let mut input = child.stdin.take().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     for id in 0..3 {
-        // The answer arrives before the next case is given.
+        // The line arrives before the next case is given.
         writeln!(
             input,
             "{}",

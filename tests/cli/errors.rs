@@ -2,7 +2,7 @@
 
 use super::support::{CHAIN, PRODUCT, Place, Ran};
 
-/// The error of a run, which standard error tells too.
+/// The error of a run, which is on standard error too.
 #[track_caller]
 fn error(ran: &Ran, code: i32, kind: &str) -> serde_json::Value {
     assert_eq!(ran.code, code, "stdout:\n{}\nstderr:\n{}", ran.out, ran.err);

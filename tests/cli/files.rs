@@ -44,7 +44,7 @@ fn outputs_are_written_under_their_names() {
 fn without_a_directory_a_summary_is_printed() {
     let p = chain();
     let ran = run(&p, &[]).code(0);
-    // What the run needs, told before it.
+    // What the run needs, printed before it.
     let summary = "memory: at most 208 B, inputs and outputs 208 B\ny: f32[2, 4]  min 0";
     assert!(ran.out.starts_with(summary), "{}", ran.out);
     assert!(
@@ -73,7 +73,7 @@ fn inputs_can_be_made_up() {
         "{}",
         seeded.out
     );
-    // A file's shape tells the size of the others.
+    // A file's shape gives the size of the others.
     let mixed = [
         "run", "m.tlir", "--input", "a=a.npy", "--input", "b=random", "--input", "c=c.npy",
     ];
@@ -190,6 +190,9 @@ fn an_unwritable_directory_leaves_nothing() {
     let ran = run(&p, &["--output-dir", "file/out"]).code(3);
     assert!(ran.first_error().starts_with("error: file"), "{}", ran.err);
     run(&p, &["--output-dir", "file"]).code(3);
+    // No directory named `-` is made where standard output is meant.
+    let ran = run(&p, &["--output-dir", "-"]).code(2);
+    assert!(ran.first_error().contains("expected a directory"), "{}", ran.err);
     // A name that is taken by a directory: the other output goes again, and so does what was made for it.
     std::fs::create_dir_all(p.path("out/total.npy")).unwrap();
     run(&p, &["--output-dir", "out"]).code(3);

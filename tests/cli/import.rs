@@ -73,7 +73,7 @@ fn an_imported_model_is_text_with_its_weights_beside_it() {
     p.run(&["opt", "m.tlir"]).code(0);
     p.run(&["bench", "m.tlir", "--set", "batch=3", "--time", "0.01"])
         .code(0);
-    // Nodes are told by their names in the model.
+    // Nodes are named as in the model.
     let mut nan = vec![0.0f32; 12];
     nan[3] = f32::INFINITY;
     nan[4] = f32::NEG_INFINITY;

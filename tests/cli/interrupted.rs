@@ -1,4 +1,4 @@
-//! Runs that share a folder, are killed, or are told to end: what has an output's name is whole.
+//! Runs that share a folder, are killed, or get a signal to end: what has an output's name is whole.
 
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn start(p: &Place, x: f32) -> Child {
     .expect("it starts")
 }
 
-/// Checks that each output that is there is whole and of one run, and answers how many there are.
+/// Checks that each output that is there is whole and of one run, and returns how many there are.
 fn whole(p: &Place) -> usize {
     let names: Vec<String> = p.list("out").into_iter().filter(|n| !n.starts_with('.')).collect();
     for name in &names {

@@ -1,4 +1,4 @@
-//! Where the process ends before its work: told to, or at a limit of the system. It leaves nothing half done, and says which.
+//! Where the process ends before its work: by a signal, or at a limit of the system. It leaves nothing half done, and says which.
 #![cfg(unix)]
 
 use std::process::{Child, Command, Stdio};

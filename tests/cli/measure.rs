@@ -87,6 +87,16 @@ fn a_saved_result_of_something_else_is_refused() {
     p.write("cpu.json", saved.replace(&cpu, "\"Z80\""));
     let elsewhere = ["--set", "n=64", "--threads", "1", "--against", "cpu.json"];
     refused("m.tlir", &elsewhere, "on Z80");
+    let level = serde_json::from_str::<serde_json::Value>(&saved).unwrap()["kernel_level"].to_string();
+    p.write("level.json", saved.replace(&level, "\"neon\""));
+    let narrower = ["--set", "n=64", "--threads", "1", "--against", "level.json"];
+    refused("m.tlir", &narrower, "at neon");
+    // No time is beyond a tolerance that is no number.
+    for tolerance in ["nan", "inf", "-inf", "ten"] {
+        let tolerance = format!("--tolerance={tolerance}");
+        let ran = bench("m.tlir", &[&one[..], &[&tolerance]].concat()).code(2);
+        assert!(ran.first_error().contains("expected a finite number"), "{}", ran.err);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! verify, reduce, compare, and what `run` tells people.
+//! verify, reduce, compare, and what `run` prints for people.
 
 use tlc::HostTensor;
 

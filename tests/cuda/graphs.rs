@@ -185,7 +185,7 @@ pub fn zeros(device: Device) {
     }
 }
 
-/// Goes through cases; each that fails is told.
+/// Goes through cases; each that fails is printed.
 fn each(
     what: &str,
     default: std::ops::Range<u64>,

@@ -1,4 +1,4 @@
-//! Networks on a device, against the recorded answers.
+//! Networks on a device, against the recorded results.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn read(folder: &Path, name: &str) -> Result<Graph, String> {
     Ok(imported.graph)
 }
 
-/// What is wrong with the answers of a network to its calls, all of which one executable serves; if nothing, how many there are.
+/// What is wrong with the results of a network's calls, which one executable runs; if nothing, how many calls there are.
 fn check(folder: &Path, name: &str) -> Result<usize, String> {
     let recorded = std::fs::read(folder.join(format!("{name}.npz"))).map_err(|e| e.to_string())?;
     let mut archive = npz::Archive::open(&recorded).map_err(|e| e.to_string())?;

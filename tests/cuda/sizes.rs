@@ -72,7 +72,7 @@ const GRAPHS: [(&str, Build); 4] = [
     ("plain", plain),
 ];
 
-/// Calls an executable at sizes that repeat, and returns a hash of what it answered.
+/// Calls an executable at sizes that repeat, and returns a hash of its results.
 fn calls(name: &str, build: Build, rounds: usize, specialize: Specialize) -> u64 {
     let g = Graph::new(name);
     build(&g);

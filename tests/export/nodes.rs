@@ -160,7 +160,7 @@ fn what_onnx_cannot_say_is_refused_by_node_and_reason() {
         (
             "%x: f32[4]",
             "%0 = iota {axis=0} : f32[n]\n return %0",
-            "%0 iota at 2:2: the size `n` is told by no input's shape; expected --set n=N or an input of that extent",
+            "%0 iota at 2:2: the size `n` is the extent of no input; expected --set n=N or an input of that extent",
         ),
         (
             "%x: f8e5m2[4]",

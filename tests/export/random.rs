@@ -28,7 +28,7 @@ fn check_all(default: &str, options: &GenOptions) -> Count {
     let mut failures = vec![];
     for seed in from.parse::<u64>().expect("a number")..to.parse().expect("a number") {
         let case = random_case(seed, options);
-        // Symbols that no input's shape tells are not for ONNX: every second graph has fixed sizes.
+        // Symbols that no input's shape gives are not for ONNX: every second graph has fixed sizes.
         let fixed: Vec<Option<i64>> = case.binding.iter().map(|&v| Some(v)).collect();
         let graph = match seed % 2 {
             0 => case.graph.specialize(&fixed).unwrap_or_else(|_| case.graph.clone()),

@@ -1,6 +1,6 @@
-//! Exported models in ONNX Runtime: it takes them, and answers what this project does.
+//! Exported models in ONNX Runtime: it takes them, and computes what this project does.
 //!
-//! `TLC_PYTHON` names a Python that has onnx and onnxruntime (python3 otherwise). Without them one SKIP line tells so.
+//! `TLC_PYTHON` names a Python that has onnx and onnxruntime (python3 otherwise). Without them one line says SKIP.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +14,7 @@ use tlc_ir::{DType, Graph, ScalarOp};
 use crate::networks::recorded;
 use crate::same::run;
 
-/// A case's folder: the model, the inputs and what this project answers. False if ONNX cannot say it.
+/// A case's folder: the model, the inputs and what this project computes. False if ONNX cannot say it.
 fn write(folder: &Path, name: &str, graph: &Graph, inputs: &[HostTensor], tolerance: (f64, f64)) -> bool {
     // ONNX Runtime refuses to pad, reduce and index tensors of no elements, where ONNX says what they are.
     let empty = |n: &tlc_ir::Node| n.ty.const_shape().is_some_and(|s| s.contains(&0)) && !n.kind.is_tuple();

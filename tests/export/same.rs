@@ -38,7 +38,7 @@ fn bounded(graph: &Graph, inputs: &[HostTensor], symbols: &[(String, i64)]) -> R
     interpret_with_bounds(graph, inputs, &options).map_err(|e| format!("interpreter: {e}"))
 }
 
-/// Whether the second graph's results are the first's, whose symbols have those values: answers whether to the bit, or refuses with what differs. Where bits
+/// Whether the second graph's results are the first's, whose symbols have those values: returns whether to the bit, or what differs. Where bits
 /// differ, the exact values must agree within the bounds of both, and the second's results be within its own.
 pub fn same(a: &Graph, b: &Graph, inputs: &[HostTensor], symbols: &[(String, i64)]) -> Result<bool, String> {
     let (first, second) = (run(a, inputs, symbols)?, run(b, inputs, &[])?);

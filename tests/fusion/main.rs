@@ -74,7 +74,7 @@ fn input<const N: usize>(g: &Graph, name: &str, shape: [usize; N]) -> Tensor {
     g.input(name, F32, shape.to_vec())
 }
 
-/// A chain of `steps` steps over a matrix, a row and a column, with an output every `outputs` steps; answers the last value.
+/// A chain of `steps` steps over a matrix, a row and a column, with an output every `outputs` steps; returns the last value.
 fn chain(g: &Graph, shape: [usize; 2], steps: usize, outputs: usize) -> Tensor {
     let (a, b) = (input(g, "a", shape), input(g, "b", shape));
     let (row, column) = (input(g, "row", [shape[1]]), input(g, "column", [shape[0], 1]));
@@ -578,7 +578,7 @@ fn an_activation_that_reads_its_operand_twice_is_computed_where_it_is_padded() {
     assert!(e.explain().contains("elementwise form"), "{}", e.explain());
 }
 
-/// Where clusters that are merged lie around others, what depends on what is no longer told by the order of the nodes: `tanh`
+/// Where clusters that are merged lie around others, what depends on what no longer follows from the order of the nodes: `tanh`
 /// and the first output must not share a kernel, since the second scatter stands between them.
 const AROUND: &str = "\
 graph @cycle(%x0: f64[1], %v9: f64[1], %v10: f64[1, 1, 1], %v60: f64[1]) {

@@ -619,7 +619,7 @@ fn segments_of_nothing_are_refused() {
         error(&g)
     );
 
-    // What does not fit is told as of the loop that was written.
+    // What does not fit is reported of the loop as it was written.
     let text = |every: Option<usize>| {
         let g = Graph::default();
         let (x, s) = (g.input("x", DType::F32, [3]), g.input("s", DType::F32, [5]));

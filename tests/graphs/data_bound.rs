@@ -13,7 +13,7 @@ fn compiled(g: &Graph, threads: usize) -> Executable {
     g.compile(&options).unwrap()
 }
 
-/// Runs several inputs through one executable of one thread and one of two: the interpreter's answers each time. Text forms
+/// Runs several inputs through one executable of one thread and one of two: the interpreter's results each time. Text forms
 /// of graph and plan survive.
 fn check(g: &Graph, all: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
     let graph = g.finish().unwrap();

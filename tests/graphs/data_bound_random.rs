@@ -1,4 +1,4 @@
-//! What the runtime answers where data decides a size, against the graph interpreter, which has another way to each: on the
+//! What the runtime computes where data decides a size, against the graph interpreter, which has another way to each: on the
 //! elements at which they could part.
 
 use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, Tensor};
@@ -46,7 +46,7 @@ fn executables(g: &Graph) -> Vec<Executable> {
     [1, 2].map(compiled).into()
 }
 
-/// Both answers, to the bit.
+/// Both results, to the bit.
 fn check(g: &Graph, executables: &[Executable], inputs: &[HostTensor]) {
     let graph = g.finish().expect("a graph");
     let right = interpret(&graph, inputs, &Options::default()).expect("it is interpreted");

@@ -1,4 +1,4 @@
-//! Networks of the kinds that people export, against what ONNX Runtime answered.
+//! Networks of the kinds that people export, against what ONNX Runtime computed.
 //!
 //! tests/models/make.py builds the models and records the calls: several sizes of batch, length, picture and cache for each
 //! network, all of which one compilation serves. Those of tests/models/exported are written by PyTorch's exporters, with every size
@@ -32,7 +32,7 @@ fn arrays(all: &BTreeMap<String, HostTensor>, prefix: &str, call: usize) -> BTre
     of_call.collect()
 }
 
-/// What is wrong with the answers of one network, a line for each.
+/// What is wrong with the results of one network, a line for each.
 fn check(folder: &Path, name: &str, threads: usize) -> Vec<String> {
     let read =
         |ending: &str| std::fs::read(folder.join(format!("{name}.{ending}"))).expect("the file is in the repository");

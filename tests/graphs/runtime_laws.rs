@@ -1,5 +1,5 @@
 //! What holds of every compiled graph at run time: results that do not depend on threads, concurrent calls, inputs that
-//! may be given away, and inputs that do not fit answered with an error that says what would.
+//! may be given away, and inputs that do not fit are refused with an error that says what would.
 
 use tlc::{
     Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool,

@@ -102,7 +102,7 @@ fn sizes_in_random_order_compile_nothing_after_the_first_call() {
     e.wait_for_specializations();
     assert_eq!(e.compiled_kernels() - first, 0, "at most 3 are allowed");
     assert_eq!(e.specializations(), []);
-    // The right answers: those of the interpreter.
+    // The right results: those of the interpreter.
     let g = Graph::new("transformer");
     transformer(&g);
     let graph = g.finish().unwrap();

@@ -262,7 +262,7 @@ fn random_reads_are_right_at_every_other_level() {
 }
 
 /// Two kernels enlarge an image: one gathers along the rows while there are few, the other adds up whole rows. All of it runs in
-/// vectors where lanes gather, and no element asks whether its neighbours are inside.
+/// vectors where lanes gather, and no element tests whether its neighbours are inside.
 #[test]
 fn an_enlarged_image_is_two_kernels_in_vectors() {
     for symbolic in [false, true] {

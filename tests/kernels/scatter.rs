@@ -66,6 +66,15 @@ fn everywhere(graph: &tlc_ir::Graph, inputs: &[HostTensor], expected: &dyn Fn(us
     exact
 }
 
+/// Rows in blocks of an axis, of which there are so many for 2, 3 and 8 threads; 1 is none.
+fn row_blocks(axis: usize, of: [i64; 3]) -> impl Fn(usize) -> Updates {
+    let blocks = blocks(axis, of);
+    move |threads| match blocks(threads) {
+        Updates::Blocks { blocks: 1, .. } => Updates::Serial,
+        updates => updates,
+    }
+}
+
 fn owners(extent: i64) -> impl Fn(usize) -> Updates {
     move |threads| match threads {
         1 => Updates::Serial,
@@ -82,7 +91,7 @@ fn outer(threads: usize) -> Updates {
 fn blocks(axis: usize, of: [i64; 3]) -> impl Fn(usize) -> Updates {
     move |threads| match threads {
         1 => Updates::Serial,
-        n => Updates::OuterBlocks {
+        n => Updates::Blocks {
             axis,
             blocks: of[THREADS.iter().position(|t| *t == n).unwrap() - 1],
         },
@@ -94,8 +103,19 @@ fn outer_of_long_rows(threads: usize) -> Updates {
 }
 
 #[test]
-fn rows_are_added_by_the_owners_of_their_ranges() {
-    for (extent, row, count) in [(1000, 33, 700), (3, 64, 500), (4, 64, 500), (5, 17, 1000), (2, 8192, 3)] {
+fn rows_are_added_in_blocks_or_by_the_owners_of_their_ranges() {
+    // Blocks of 2 KiB at least, as many as there are threads if they divide the row. Owners only of long rows.
+    let serial = |_| Updates::Serial;
+    let cases: [(usize, usize, usize, &dyn Fn(usize) -> Updates); 7] = [
+        (1000, 33, 700, &serial),
+        (3, 64, 500, &serial),
+        (4, 1536, 30, &row_blocks(1, [2, 3, 3])),
+        (5, 17, 1000, &serial),
+        (2, 8192, 3, &row_blocks(1, [2, 2, 8])),
+        (5, 4099, 7, &owners(5)),
+        (2, 8209, 3, &owners(2)),
+    ];
+    for (extent, row, count, expected) in cases {
         let g = Graph::new("rows");
         let base = g.input("base", DType::F32, vec![extent, row]);
         let index = g.input("index", DType::I64, vec![count]);
@@ -106,7 +126,7 @@ fn rows_are_added_by_the_owners_of_their_ranges() {
             places(DType::I64, count, extent),
             uneven(DType::F32, &[count, row]),
         ];
-        let found = everywhere(&g.finish().unwrap(), &inputs, &owners(extent as i64));
+        let found = everywhere(&g.finish().unwrap(), &inputs, expected);
         // The definition.
         let numbers = |t: &HostTensor| t.as_slice::<f32>().unwrap().to_vec();
         let (mut sums, updates) = (numbers(&inputs[0]), numbers(&inputs[2]));
@@ -126,12 +146,17 @@ fn every_way_to_combine_and_every_dtype() {
         for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16, DType::I32, DType::U8] {
             for of in [DType::I64, DType::I32, DType::U64] {
                 let g = Graph::new("combine");
-                let base = g.input("base", dtype, vec![40, 20]);
-                let index = g.input("index", of, vec![450]);
-                let updates = g.input("updates", dtype, vec![450, 20]);
+                let base = g.input("base", dtype, vec![5, 4100]);
+                let index = g.input("index", of, vec![14]);
+                let updates = g.input("updates", dtype, vec![14, 4100]);
                 g.output("y", &base.scatter(&[0], &[&index], &updates, op));
-                let inputs = [uneven(dtype, &[40, 20]), places(of, 450, 40), uneven(dtype, &[450, 20])];
-                everywhere(&g.finish().unwrap(), &inputs, &owners(40));
+                let inputs = [uneven(dtype, &[5, 4100]), places(of, 14, 5), uneven(dtype, &[14, 4100])];
+                let parts = match dtype.bytes() {
+                    1 => [2, 2, 2],
+                    2 => [2, 2, 4],
+                    _ => [2, 2, 5],
+                };
+                everywhere(&g.finish().unwrap(), &inputs, &row_blocks(1, parts));
             }
         }
     }
@@ -206,39 +231,39 @@ fn axes_before_the_indexed_one_are_cut_into_blocks_where_rows_are_short() {
 #[test]
 fn an_axis_of_one_position_before_the_indexed_one_has_nothing_to_share_out() {
     let g = Graph::new("one");
-    let base = g.input("base", DType::F32, vec![1, 40, 20]);
-    let index = g.input("index", DType::I64, vec![450]);
-    let updates = g.input("updates", DType::F32, vec![450, 1, 20]);
+    let base = g.input("base", DType::F32, vec![1, 40, 1024]);
+    let index = g.input("index", DType::I64, vec![12]);
+    let updates = g.input("updates", DType::F32, vec![12, 1, 1024]);
     g.output("y", &base.scatter(&[1], &[&index], &updates, ScatterOp::Add));
     let inputs = [
-        uneven(DType::F32, &[1, 40, 20]),
-        places(DType::I64, 450, 40),
-        uneven(DType::F32, &[450, 1, 20]),
+        uneven(DType::F32, &[1, 40, 1024]),
+        places(DType::I64, 12, 40),
+        uneven(DType::F32, &[12, 1, 1024]),
     ];
-    everywhere(&g.finish().unwrap(), &inputs, &owners(40));
+    everywhere(&g.finish().unwrap(), &inputs, &row_blocks(2, [2, 2, 2]));
 }
 
 #[test]
 fn several_indices_and_computed_updates() {
     let g = Graph::new("several");
-    let table = g.input("table", DType::F32, vec![9, 32]);
-    let first = g.input("first", DType::I64, vec![300]);
-    let second = g.input("second", DType::I64, vec![300]);
+    let table = g.input("table", DType::F32, vec![9, 1024]);
+    let first = g.input("first", DType::I64, vec![20]);
+    let second = g.input("second", DType::I64, vec![20]);
     let updates = (table.gather(&[0], &[&second]) * 3.0).floor();
-    let base = g.zeros([21, 9, 32], DType::F32);
+    let base = g.zeros([21, 9, 1024], DType::F32);
     g.output(
         "y",
         &base.scatter(&[1, 0], &[&second, &first], &updates, ScatterOp::Add),
     );
     // Ranges of a first axis of one element are none; the next axes follow it.
-    let (thin, at) = (g.zeros([1, 9, 32], DType::F32), &first - &first);
+    let (thin, at) = (g.zeros([1, 9, 1024], DType::F32), &first - &first);
     g.output("z", &thin.scatter(&[0, 1], &[&at, &second], &updates, ScatterOp::Max));
     let inputs = [
-        uneven(DType::F32, &[9, 32]),
-        places(DType::I64, 300, 21),
-        places(DType::I64, 300, 9),
+        uneven(DType::F32, &[9, 1024]),
+        places(DType::I64, 20, 21),
+        places(DType::I64, 20, 9),
     ];
-    everywhere(&g.finish().unwrap(), &inputs, &owners(21));
+    everywhere(&g.finish().unwrap(), &inputs, &row_blocks(2, [2, 2, 2]));
 }
 
 fn parsed(text: &str) -> tlc_ir::Graph {
@@ -248,7 +273,7 @@ fn parsed(text: &str) -> tlc_ir::Graph {
 #[test]
 fn symbolic_counts_and_rows() {
     let graph = parsed(
-        "graph @g(%base: f32[30, d], %index: i64[n], %updates: f32[n, d]) where d in 0..=500, n in 0..=500 {
+        "graph @g(%base: f32[30, d], %index: i64[n], %updates: f32[n, d]) where d in 0..=5000, n in 0..=500 {
   %0 = scatter add %base, %updates, %index {axes=[0]} : f32[30, d]
   return %0
 }
@@ -278,24 +303,28 @@ fn symbolic_counts_and_rows() {
         ];
         everywhere(&graph, &inputs, &outer);
     }
-    // Owners take turns along an indexed first axis of unknown extent.
-    let graph = parsed(
-        "graph @g(%base: f32[m, 64], %index: i64[n], %updates: f32[n, 64]) where m in 0..=500, n in 0..=500 {
-  %0 = scatter add %base, %updates, %index {axes=[0]} : f32[m, 64]
+    // Rows behind an indexed first axis of unknown extent are cut as others are, or their owners take turns.
+    let turns = |threads| match threads {
+        1 => Updates::Serial,
+        n => Updates::Turns(n as i64),
+    };
+    let cases: [(usize, &dyn Fn(usize) -> Updates); 2] = [(1024, &row_blocks(1, [2, 2, 2])), (4099, &turns)];
+    for (row, expected) in cases {
+        let graph = parsed(&format!(
+            "graph @g(%base: f32[m, {row}], %index: i64[n], %updates: f32[n, {row}]) where m in 0..=500, n in 0..=500 {{
+  %0 = scatter add %base, %updates, %index {{axes=[0]}} : f32[m, {row}]
   return %0
-}
-",
-    );
-    for (n, m) in [(0, 3), (4, 0), (300, 50)] {
-        let inputs = [
-            uneven(DType::F32, &[m, 64]),
-            places(DType::I64, n, m.max(1)),
-            uneven(DType::F32, &[n, 64]),
-        ];
-        everywhere(&graph, &inputs, &|threads| match threads {
-            1 => Updates::Serial,
-            n => Updates::Turns(n as i64),
-        });
+}}
+"
+        ));
+        for (n, m) in [(0, 3), (4, 0), (100, 30)] {
+            let inputs = [
+                uneven(DType::F32, &[m, row]),
+                places(DType::I64, n, m.max(1)),
+                uneven(DType::F32, &[n, row]),
+            ];
+            everywhere(&graph, &inputs, expected);
+        }
     }
     // Between rows of unknown length nothing is known to be apart.
     let graph = parsed(
@@ -320,6 +349,26 @@ fn blocks_that_overlap_are_added_in_parallel() {
     let x = g.input("x", DType::F32, vec![4, 5 * 6, 6 * 8]);
     g.output("y", &fold(&x));
     everywhere(&g.finish().unwrap(), &[uneven(DType::F32, &[4, 30, 48])], &outer);
+}
+
+#[test]
+fn the_elements_of_an_update_are_added_in_lanes() {
+    // Axes behind the indexed one that lie together are one loop; what is left over of it runs one by one.
+    for (row, threads) in [(vec![16], 1), (vec![3, 25], 1), (vec![8, 8], 2)] {
+        let g = Graph::new("lanes");
+        let base = g.input("base", DType::F32, [vec![30], row.clone()].concat());
+        let index = g.input("index", DType::I64, vec![600]);
+        let updates = g.input("updates", DType::F32, [vec![600], row.clone()].concat());
+        g.output("y", &base.scatter_add(0, &index, &updates));
+        let options = CompileOptions {
+            threads: Some(threads),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(&g.finish().unwrap(), &options).unwrap();
+        let has_updates = |k: &&tlc_ir::kernel::Kernel| k.to_string().contains("clamp");
+        let kernel = executable.plan().kernels.iter().find(has_updates).unwrap();
+        assert!(kernel.to_string().contains("lanes"), "{row:?}\n{kernel}");
+    }
 }
 
 #[test]

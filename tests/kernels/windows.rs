@@ -366,7 +366,7 @@ fn windows_over_images_of_unknown_size_run_in_lanes() {
     }
 }
 
-/// A bias for each channel, sizes unknown and computed from others: channels stay a loop, and no element asks which it has.
+/// A bias for each channel, sizes unknown and computed from others: channels stay a loop, and no element computes which it has.
 #[test]
 fn a_bias_of_channels_is_found_without_a_division_for_each_element() {
     let g = Graph::new("bias");

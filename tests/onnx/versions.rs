@@ -28,7 +28,7 @@ fn answer(shape: &[i64], (opset, constants, nodes): &Edition) -> Result<HostTens
     Ok(found[0].to_host())
 }
 
-/// Every edition answers what the first one does, to the bit.
+/// Every edition computes what the first one does, to the bit.
 fn same(wrong: &mut Vec<String>, shape: &[i64], editions: &[Edition]) {
     let first = answer(shape, &editions[0]);
     for (k, edition) in editions.iter().enumerate() {

@@ -219,7 +219,7 @@ fn long_sequences_take_no_memory_for_their_scores() {
     holds(&case, "long");
 }
 
-/// Why the rows of an attention's scores are not passed on, as it is told.
+/// Why the rows of an attention's scores are not passed on, as `explain` says.
 #[track_caller]
 fn refused(threads: usize, record: impl FnOnce(&Graph), expected: &str) {
     let g = Graph::new("apart");

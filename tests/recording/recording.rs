@@ -3,7 +3,7 @@
 use tlc::functions::*;
 use tlc::{Conv, DType, Error, Graph, Pool, Tensor, keep, s};
 
-/// Runs `f` on a fresh graph, and answers its only error.
+/// Runs `f` on a fresh graph, and returns its only error.
 fn refusal(f: impl FnOnce(&Graph)) -> Error {
     let g = Graph::new("wrong");
     f(&g);

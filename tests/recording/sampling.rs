@@ -217,7 +217,7 @@ fn samples_and_transforms_follow_their_definitions() {
     compare(&g, &cases, include_str!("../reference/sampling.json"));
 }
 
-/// `tests/reference/grid_sample.py` asks PyTorch, and ONNX Runtime whether it agrees.
+/// `tests/reference/grid_sample.py` computes them with PyTorch, and checks that ONNX Runtime agrees.
 #[test]
 fn grids_sample_as_pytorch_and_onnx_runtime_do() {
     let g = Graph::new("grids");

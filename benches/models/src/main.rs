@@ -51,7 +51,7 @@ struct Options {
     /// beyond what it had before. A process for each program and network.
     #[arg(long)]
     memory: bool,
-    /// Be such a process: load the one network of `--filter` and answer its peak in KiB.
+    /// Be such a process: load the one network of `--filter` and print its peak in KiB.
     #[arg(long, hide = true, value_name = "PROGRAM")]
     peak_of: Option<String>,
 }

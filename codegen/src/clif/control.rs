@@ -95,7 +95,7 @@ impl Translator<'_, '_, '_> {
             self.b.ins().brif(again, header, &back, exit, leave);
         }
         if constant.is_some() {
-            // Whoever leaves has been through the body.
+            // The exit is reached from the body alone.
             for (c, next) in l.carried.iter().zip(&next) {
                 if let BlockArg::Value(next) = next {
                     self.made[c.outcome.0 as usize] = Some(*next);

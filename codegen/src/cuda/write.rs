@@ -53,7 +53,7 @@ pub(super) struct Writer<'f, 'k> {
     next_value: u32,
     in_thread: bool,
     in_warp: bool,
-    /// Whether a wait leaves a group of copies under way, so that groups must be told apart.
+    /// Whether a wait leaves a group of copies under way, so that groups must be distinguished.
     pub groups: bool,
 }
 

@@ -166,7 +166,7 @@ impl Builder<'_, '_> {
 
     fn both(&mut self, a: Value, b: Value, how: [Interleaving; 2]) -> [Value; 2] {
         let nothing = |v: Value| matches!(self.values[v.0 as usize].op, Op::Undefined);
-        // Of lanes that hold nothing nobody asks.
+        // Lanes that hold nothing are never used.
         let (a, b) = match (nothing(a), nothing(b)) {
             (true, true) => return [a, a],
             (true, false) => (b, b),

@@ -218,7 +218,7 @@ impl Emitter<'_> {
         let rare = |label: &usize| self.machine.blocks[linear.blocks[*label].0 as usize].rare;
         let (last, first): (Vec<usize>, Vec<usize>) = (0..linear.blocks.len()).partition(rare);
         let order: Vec<usize> = first.into_iter().chain(last).collect();
-        // Where nothing but a jump is left of a block, whoever goes there goes on.
+        // Where nothing but a jump is left of a block, jumps to it go to its target.
         let mut onward: Vec<Option<Block>> = vec![None; self.machine.blocks.len()];
         for (label, block) in linear.blocks.iter().enumerate() {
             let data = &self.machine.blocks[block.0 as usize];

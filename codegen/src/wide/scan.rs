@@ -43,7 +43,7 @@ const MOST_READS: u64 = 24;
 /// A use in a loop counts as so many outside of it, as a power of two.
 const LOOP_BITS: usize = 3;
 
-/// Loops around each other that uses are told apart by.
+/// Nested loops by which uses are distinguished.
 const MOST_LOOPS: usize = 6;
 
 /// Instructions of a loop, the first and the last.

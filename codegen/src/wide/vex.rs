@@ -41,7 +41,7 @@ macro_rules! codes {
     };
 }
 
-/// Whether an instruction is one of AVX-512, which its name tells.
+/// Whether an instruction is one of AVX-512, by its name.
 fn is_avx512(code: Code) -> bool {
     /// The beginning of a text.
     #[derive(Default)]

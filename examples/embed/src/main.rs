@@ -20,7 +20,7 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// The largest difference from the reference that rounding explains.
 const TOLERANCE: f64 = 1e-4;
-/// How many sentences are told for each question.
+/// How many sentences are printed for each question.
 const TOLD: usize = 3;
 /// Longer sentences are cut, as the model's makers do.
 const MAX_TOKENS: usize = 256;

@@ -46,7 +46,7 @@ pub(crate) fn append(nodes: &mut Vec<Node>, child: &[Node], after: &[usize], han
     for (number, node) in child.iter().enumerate() {
         let inside: Vec<usize> = node.after.iter().map(|b| b + offset).collect();
         nodes.push(Node {
-            // Nobody asks for the nodes within.
+            // The nodes within are not used.
             handle: handle + 1 + number as u64,
             what: node.what.clone(),
             work: node.work.clone(),

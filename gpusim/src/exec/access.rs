@@ -423,7 +423,7 @@ pub(super) const fn shifted(spot: Spot, by: usize) -> Spot {
     }
 }
 
-/// What one instruction of a warp asks of memory.
+/// The accesses of one instruction of a warp to memory.
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// First and last sector of each lane's access to global memory.

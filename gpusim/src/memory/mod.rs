@@ -29,7 +29,7 @@ const UNWRITTEN: u8 = 0xa5;
 struct Chunk {
     data: Box<[u8]>,
     written: Written,
-    /// What the launch that runs read and wrote; empty where nobody asks.
+    /// What the launch that runs read and wrote; empty where it is not wanted.
     reads: Written,
     writes: Written,
     is_touched: bool,
@@ -218,7 +218,7 @@ impl Device {
         Ok(base)
     }
 
-    /// Memory at an address that who asks chose, and accounts: it is not of [`used`](Device::used).
+    /// Memory at an address that the caller chose and accounts for: it is not part of [`used`](Device::used).
     ///
     /// # Errors
     /// [`MemoryError::Taken`] if memory is there, or was.

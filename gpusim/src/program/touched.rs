@@ -82,7 +82,7 @@ pub(super) fn touched(op: &Op) -> Touched {
             computes(reads, writes)
         }
         Op::WarpBarrier { mask } => computes(vec![*mask], Vec::new()),
-        // A lane may hand an undefined value to one that does not use it: only who asks is looked at.
+        // A lane may hand an undefined value to one that does not use it: only the lane in question is looked at.
         Op::Shuffle { d, b, c, mask, .. } => computes(vec![*b, *c, *mask], d.iter().copied().collect()),
         Op::Vote { d, mask, .. } => computes(vec![*mask], d.iter().copied().collect()),
         Op::Match { d, a, mask, .. } | Op::Redux { d, a, mask, .. } => computes(vec![*a, *mask], vec![*d]),

@@ -2,7 +2,7 @@
 //! they touch at which indices, and which statements are inside them.
 //!
 //! This file, the interpreter, the printer, the parser, the verifier's rules and the emitters spell out the variants of
-//! [`Op`] and [`Stmt`]. Everything else asks here and matches only those variants that it treats in a way of its own, so
+//! [`Op`] and [`Stmt`]. Everything else calls these and matches only those variants that it treats in a way of its own, so
 //! that a new operation or statement is seen by every traversal at once. The matches below have no wildcards: a new variant
 //! does not compile until it is described.
 //!

@@ -359,7 +359,7 @@ pub struct ParseError {
     pub message: String,
 }
 
-/// How the message begins of an error that a resolver's answer makes.
+/// How the message of an error begins that a resolver returned.
 const NO_DATA: &str = "no data for ";
 
 impl ParseError {
@@ -373,7 +373,10 @@ impl ParseError {
 /// must have that dtype and those extents; or why there is no such data, which may be nothing.
 pub type Resolver<'r> = dyn FnMut(&str, DType, &[usize]) -> Result<HostTensor, String> + 'r;
 
-/// The resolver of texts that hold all their data: it knows no name.
+/// The resolver of texts that hold all their data.
+///
+/// # Errors
+/// Always: it has data of no name.
 pub fn no_data(_: &str, _: DType, _: &[usize]) -> Result<HostTensor, String> {
     Err(String::new())
 }

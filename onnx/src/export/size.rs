@@ -177,7 +177,7 @@ impl Writer<'_, '_> {
             Known::Nothing => {
                 let name = self.graph.symbols().get(index).map_or("", |s| &s.name);
                 Err(format!(
-                    "the size `{name}` is told by no input's shape; expected --set {name}=N or an input of that extent"
+                    "the size `{name}` is the extent of no input; expected --set {name}=N or an input of that extent"
                 ))
             }
         }

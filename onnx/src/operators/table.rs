@@ -1,7 +1,7 @@
 //! What is supported: each operator of ONNX's default domain, from which opset to which, and its function.
 //!
 //! An opset in which only documentation or element types changed shares a function with the one before; where the meaning
-//! changed, the function asks for the version.
+//! changed, the function looks at the version.
 
 use super::*;
 use crate::call::{Answer, Call};

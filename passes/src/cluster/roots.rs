@@ -116,7 +116,7 @@ const MAX_MEETING: usize = 16;
 
 /// Sliding windows that overlap read an element many times: what costs more is computed once.
 const WINDOW_COST: u32 = 1;
-/// Where windows are at least so wide, padding is written once: else each of their reads asks whether it is inside.
+/// Where windows are at least so wide, padding is written once: else each of their reads tests whether it is inside.
 const WIDE_WINDOW: i64 = 5;
 
 /// The size of sliding windows that overlap, which show elements of their operand more than once.

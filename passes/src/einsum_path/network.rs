@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::Label;
 
-/// The largest size that is told apart from a larger one.
+/// The largest size that differs from a larger one.
 pub(super) const SATURATED: f64 = 1e300;
 
 /// A set of classes, as bits.

@@ -80,17 +80,17 @@ impl fmt::Display for PathReport<'_> {
         let chosen = path.flops.log10();
         let ratio = path.naive_flops_log10 - chosen;
         if ratio.is_finite() && ratio >= 0.0 {
-            // The same to rounding prints as 1.
+            // The same to rounding is as many.
             let factor = if ratio < 6.0 {
                 number((10f64.powf(ratio) * 1e6).round() / 1e6)
             } else {
                 power_of_ten(ratio)
             };
-            writeln!(
-                f,
-                "chosen                {} flops, {factor} times fewer",
-                number(path.flops)
-            )?;
+            let flops = number(path.flops);
+            match &factor[..] {
+                "1" => writeln!(f, "chosen                {flops} flops, as many")?,
+                _ => writeln!(f, "chosen                {flops} flops, {factor} times fewer")?,
+            }
         } else {
             writeln!(f, "chosen                {} flops", number(path.flops))?;
         }

@@ -201,7 +201,7 @@ fn exact_search_equals_brute_force() {
     );
 }
 
-/// The heuristic, where the exact search would answer.
+/// The heuristic, where the exact search would have a result.
 fn heuristic(case: &Case, limit: f64, effort: Effort) -> Option<ContractionPath> {
     let path = case.path();
     let mut reduced = case.operands.clone();
@@ -543,6 +543,8 @@ sum   #2       kx->k        4096
 #4    #0 #3    ij,j->i      8192   64
 ";
     assert_eq!(report, expected);
+    let two = case("ij,jk->ik", |_| 64).path().to_string();
+    assert!(two.contains("flops, as many\n"), "{two}");
     let one = case_of_one().path().to_string();
     assert!(one.ends_with("method                exact\n"), "{one}");
 }

@@ -107,14 +107,14 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     // The axes of the updates: those of the indices, then those of the base that are not indexed, in order.
     let outer = match who {
         Updates::Outer => batch..batch + first,
-        Updates::Serial | Updates::OuterBlocks { .. } | Updates::Owners(_) | Updates::Turns(_) => batch..batch,
+        Updates::Serial | Updates::Blocks { .. } | Updates::Owners(_) | Updates::Turns(_) => batch..batch,
     };
     let (mut parallel, mut around, mut inner) = (vec![], vec![], vec![]);
     let mut block = None;
     for (a, extent) in updates.shape.iter().enumerate() {
         let mut extent = extent.clone();
-        if let Updates::OuterBlocks { axis, blocks } = who
-            && a == batch + axis
+        if let Updates::Blocks { axis, blocks } = who
+            && a == batch + (0..axis).filter(|b| !axes.contains(&(*b as u8))).count()
         {
             extent = IndexExpr::floor_div(&extent, &IndexExpr::Const(blocks));
             block = Some((a, lo.new_var(IndexExpr::Const(blocks), 0), extent.clone()));
@@ -211,7 +211,7 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
         lo.push(1, Stmt::If { cond, body });
         lo.close_inner(&around);
     }
-    vec![copy, lo.finish(parallel, Form::Serial)]
+    vec![copy, lo.finish(parallel, Form::Updates)]
 }
 
 impl Lowerer<'_> {

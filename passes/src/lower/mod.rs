@@ -52,6 +52,8 @@ pub enum Form {
     Columns,
     /// A serial recurrence.
     Serial,
+    /// Updates of a scatter, one behind the other. The innermost loop goes through the elements of one update.
+    Updates,
     /// Tiles, written as they run: those that the threads of a GPU's blocks share, or a processor's of f32 in registers.
     Tiles,
 }
@@ -704,7 +706,7 @@ impl Lowerer<'_> {
         made(Made::Nest(&mut self.kernel));
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
-            Form::Serial | Form::Tiles => Vec::new(),
+            Form::Serial | Form::Updates | Form::Tiles => Vec::new(),
         };
         Nest {
             copies: in_place::is_copy(&self.kernel),

@@ -1,6 +1,6 @@
 //! [`Emit`] on single values: the evaluator behind the tests and the `ulp` example, and a counter of instructions.
 //!
-//! Type confusion is a mistake of an algorithm, not of its argument, so a mismatch is recorded and answered with NaN
+//! Type confusion is a mistake of an algorithm, not of its argument, so a mismatch is recorded and gives NaN
 //! bits instead of a panic; tests check [`Scalar::mismatches`].
 
 use super::{Double, Emit, Format, Function, Single, emit};

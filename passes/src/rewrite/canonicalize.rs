@@ -181,7 +181,7 @@ fn trivial_view(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rew
     Ok(trivial.then_some(operands[0]))
 }
 
-/// A reduction over no axes, or over axes of one element: a reshape. (argmax and argmin answer an index.) A sum of the one
+/// A reduction over no axes, or over axes of one element: a reshape. (argmax and argmin return an index.) A sum of the one
 /// term −0 keeps its sign here and may lose it elsewhere, which the scalar semantics leave open.
 fn trivial_reduce(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
     let NodeKind::Reduce { monoid, axes } = kind else {

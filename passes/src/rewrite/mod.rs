@@ -119,7 +119,7 @@ impl Rebuilder {
     /// Adds a node to the new graph.
     ///
     /// # Errors
-    /// If the operands do not fit: a bug in the pass that asks.
+    /// If the operands do not fit: a bug in the calling pass.
     pub fn add(&mut self, kind: NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
         self.graph.add(kind, operands, self.origin.clone())
     }

@@ -9,8 +9,11 @@ use tlc_ir::{IndexExpr, NodeId, NodeKind};
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
 
-/// The slice of a contraction's result, `size` elements of each axis from `start` on, with the axes that padding answers for left
+/// The slice of a contraction's result, `size` elements of each axis from `start` on, with the axes that padding fills left
 /// whole: the contraction of operands with less padding, sliced where that is not enough. `None` where no padding goes.
+///
+/// # Errors
+/// If a node of it has no type: a bug in this pass.
 pub fn less_padding(
     re: &mut Rebuilder,
     contraction: NodeId,

@@ -69,7 +69,7 @@ pub fn run(
         let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
         // Rows of their own save more than it costs that all of the cache is the weights'.
         let share = if parts.len() > 1 { WHOLE_CACHE } else { 1 };
-        let of_cache = |resident_bytes: i64| resident_bytes.saturating_mul(share).saturating_mul(std::env::var("TLC_X_RES").ok().and_then(|v| v.parse().ok()).unwrap_or(1));
+        let of_cache = |resident_bytes: i64| resident_bytes.saturating_mul(share);
         if let Some(blocks) = tiles.and_then(|(e, bytes)| weight_blocks(graph, id, e, of_cache(bytes), left))
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {

@@ -90,6 +90,9 @@ fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize) -
 }
 
 /// Adds an einsum with its labels renumbered by first appearance.
+///
+/// # Errors
+/// If the operands do not fit the labels: a bug in the calling pass.
 pub fn add_canonical(
     re: &mut Rebuilder,
     like: &NodeKind,

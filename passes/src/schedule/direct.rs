@@ -37,7 +37,7 @@ const SHARES: i64 = 8;
 /// Steps of a sum without windows, between which the next block's weights are asked for.
 const STEPS: i64 = 8;
 
-/// Who asks for the next block's weights: the loop over tiles, each of which asks for a share.
+/// Which loop prefetches the next block's weights: that over tiles, each of which prefetches a share.
 #[derive(Clone, Copy)]
 struct Ahead {
     by: VarId,

@@ -64,7 +64,7 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
 fn shared_limit(nest: &Nest, gpu: &Target) -> i64 {
     match nest.form {
         Form::Rows | Form::Tiles => gpu.opt_in_shared_bytes.max(gpu.shared_bytes),
-        Form::Elementwise | Form::Columns | Form::Serial => gpu.shared_bytes,
+        Form::Elementwise | Form::Columns | Form::Serial | Form::Updates => gpu.shared_bytes,
     }
 }
 
@@ -154,7 +154,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
         // Written for blocks as it was lowered.
         Form::Tiles => Ok((kernel.clone(), made.clone())),
-        Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
+        Form::Serial | Form::Updates => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
     let scheduled = scheduled.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)));
     let (kernel, mut made) = match scheduled {

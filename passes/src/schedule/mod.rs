@@ -128,7 +128,7 @@ fn keeps_rows(nest: &Nest) -> bool {
     match nest.form {
         Form::Rows => true,
         Form::Columns => nest.column_local,
-        Form::Elementwise | Form::Serial | Form::Tiles => false,
+        Form::Elementwise | Form::Serial | Form::Updates | Form::Tiles => false,
     }
 }
 
@@ -159,6 +159,10 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
         }
+        Form::Updates => {
+            s.parallel(&nest.parallel);
+            s.updates();
+        }
         Form::Tiles => {
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Ok(emitter.lanes(DType::F32) as u32));
@@ -168,6 +172,28 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
     cascade::cascades(&mut s, |s| &s.kernel, apply);
     hoist::hoist(&mut s.kernel);
     (s.kernel, s.schedule)
+}
+
+/// The loops that are perfectly nested inside of the condition under which an update applies, outermost first.
+fn loops_around_store(body: &[Stmt]) -> Vec<VarId> {
+    // What is in front of them computes where the update goes.
+    match body.last() {
+        Some(Stmt::If { body, .. }) => match &body[..] {
+            [Stmt::Loop { var, body, .. }] => perfect_nest(body, *var),
+            _ => Vec::new(),
+        },
+        Some(Stmt::Loop { body, .. }) => loops_around_store(body),
+        _ => Vec::new(),
+    }
+}
+
+/// A loop with this body, and those that are perfectly nested in it.
+fn perfect_nest(body: &[Stmt], var: VarId) -> Vec<VarId> {
+    let mut out = vec![var];
+    if let [Stmt::Loop { var, body, .. }] = body {
+        out.extend(perfect_nest(body, *var));
+    }
+    out
 }
 
 /// Fuses neighbouring loops, innermost first, where no division remains.
@@ -224,6 +250,15 @@ impl Scheduler<'_> {
         }
     }
 
+    /// Vectorizes the loops over the elements of an update, which are apart from each other.
+    fn updates(&mut self) {
+        let loops = self.fuse_clean(&loops_around_store(&self.kernel.body));
+        match loops.last() {
+            Some(&row) => self.vectorize(row),
+            None => self.schedule.inner.push(Err(ScalarReason::Recurrence)),
+        }
+    }
+
     /// Fuses neighbouring loops where no division remains.
     fn fuse_clean(&mut self, loops: &[VarId]) -> Vec<VarId> {
         fuse_clean(&mut self.kernel, &mut self.schedule, loops)
@@ -265,16 +300,9 @@ impl Scheduler<'_> {
             ] => body,
             _ => &self.kernel.body,
         };
-        fn chain(body: &[Stmt], var: VarId) -> Vec<VarId> {
-            let mut out = vec![var];
-            if let [Stmt::Loop { var, body, .. }] = body {
-                out.extend(chain(body, *var));
-            }
-            out
-        }
         body.iter()
             .filter_map(|s| match s {
-                Stmt::Loop { var, body, .. } => Some(chain(body, *var)),
+                Stmt::Loop { var, body, .. } => Some(perfect_nest(body, *var)),
                 _ => None,
             })
             .collect()

@@ -191,11 +191,11 @@ impl Executable {
         let complete = state.has_what_is_read(plan)?;
         // Read while inputs are looked at, and written only then.
         let state = RefCell::new(state);
-        let told = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
+        let of_states = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
             let state = state.borrow();
             state.read(plan).for_each(|(s, entry)| bind(&s.ty.shape, entry.shape()));
         };
-        input::with_views(plan, (&self.symbols, &told), inputs, |views| {
+        input::with_views(plan, (&self.symbols, &of_states), inputs, |views| {
             let state = &mut **state.borrow_mut();
             let (picked, shapes) = match self.specializations.is_some() || !self.appends.is_empty() || !complete {
                 false => (Picked::GENERAL, Vec::new()),
@@ -381,6 +381,18 @@ impl Executable {
 
     /// Output shapes for the given inputs, the largest where data decides.
     ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
+    ///
+    /// let g = Graph::new("pairs");
+    /// let n = g.symbol("n", 1..=100);
+    /// let x = g.input("x", DType::F32, (&n, 4));
+    /// g.output("y", &x.reshape((&n * 2, 2)));
+    /// let pairs = g.compile(&CompileOptions::default())?;
+    /// assert_eq!(pairs.output_shapes(&inputs![&[[0.0f32; 4]; 3]])?, [[6, 2]]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// If the inputs do not fit.
     pub fn output_shapes(&self, inputs: &[Input<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
@@ -422,10 +434,10 @@ impl Executable {
     pub fn memory_with(&self, state: &State, inputs: &[Input<'_>]) -> Result<MemoryNeed, RunError> {
         let plan = self.plan();
         state.has_what_is_read(plan)?;
-        let told = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
+        let of_states = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
             state.read(plan).for_each(|(s, entry)| bind(&s.ty.shape, entry.shape()));
         };
-        input::with_views(plan, (&self.symbols, &told), inputs, |views| {
+        input::with_views(plan, (&self.symbols, &of_states), inputs, |views| {
             let read: Vec<_> = state.read(plan).map(|(_, entry)| entry.description()).collect();
             let sources = Sources::new(views, &read);
             let picked = self.pick(sources)?;

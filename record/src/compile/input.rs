@@ -579,18 +579,18 @@ fn recycled<'b>(mut views: Vec<TensorView<'_>>) -> Vec<TensorView<'b>> {
 }
 
 /// Shows declared extents and the actual ones of what is known beside the inputs: states.
-pub(super) type Told<'t> = &'t dyn Fn(&mut dyn FnMut(&[IndexExpr], &[usize]));
+pub(super) type StateExtents<'t> = &'t dyn Fn(&mut dyn FnMut(&[IndexExpr], &[usize]));
 
 /// Calls `f` with views of the inputs of a call. Allocates nothing once it was called on the thread with so many.
 pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     plan: &Plan,
-    (given, told): (&[(String, i64)], Told<'_>),
+    (given, of_states): (&[(String, i64)], StateExtents<'_>),
     inputs: &[I],
     f: impl FnOnce(&[TensorView<'_>]) -> Result<R, RunError>,
 ) -> Result<R, RunError> {
     if inputs.len() <= FEW {
         let mut extents: SmallVec<[usize; 4 * FEW]> = SmallVec::new();
-        infer(plan, (given, told), inputs, false, &mut extents)?;
+        infer(plan, (given, of_states), inputs, false, &mut extents)?;
         let mut views: SmallVec<[TensorView<'_>; FEW]> = SmallVec::new();
         view_all(plan, inputs, &extents, &mut views);
         return f(&views);
@@ -598,7 +598,7 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     let (views, mut extents) = SPARE.take();
     extents.clear();
     let mut views = recycled(views);
-    let result = infer(plan, (given, told), inputs, false, &mut extents).and_then(|()| {
+    let result = infer(plan, (given, of_states), inputs, false, &mut extents).and_then(|()| {
         view_all(plan, inputs, &extents, &mut views);
         f(&views)
     });
@@ -640,7 +640,7 @@ fn view_all<'v, 'a: 'v, I: AsRef<Input<'a>>>(
 /// Appends the extents of the inputs that come without a shape; `on_device` says whether inputs may be in the memory of a device.
 pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
     plan: &Plan,
-    known_beside: (&[(String, i64)], Told<'_>),
+    known_beside: (&[(String, i64)], StateExtents<'_>),
     inputs: &[I],
     on_device: bool,
     extents: &mut impl Extend<usize>,
@@ -696,7 +696,7 @@ fn symbol(extent: &IndexExpr) -> Option<usize> {
 /// The sizes that are known without looking at the number of elements, by symbol.
 fn known<'a, I: AsRef<Input<'a>>>(
     plan: &Plan,
-    (given, told): (&[(String, i64)], Told<'_>),
+    (given, of_states): (&[(String, i64)], StateExtents<'_>),
     inputs: &[I],
 ) -> SmallVec<[Option<i64>; 8]> {
     let named = |name: &str| given.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
@@ -712,7 +712,7 @@ fn known<'a, I: AsRef<Input<'a>>>(
         };
         bind(&declared.ty.shape, shape, &mut sizes);
     }
-    told(&mut |declared, shape| bind(declared, shape, &mut sizes));
+    of_states(&mut |declared, shape| bind(declared, shape, &mut sizes));
     sizes
 }
 

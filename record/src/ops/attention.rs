@@ -43,6 +43,18 @@ impl Tensor {
     /// `softmax(scale * q kᵀ + mask) v`: `self` is the query `[.., s, features]`, `key` `[.., t, features]`, `value`
     /// `[.., t, width]`; the result is `[.., s, width]`. Scores and softmax of f16 and bf16 are f32, and weights are rounded
     /// before they are multiplied with values, as `jax.nn.dot_product_attention` does. A query that sees no key gives NaN.
+    ///
+    /// ```
+    /// use tlc::{Attention, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let query = g.constant([[1.0f32, 0.0], [0.0, 1.0]]);
+    /// let (key, value) = (g.constant([[0.0f32, 0.0], [0.0, 0.0]]), g.constant([[2.0f32], [4.0]]));
+    /// // The first query sees the first key alone, the second one both, which are alike.
+    /// let y = query.attention(&key, &value, &Attention::new().causal());
+    /// assert_eq!(y.eval()?.as_slice::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn attention(&self, key: &Tensor, value: &Tensor, options: &Attention) -> Tensor {
         let mut operands = vec![self, key, value];

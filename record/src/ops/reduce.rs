@@ -279,6 +279,15 @@ impl Tensor {
     }
 
     /// `ln Σ e^x` without overflow; `-inf` where every element is. Dtypes as [`Tensor::mean`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1000.0f32, 1000.0]);
+    /// assert_eq!(x.logsumexp(0).eval()?.as_scalar::<f32>()?, 1000.0 + 2f32.ln());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn logsumexp(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -413,6 +422,15 @@ impl Tensor {
     }
 
     /// `ln softmax(x)` along an axis, computed as `x - max - ln Σ e^(x - max)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, -1000.0]);
+    /// assert_eq!(x.log_softmax(0).eval()?.as_slice::<f32>()?, [0.0, -1000.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: i64) -> Tensor {
         op("log_softmax", &[self], || {

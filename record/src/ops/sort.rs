@@ -129,12 +129,31 @@ impl Tensor {
 
     /// The elements in ascending order along an axis, or in descending order. Equal elements keep their order; NaN counts
     /// as larger than every number.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([3.0f32, 1.0, 2.0]);
+    /// assert_eq!(x.sort(0, false).eval()?.as_slice::<f32>()?, [1.0, 2.0, 3.0]);
+    /// assert_eq!(x.sort(0, true).eval()?.as_slice::<f32>()?, [3.0, 2.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn sort(&self, axis: i64, descending: bool) -> Tensor {
         self.sorting("sort", None, axis, descending).0
     }
 
     /// The positions (i64) that sort the elements along an axis: see [`Tensor::sort`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([3.0f32, 1.0, 2.0]);
+    /// assert_eq!(x.argsort(0, false).eval()?.as_slice::<i64>()?, [1, 2, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn argsort(&self, axis: i64, descending: bool) -> Tensor {
         self.sorting("argsort", None, axis, descending).1

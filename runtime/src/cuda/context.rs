@@ -147,7 +147,7 @@ fn properties(driver: &Library, ordinal: u32) -> Result<(c_int, Properties), Una
     let code = unsafe { (driver.cuDeviceGet)(&mut device, ordinal as c_int) };
     driver.check("cuDeviceGet", code).map_err(|e| broken(&e))?;
     let mut name = [0u8; 256];
-    // SAFETY: the driver writes at most as many bytes as it is told, the zero at the end included.
+    // SAFETY: the driver writes at most as many bytes as the call says, the zero at the end included.
     let code = unsafe { (driver.cuDeviceGetName)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
     driver.check("cuDeviceGetName", code).map_err(|e| broken(&e))?;
     let name = name.split(|b| *b == 0).next().unwrap_or_default();

@@ -22,7 +22,7 @@ pub(super) type Handle = *mut c_void;
 /// An address in a device's memory.
 pub(super) type Address = u64;
 
-/// What happens to a slot of an arena, as the simulated driver is told; see `TlcSimSlot` there.
+/// What happens to a slot of an arena, as it is announced to the simulated driver; see `TlcSimSlot` there.
 #[repr(C)]
 pub(super) struct SimulatedSlot {
     pub(super) address: Address,

@@ -219,7 +219,7 @@ impl Context {
         // Not nothing, so that each buffer has an address of its own.
         let bytes = bytes.max(1);
         let asked = match self.ask(bytes) {
-            // Without idle memory the answer would be the same.
+            // Without idle memory the result would be the same.
             Err(Refused::Driver(e)) if e.code == OUT_OF_MEMORY && self.release_idle_memory()? => self.ask(bytes),
             other => other,
         };

@@ -41,7 +41,7 @@ fn lanes(emitter: &Emitter, dtypes: &[DType]) -> i64 {
     i64::from(emitter.vector_bits / widest)
 }
 
-/// Emits a kernel; tells whether it takes its vectors apart or calls the host.
+/// Emits a kernel; returns whether it takes its vectors apart or calls the host.
 fn taken_apart(mut kernel: Kernel, emitter: &Emitter, what: &str) -> bool {
     legalize(&mut kernel, emitter);
     if let Some(level) = Level::ALL.into_iter().find(|l| l.name() == emitter.name) {

@@ -33,11 +33,11 @@ pub struct Bench {
     /// Save the result
     #[arg(long, value_name = "FILE.json")]
     save: Option<PathBuf>,
-    /// Compare with a saved result of the same graph, sizes, CPU, threads and GPU; slower by more than the tolerance is exit code 1
+    /// Compare with a saved result of the same graph, sizes, CPU, vector level, threads and GPU; slower by more than the tolerance is exit code 1
     #[arg(long, value_name = "FILE.json")]
     against: Option<PathBuf>,
     /// How much slower than --against is still no failure, in percent
-    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]
     tolerance: f64,
 }
 
@@ -45,6 +45,12 @@ pub struct Bench {
 pub fn seconds(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok().filter(|v| (0.0..=3600.0).contains(v));
     value.ok_or_else(|| "expected a number of seconds from 0 to 3600".into())
+}
+
+/// Reads a tolerance: with NaN or infinity nothing would ever be too slow.
+fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|v| v.is_finite());
+    value.ok_or_else(|| "expected a finite number of percent, as in 10".into())
 }
 
 /// What a saved result must have to be compared with.
@@ -64,6 +70,9 @@ struct Measured {
     /// A number for the graph's text, its sizes included.
     graph_id: String,
     cpu: String,
+    /// The widest vectors that kernels used. Results of earlier versions do not say.
+    #[serde(default)]
+    kernel_level: Option<String>,
     threads: usize,
     /// The GPU that it ran on, if it did.
     #[serde(default)]
@@ -79,6 +88,7 @@ impl Measured {
             graph: graph.name.clone(),
             graph_id: format!("{:016x}", hasher.finish()),
             cpu: MachineInfo::detect_without_gpu().cpu.key(),
+            kernel_level: Some(tlc_runtime::cpu::level::name().to_string()),
             threads,
             gpu,
         }
@@ -88,12 +98,16 @@ impl Measured {
     fn check(&self, saved: &Measured, file: &str) -> Result<(), Failure> {
         let of = |m: &Measured| {
             let threads = counted(m.threads, "thread");
+            let level = m.kernel_level.as_deref().unwrap_or("an unknown level");
             match &m.gpu {
-                Some(gpu) => format!("@{} on {gpu} beside {} with {threads}", m.graph, m.cpu),
-                None => format!("@{} on {} with {threads}", m.graph, m.cpu),
+                Some(gpu) => format!("@{} on {gpu} beside {} at {level} with {threads}", m.graph, m.cpu),
+                None => format!("@{} on {} at {level} with {threads}", m.graph, m.cpu),
             }
         };
-        let known = |m: &Measured| (m.graph.clone(), m.cpu.clone(), m.threads, m.gpu.clone());
+        let known = |m: &Measured| {
+            let machine = (m.cpu.clone(), m.kernel_level.clone(), m.threads, m.gpu.clone());
+            (m.graph.clone(), machine)
+        };
         let message = match known(self) == known(saved) {
             true if self.graph_id == saved.graph_id => return Ok(()),
             true => format!("a result of another graph @{}, or of other sizes of it", saved.graph),
@@ -140,7 +154,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         "graph": of.graph,
         "graph_id": of.graph_id,
         "cpu": of.cpu,
-        "kernel_level": tlc_runtime::cpu::level::name(),
+        "kernel_level": of.kernel_level,
         "threads": of.threads,
         "gpu": of.gpu,
         "median_ns": number_json(middle),

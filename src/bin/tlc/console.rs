@@ -68,7 +68,7 @@ impl Console {
 
     /// Prints something that is no result.
     pub fn note(&self, text: &str) {
-        // Nobody to tell that nobody listens.
+        // An error of standard error cannot be reported.
         let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
     }
 

@@ -7,7 +7,7 @@ use crate::failure::{Code, Failure};
 
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
-/// Keeps the message of every panic, and prints nothing but a backtrace where `RUST_BACKTRACE` asks for one.
+/// Keeps the message of every panic, and prints nothing but a backtrace where `RUST_BACKTRACE` is set for one.
 pub fn install() {
     std::panic::set_hook(Box::new(keep));
 }

@@ -14,7 +14,7 @@ use crate::args::ModelArgs;
 use crate::batch;
 use crate::data::{InputSpec, Source, Summary, file_names, input_spec, inputs};
 use crate::failure::{Code, Failure};
-use crate::session::{Model, Session};
+use crate::session::{Model, Session, is_stdin};
 use crate::staging::Outputs;
 use crate::top;
 
@@ -216,6 +216,11 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             "no model; expected MODEL or --batch MANIFEST",
         ));
     };
+    // `-` is standard output elsewhere, which takes one file and not a directory of them.
+    if args.output_dir.as_deref().is_some_and(is_stdin) {
+        let message = "--output-dir -: expected a directory, such as ./-; results are not written to standard output";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let chosen = ModelArgs {
         model: path.clone(),
         graph: args.graph.clone(),

@@ -66,7 +66,7 @@ impl Selector<'_, '_> {
         Ok(self.vector_op(codes, w, &[Arg::Use(base, size), Arg::Use(steps, size)]))
     }
 
-    /// So many lanes from one on, as the first of a register; of those behind nobody asks.
+    /// That many lanes from a first one on, as the first lanes of a register; what the lanes behind them hold is not used.
     pub(super) fn lane(&mut self, a: Value, lane: u8, count: u32) -> Result<(Form, Reg)> {
         let info = self.flat.info(a);
         if info.dtype == DType::Bool {

@@ -43,7 +43,7 @@ pub(crate) fn ok(result: CUresult) {
     assert_eq!(result, CUDA_SUCCESS);
 }
 
-/// What a function writes to where it is told.
+/// What a function writes to the address that it is given.
 #[track_caller]
 pub(crate) fn made<T: Default>(make: impl FnOnce(*mut T) -> CUresult) -> T {
     let mut value = T::default();

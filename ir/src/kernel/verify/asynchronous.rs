@@ -98,7 +98,7 @@ impl Walk<'_> {
                 }
             }
             Stmt::Commit => {
-                // Any wait is for what so many lie behind: more need not be told apart.
+                // A wait is for all groups but the last few: more need not be distinguished.
                 for commits in state.iter_mut().filter_map(|p| p.commits.as_mut()) {
                     *commits = (*commits + 1).min(MOST_PENDING_GROUPS + 1);
                 }

@@ -1,9 +1,9 @@
 //! Disjointness of parallel iterations: no element of a parameter that one iteration writes is touched by another.
 //!
 //! Proof: written as a sum over *atoms* of the parallel variable (itself, its quotients and remainders by constants) and a
-//! rest, an index determines the atoms if their strides form a mixed radix system above the span of the rest; and the
-//! atoms determine the variable. All accesses to the parameter must agree in the atoms' coefficients. What is not proven is
-//! enumerated where small.
+//! rest, an index determines the atoms if their strides form a mixed radix system above the span of the rest, or if one atom is
+//! what a remainder of the index says; and the atoms determine the variable. All accesses to the parameter must agree in the atoms'
+//! coefficients. What is not proven is enumerated where small.
 
 use std::rc::Rc;
 
@@ -209,7 +209,33 @@ pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch], nodes: us
         fits
     });
     let symbolic = || separate_symbolic(kernel, var, touches, nodes);
-    ((ordered || interleaved(kernel, &shared, &rests)) && determined(&var.into(), &shared, kernel)) || symbolic()
+    let apart = ordered || interleaved(kernel, &shared, &rests) || by_remainder(kernel, &shared, &rests);
+    (apart && determined(&var.into(), &shared, kernel)) || symbolic()
+}
+
+/// Whether the remainder of every index by one number says which value the only atom has. With a stride `s` and values `0..n` of the atom
+/// that number is `s * n`: what is a multiple of it in the rests may be anything (a row that data chose), if what is not has a span
+/// below `s` (an element of the block that the atom chose).
+fn by_remainder(kernel: &Kernel, atoms: &[(IndexExpr, i64)], rests: &[IndexExpr]) -> bool {
+    let [(atom, stride)] = atoms else { return false };
+    let range = atom.interval(kernel);
+    let values = i128::from(range.hi) - i128::from(range.lo) + 1;
+    let stride = i128::from(*stride).abs();
+    let Ok(modulus) = i64::try_from(stride.saturating_mul(values)) else {
+        return false;
+    };
+    if modulus == 0 {
+        return false;
+    }
+    let (mut lo, mut hi) = (i64::MAX, i64::MIN);
+    for rest in rests {
+        let (terms, constant) = rest.linear();
+        let inside = terms.into_iter().filter(|(_, c)| c % modulus != 0);
+        let inside = inside.fold(IndexExpr::Const(constant), |e, (t, c)| e + t * IndexExpr::Const(c));
+        let span = inside.interval(kernel);
+        (lo, hi) = (lo.min(span.lo), hi.max(span.hi));
+    }
+    i128::from(hi) - i128::from(lo) < stride
 }
 
 /// Whether the atoms and the terms of the rests are digits of one mixed radix system, in which every index is then written in one

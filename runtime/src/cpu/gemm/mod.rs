@@ -429,7 +429,7 @@ unsafe fn piece(
         ..*p
     };
     // What is reported of the lines: as the piece gets on with them, or once the last piece across is done.
-    let told = follow.map(|f| {
+    let reported = follow.map(|f| {
         let (lines, along) = match f.side {
             Side::Rows => (rows.0..rows.1, row),
             Side::Columns => (columns.0..columns.1, column),
@@ -438,17 +438,17 @@ unsafe fn piece(
         (f, lines, entry * pieces + along, across)
     });
     let mut next = 0;
-    let mut on = told
+    let mut on = reported
         .as_ref()
         .filter(|t| t.3 == 1)
         .map(|(f, lines, ..)| |count: usize| (f.run)(worker, entry, lines.start..lines.start + count, &mut next));
-    let progress: Progress<'_> = match (&told, &mut on) {
+    let progress: Progress<'_> = match (&reported, &mut on) {
         (Some((f, ..)), Some(on)) => Some((f.side, on)),
         _ => None,
     };
     // SAFETY: a part of what the caller vouches for.
     unsafe { compute(p, &part, scratch, progress) };
-    if let Some((f, lines, counter, across)) = told
+    if let Some((f, lines, counter, across)) = reported
         && across > 1
     {
         // What the others wrote is seen by who comes last.

@@ -68,8 +68,8 @@ pub(super) unsafe fn run(p: &Product<'_>, _scratch: *mut u8, progress: Progress<
     // SAFETY: the caller's promise.
     unsafe {
         match p.dtype {
-            DType::F64 => unwound::<f64>(p, 0.0, 1.0),
-            _ => unwound::<f32>(p, 0.0, 1.0),
+            DType::F64 => with_copies::<f64>(p, 0.0, 1.0),
+            _ => with_copies::<f32>(p, 0.0, 1.0),
         }
     }
     if let Some((side, f)) = progress {
@@ -88,7 +88,7 @@ fn place(legs: &[Leg], mut number: usize) -> isize {
 }
 
 /// The product with a composite operand copied.
-unsafe fn unwound<T: Copy + 'static>(p: &Product<'_>, zero: T, one: T) {
+unsafe fn with_copies<T: Copy + 'static>(p: &Product<'_>, zero: T, one: T) {
     let copy = |m: &Matrix<'_>, rows: usize, columns: usize| -> Option<Vec<T>> {
         let w = m.composite?;
         let start = m.start.cast::<T>().cast_const();

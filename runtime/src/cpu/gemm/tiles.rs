@@ -33,7 +33,7 @@ const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 /// Bytes of complete lines from which on it pays to call what follows them.
-const TELL_BYTES: usize = 16 << 10;
+const REPORT_BYTES: usize = 16 << 10;
 /// Panels of one pass over the strips, at most.
 const MAX_PANELS: usize = 16;
 
@@ -82,8 +82,8 @@ trait Tiles {
     /// Copies panels of a composite operand; see [`pack`].
     ///
     /// # Safety
-    /// As for [`pack::wound_panels`].
-    unsafe fn pack_wound(from: pack::WoundSource<'_, Self::Element>, to: *mut Self::Element);
+    /// As for [`pack::composite_panels`].
+    unsafe fn pack_composite(from: pack::CompositeSource<'_, Self::Element>, to: *mut Self::Element);
     /// Copies strips; see [`pack`].
     ///
     /// # Safety
@@ -116,7 +116,7 @@ macro_rules! tiles {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
             }
-            unsafe fn pack_wound(from: pack::WoundSource<'_, $element>, to: *mut $element) {
+            unsafe fn pack_composite(from: pack::CompositeSource<'_, $element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$composite::<{ $name::PANEL }, $lanes>(from, to) };
             }
@@ -135,7 +135,7 @@ tiles!(
     avx512f,
     16,
     panels_avx_f32,
-    wound_avx512_f32,
+    composite_avx512_f32,
     Some(few::avx512_f32)
 );
 tiles!(
@@ -145,7 +145,7 @@ tiles!(
     avx512f,
     8,
     panels_avx_f64,
-    wound_avx_f64,
+    composite_avx_f64,
     Some(few::avx512_f64)
 );
 tiles!(
@@ -155,7 +155,7 @@ tiles!(
     fma,
     8,
     panels_avx_f32,
-    wound_avx_f32,
+    composite_avx_f32,
     Some(few::fma_f32)
 );
 tiles!(
@@ -165,11 +165,11 @@ tiles!(
     fma,
     4,
     panels_avx_f64,
-    wound_avx_f64,
+    composite_avx_f64,
     Some(few::fma_f64)
 );
-tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32, None);
-tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64, None);
+tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, composite_f32, None);
+tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, composite_f64, None);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
@@ -347,7 +347,7 @@ pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize)
                 let start = source.start.wrapping_offset(first as isize * one.stride);
                 K::pack(pack::Source { start, ..source }, to);
             } else {
-                let source = pack::WoundSource {
+                let source = pack::CompositeSource {
                     start,
                     legs_across: &layout.across,
                     legs_depth: &layout.depth,
@@ -356,7 +356,7 @@ pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize)
                     begin: 0,
                     depth,
                 };
-                K::pack_wound(source, to);
+                K::pack_composite(source, to);
             }
         }
     }
@@ -423,7 +423,7 @@ fn prefetch_row<T>(start: *const T, elements: usize, size: usize) {
 /// As for [`super::multiply`], with scratch for one worker.
 pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progress<'_>) {
     let mut tell = Tell {
-        told: 0,
+        reported: 0,
         // Elements of a line, where lines are across strips; otherwise all are complete at the end.
         width: match &progress {
             Some((Side::Rows, _)) if !along_rows(p) => Some(p.n),
@@ -441,7 +441,7 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
 
 /// Reports how many lines are complete, from time to time.
 struct Tell<'a> {
-    told: usize,
+    reported: usize,
     width: Option<usize>,
     to: Option<&'a mut dyn FnMut(usize)>,
 }
@@ -450,9 +450,9 @@ impl Tell<'_> {
     /// So many lines are complete.
     fn complete(&mut self, lines: usize, size: usize) {
         if let (Some(width), Some(f)) = (self.width, &mut self.to)
-            && (lines - self.told).saturating_mul(width * size) >= TELL_BYTES
+            && (lines - self.reported).saturating_mul(width * size) >= REPORT_BYTES
         {
-            self.told = lines;
+            self.reported = lines;
             f(lines);
         }
     }
@@ -533,7 +533,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
             if let Some((legs_across, legs_depth, origin)) = composite.filter(|_| blocks.is_none()) {
-                let source = pack::WoundSource {
+                let source = pack::CompositeSource {
                     start: panel,
                     legs_across,
                     legs_depth,
@@ -543,7 +543,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                     depth,
                 };
                 // SAFETY: the source is part of the operand, and scratch has room for whole panels of a block.
-                unsafe { K::pack_wound(source, panels) };
+                unsafe { K::pack_composite(source, panels) };
             } else if !direct && blocks.is_none() {
                 let source = pack::Source {
                     start: from,

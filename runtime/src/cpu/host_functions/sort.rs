@@ -37,6 +37,21 @@ pub(crate) unsafe fn sort(s: &Sort, buffers: Buffers, threads: &Pool) -> Result<
         return Ok(());
     }
     let rows = s.outer * s.inner;
+    if rows < threads.threads() && s.count == s.extent && s.extent >= SHARED_ROW && is_packed(s) {
+        let order = Order::of(s.dtype, s.descending);
+        for (o, i) in (0..rows).map(|r| (r / s.inner, r % s.inner)) {
+            let row = Row {
+                s,
+                order,
+                buffers,
+                o,
+                i,
+            };
+            // SAFETY: the first workspace has room for a pair of words for each element of a row.
+            unsafe { row.sort_shared(buffers.workspace.cast(), threads)? };
+        }
+        return Ok(());
+    }
     let parts = match rows * s.extent < SMALL {
         true => 1,
         false => buffers.rows_at_once.min(rows),
@@ -62,6 +77,17 @@ pub(crate) unsafe fn sort(s: &Sort, buffers: Buffers, threads: &Pool) -> Result<
 /// Elements below which waking threads takes longer than sorting.
 const SMALL: usize = 4096;
 
+/// Elements from which on threads share a row: they meet twice for each digit.
+const SHARED_ROW: usize = 1 << 17;
+
+/// The most parts of a row that is shared.
+const MOST_PARTS: usize = 8;
+
+/// Whether a key and a position fit one word.
+fn is_packed(s: &Sort) -> bool {
+    s.dtype.bytes() <= 4 && u32::try_from(s.extent).is_ok()
+}
+
 /// Bytes of a key and a position.
 const PAIR: usize = 16;
 
@@ -81,7 +107,7 @@ unsafe fn sort_rows(s: &Sort, rows: Range<usize>, buffers: Buffers, workspace: *
         };
         // SAFETY: the workspace has room for a pair of words for each element of a row.
         unsafe {
-            match s.dtype.bytes() <= 4 && u32::try_from(s.extent).is_ok() {
+            match is_packed(s) {
                 true => {
                     let words = std::slice::from_raw_parts_mut(workspace.cast::<u64>(), 2 * s.extent);
                     row.sort_packed(words);
@@ -167,6 +193,76 @@ impl Row<'_> {
         }
     }
 
+    /// Sorts words as [`Row::sort_packed`] does, each part of the row on a thread: a stable pass for each digit, in which the words of a part
+    /// go behind those of the parts in front of it that have the same digit.
+    ///
+    /// # Safety
+    /// As for [`sort`], for all elements of a row; `words` has two for each.
+    unsafe fn sort_shared(&self, words: *mut u64, threads: &Pool) -> Result<(), PoolPanic> {
+        let extent = self.s.extent;
+        let parts = threads.threads().min(MOST_PARTS);
+        let part = |p: usize| {
+            let bound = |p: usize| extent / parts * p + (extent % parts).min(p);
+            bound(p)..bound(p + 1)
+        };
+        let each = |f: &(dyn Fn(usize) + Sync)| {
+            threads.parallel_for(parts as u64, 1, &|_, begin, end| {
+                (begin..end).for_each(|p| f(p as usize));
+            })
+        };
+        let mut counts = [[0u32; LONG_DIGITS]; MOST_PARTS];
+        let counts = Shared(counts.as_mut_ptr());
+        // SAFETY: there is room for two words for each element.
+        let (mut from, mut to) = (Shared(words), Shared(unsafe { words.add(extent) }));
+        each(&|p| {
+            for k in part(p) {
+                // SAFETY: `k < extent`, and no other part has this element.
+                unsafe { from.at(k).write(self.key(k) << 32 | k as u64) };
+            }
+        })?;
+        for pass in 0..(8 * self.s.dtype.bytes()).div_ceil(LONG_BITS) {
+            let digit = |word: u64| (word >> (32 + LONG_BITS * pass)) as usize % LONG_DIGITS;
+            each(&|p| {
+                // SAFETY: `p < MOST_PARTS`, each part has counts of its own, and nothing writes `from` in this pass.
+                unsafe {
+                    let counts = &mut *counts.at(p);
+                    counts.fill(0);
+                    part(p).for_each(|k| counts[digit(from.at(k).read())] += 1);
+                }
+            })?;
+            let mut next = 0;
+            for d in 0..LONG_DIGITS {
+                for p in 0..parts {
+                    // SAFETY: `p < MOST_PARTS`, and the threads are done with their counts.
+                    let count = unsafe { &mut (*counts.at(p))[d] };
+                    next += std::mem::replace(count, next);
+                }
+            }
+            each(&|p| {
+                // SAFETY: as above; the counts say where in `to` the words of a part go, and that no two go to one place.
+                unsafe {
+                    let counts = &mut *counts.at(p);
+                    for k in part(p) {
+                        let word = from.at(k).read();
+                        let at = &mut counts[digit(word)];
+                        to.at(*at as usize).write(word);
+                        *at += 1;
+                    }
+                }
+            })?;
+            std::mem::swap(&mut from, &mut to);
+        }
+        each(&|p| {
+            for k in part(p) {
+                // SAFETY: `k < count`, which is `extent`, and the lower half is the position that was put there.
+                unsafe {
+                    let word = from.at(k).read();
+                    self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize);
+                }
+            }
+        })
+    }
+
     /// Sorts pairs of a key and a position.
     ///
     /// # Safety
@@ -189,6 +285,37 @@ impl Row<'_> {
         }
     }
 }
+
+/// Memory that several threads use, each elements of its own.
+struct Shared<T>(*mut T);
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<T> {}
+
+// SAFETY: whoever makes an address of it says what keeps threads apart.
+unsafe impl<T> Sync for Shared<T> {}
+
+impl<T> Shared<T> {
+    /// The address of an element.
+    ///
+    /// # Safety
+    /// It is inside the memory.
+    unsafe fn at(self, k: usize) -> *mut T {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(k) }
+    }
+}
+
+/// Bits of a digit of rows that threads share: fewer passes, in each of which all words move.
+const LONG_BITS: usize = 11;
+
+/// Values of such a digit.
+const LONG_DIGITS: usize = 1 << LONG_BITS;
 
 /// Elements below which comparing takes less time than counting digits.
 const LEAST_RADIX: usize = 1024;
@@ -369,7 +496,7 @@ mod tests {
         all[..count].to_vec()
     }
 
-    fn sorted(dtype: DType, bits: &[u64], count: usize, descending: bool) -> Vec<(u64, i64)> {
+    fn sorted(dtype: DType, bits: &[u64], count: usize, descending: bool, threads: usize) -> Vec<(u64, i64)> {
         let (width, extent) = (dtype.bytes(), bits.len());
         let bytes: Vec<u8> = bits.iter().flat_map(|b| b.to_le_bytes()[..width].to_vec()).collect();
         // Whole words, so that every element is aligned.
@@ -394,10 +521,36 @@ mod tests {
             rows_at_once: 1,
         };
         // SAFETY: the buffers have the sizes that are asked for, and are apart.
-        unsafe { sort(&s, buffers, &Pool::new(1)).unwrap() };
+        unsafe { sort(&s, buffers, &Pool::new(threads)).unwrap() };
         // SAFETY: `values` holds `count` elements.
         let value = |k: usize| unsafe { read(values.as_ptr().cast::<u8>().add(k * width), width) };
         (0..count).map(|k| (value(k), places[k])).collect()
+    }
+
+    #[test]
+    fn a_long_row_is_in_the_defined_order_on_any_number_of_threads() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let extent = SHARED_ROW + 77;
+        for dtype in [DType::F32, DType::I32, DType::U32, DType::F16, DType::BF16, DType::I8] {
+            let mask = u64::MAX >> (64 - 8 * dtype.bytes());
+            // Any bits, and few different ones: then positions decide.
+            for few in [u64::MAX, 7] {
+                let bits: Vec<u64> = (0..extent).map(|_| random() & mask & few).collect();
+                for descending in [false, true] {
+                    let expected = defined(dtype, &bits, extent, descending);
+                    for threads in [2, 3, MOST_PARTS + 1] {
+                        let found = sorted(dtype, &bits, extent, descending, threads);
+                        assert!(found == expected, "{dtype} {few} {descending} {threads}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]
@@ -428,7 +581,7 @@ mod tests {
                     for descending in [false, true] {
                         for count in [extent, extent.div_ceil(3)] {
                             let (found, expected) = (
-                                sorted(dtype, &bits, count, descending),
+                                sorted(dtype, &bits, count, descending, 1),
                                 defined(dtype, &bits, count, descending),
                             );
                             assert!(found == expected, "{dtype} {extent} {kind} {descending} {count}");

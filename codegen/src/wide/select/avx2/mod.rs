@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A mask is a vector, whose lanes are as wide as the elements that are compared.
-//! - What the processor has on 128 bits alone is done on each half; halves are told by their 16 bytes.
+//! - What the processor has on 128 bits alone is done on each half; halves are distinguished by their 16 bytes.
 
 mod convert;
 mod memory;

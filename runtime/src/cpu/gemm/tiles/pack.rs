@@ -91,7 +91,7 @@ unsafe fn panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
 /// Part of a composite operand (see [`Composite`](super::super::Composite)): `across` elements from number `first`, at `depth` steps
 /// along the sum from number `begin`.
 #[derive(Clone, Copy)]
-pub(super) struct WoundSource<'a, T> {
+pub(super) struct CompositeSource<'a, T> {
     pub start: *const T,
     pub legs_across: &'a [Leg],
     pub legs_depth: &'a [Leg],
@@ -180,8 +180,8 @@ struct Run {
 /// # Safety
 /// Every element of the source must be readable, and `to` writable for `depth * PANEL` elements for each panel begun.
 #[inline(always)]
-unsafe fn wound_panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
-    from: WoundSource<'_, T>,
+unsafe fn composite_panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
+    from: CompositeSource<'_, T>,
     mut to: *mut T,
 ) {
     let stride = from.legs_across.last().map_or(1, |l| l.stride);
@@ -246,21 +246,21 @@ macro_rules! composite {
         /// Copies panels of a composite operand.
         ///
         /// # Safety
-        /// As for [`wound_panels`], and this machine must have the instructions.
+        /// As for [`composite_panels`], and this machine must have the instructions.
         $(#[$feature])?
         pub(super) unsafe fn $name<const PANEL: usize, const LANES: usize>(
-            from: WoundSource<'_, $element>,
+            from: CompositeSource<'_, $element>,
             to: *mut $element,
         ) {
             // SAFETY: the caller's promise.
-            unsafe { wound_panels::<_, PANEL, LANES>(from, to) };
+            unsafe { composite_panels::<_, PANEL, LANES>(from, to) };
         }
     };
 }
-composite!(wound_f32, f32);
-composite!(wound_f64, f64);
-composite!(wound_avx_f32, f32, #[target_feature(enable = "avx")]);
-composite!(wound_avx_f64, f64, #[target_feature(enable = "avx")]);
+composite!(composite_f32, f32);
+composite!(composite_f64, f64);
+composite!(composite_avx_f32, f32, #[target_feature(enable = "avx")]);
+composite!(composite_avx_f64, f64, #[target_feature(enable = "avx")]);
 
 /// What one vector copies of a run: elements from `offset` on to lanes from `at` on.
 #[derive(Clone, Copy, Default)]
@@ -273,33 +273,33 @@ struct Piece {
     written: __mmask16,
 }
 
-/// Copies panels of a composite operand as [`wound_panels`] does, in vectors of 512 bits. Neighbours that lie next to each other, or
+/// Copies panels of a composite operand as [`composite_panels`] does, in vectors of 512 bits. Neighbours that lie next to each other, or
 /// every other element, move by whole vectors; a mask ends them where a run ends.
 ///
 /// # Safety
-/// As for [`wound_panels`], and this machine must have AVX-512 F.
+/// As for [`composite_panels`], and this machine must have AVX-512 F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn wound_avx512_f32<const PANEL: usize, const LANES: usize>(
-    from: WoundSource<'_, f32>,
+pub(super) unsafe fn composite_avx512_f32<const PANEL: usize, const LANES: usize>(
+    from: CompositeSource<'_, f32>,
     to: *mut f32,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         match from.legs_across.last().map_or(1, |l| l.stride) {
-            1 => wound_pieces::<PANEL, LANES, 1>(from, to),
-            2 => wound_pieces::<PANEL, LANES, 2>(from, to),
-            _ => wound_panels::<_, PANEL, LANES>(from, to),
+            1 => composite_pieces::<PANEL, LANES, 1>(from, to),
+            2 => composite_pieces::<PANEL, LANES, 2>(from, to),
+            _ => composite_panels::<_, PANEL, LANES>(from, to),
         }
     }
 }
 
-/// As [`wound_avx512_f32`], of neighbours that lie 1 or 2 elements apart.
+/// As [`composite_avx512_f32`], of neighbours that lie 1 or 2 elements apart.
 ///
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx512f")]
-unsafe fn wound_pieces<const PANEL: usize, const LANES: usize, const STRIDE: usize>(
-    from: WoundSource<'_, f32>,
+unsafe fn composite_pieces<const PANEL: usize, const LANES: usize, const STRIDE: usize>(
+    from: CompositeSource<'_, f32>,
     mut to: *mut f32,
 ) {
     const VECTOR: usize = 16;
@@ -516,7 +516,7 @@ mod tests {
                 let across = [leg(rows, (40 * step) as isize), leg(columns, step as isize)];
                 let depth = [leg(3, 1600), leg(2, 40), leg(3, 1)];
                 for (first, begin) in [(0, 0), (3, 4)] {
-                    let source = WoundSource {
+                    let source = CompositeSource {
                         start: image.as_ptr(),
                         legs_across: &across,
                         legs_depth: &depth,
@@ -529,8 +529,8 @@ mod tests {
                     let (mut plain, mut wide) = (vec![-1f32; size], vec![-1f32; size]);
                     // SAFETY: windows inside the image, panels inside the vectors, and the instructions were looked for.
                     unsafe {
-                        wound_f32::<PANEL, LANES>(source, plain.as_mut_ptr());
-                        wound_avx512_f32::<PANEL, LANES>(source, wide.as_mut_ptr());
+                        composite_f32::<PANEL, LANES>(source, plain.as_mut_ptr());
+                        composite_avx512_f32::<PANEL, LANES>(source, wide.as_mut_ptr());
                     }
                     let case = (step, rows, columns, first, begin);
                     assert_eq!(plain, wide, "{case:?}");
