@@ -405,12 +405,15 @@ pub struct Graph {
     /// Name, as in `graph @name`.
     pub name: String,
     symbols: Vec<Symbol>,
-    nodes: Vec<Node>,
+    // Shared with the graphs that passes make of this one, as far as they leave nodes as they are.
+    nodes: Vec<Arc<Node>>,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     guards: Vec<Guard>,
     derived: bool,
+    // Of the first `listed` nodes; the others come to it when a node is added that could be equal to one of them.
     interned: FxHashMap<u64, SmallVec<[NodeId; 1]>>,
+    listed: usize,
     // Looked up, never iterated.
     symbol_ids: FxHashMap<String, SymId>,
     input_ids: FxHashMap<String, NodeId>,
@@ -428,7 +431,6 @@ impl Graph {
     /// Makes room for that many more nodes.
     pub fn reserve(&mut self, nodes: usize) {
         self.nodes.reserve(nodes);
-        self.interned.reserve(nodes);
     }
 
     /// Symbols, indexed by [`SymId`].
@@ -491,7 +493,7 @@ impl Graph {
 
     /// All nodes in topological order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
+        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), &**n))
     }
 
     /// Number of nodes.
@@ -601,17 +603,9 @@ impl Graph {
     /// # Errors
     /// [`GraphError`] if the operands do not fit the kind.
     pub fn add(&mut self, kind: NodeKind, operands: &[NodeId], origin: Origin) -> Result<NodeId, GraphError> {
-        let mut hasher = FxHasher::default();
-        kind.hash(&mut hasher);
-        operands.hash(&mut hasher);
-        let hash = hasher.finish();
-        if let Some(bucket) = self.interned.get(&hash) {
-            for &id in bucket {
-                let n = &self.nodes[id.index()];
-                if n.operands[..] == *operands && n.kind == kind {
-                    return Ok(id);
-                }
-            }
+        let hash = hash(&kind, operands);
+        if let Some(id) = self.equal(hash, &kind, operands) {
+            return Ok(id);
         }
         let mut conditions = Vec::new();
         let ty = infer::infer(self, &kind, operands, &mut conditions).map_err(|(problem, expected)| GraphError {
@@ -629,22 +623,80 @@ impl Graph {
             true => infer::results(self, &kind, operands, &mut Vec::new()).unwrap_or_default(),
             false => Vec::new(),
         };
-        let id = NodeId(self.nodes.len() as u32);
+        let id = self.next_id();
         if !conditions.is_empty() {
             let needed_by: Arc<str> = self.placed(&kind, id, &origin).into();
             for condition in conditions {
                 self.assume(condition, id, &needed_by);
             }
         }
-        self.nodes.push(Node {
+        let node = Node {
             kind,
             operands: operands.into(),
             ty,
             results: results.into(),
             origin,
-        });
+        };
+        Ok(self.push_listed(hash, node))
+    }
+
+    /// Adds a node of one result whose type is known, or finds the equal one that exists. For passes: a node of this kind over operands of these
+    /// types was typed in the graph that they rebuild, and nothing was assumed there.
+    pub fn add_typed(&mut self, kind: NodeKind, operands: &[NodeId], ty: TensorType, origin: Origin) -> NodeId {
+        let hash = hash(&kind, operands);
+        if let Some(id) = self.equal(hash, &kind, operands) {
+            return id;
+        }
+        let node = Node {
+            kind,
+            operands: operands.into(),
+            ty,
+            results: Box::default(),
+            origin,
+        };
+        self.push_listed(hash, node)
+    }
+
+    /// Shares the next node of a graph of which this one has all nodes before it, and no others. That graph has no two equal nodes.
+    pub fn share(&mut self, from: &Graph, id: NodeId) {
+        debug_assert_eq!(id, self.next_id());
+        let node = &from.nodes[id.index()];
+        if let NodeKind::Input { name, .. } = &node.kind {
+            self.inputs.push(id);
+            self.input_ids.insert(name.clone(), id);
+        }
+        self.nodes.push(Arc::clone(node));
+    }
+
+    fn next_id(&self) -> NodeId {
+        NodeId(self.nodes.len() as u32)
+    }
+
+    /// The node that is equal to one which is about to be added.
+    fn equal(&mut self, hash_of_new: u64, kind: &NodeKind, operands: &[NodeId]) -> Option<NodeId> {
+        if self.listed < self.nodes.len() {
+            self.interned.reserve(self.nodes.capacity() - self.listed);
+            for (at, n) in self.nodes.iter().enumerate().skip(self.listed) {
+                let of_hash = self.interned.entry(hash(&n.kind, &n.operands)).or_default();
+                of_hash.push(NodeId(at as u32));
+            }
+            self.listed = self.nodes.len();
+        }
+        let bucket = self.interned.get(&hash_of_new)?;
+        let is_equal = |id: &&NodeId| {
+            let n = &self.nodes[id.index()];
+            n.operands[..] == *operands && n.kind == *kind
+        };
+        bucket.iter().find(is_equal).copied()
+    }
+
+    /// Appends a node that no other is equal to.
+    fn push_listed(&mut self, hash: u64, node: Node) -> NodeId {
+        let id = self.next_id();
+        self.nodes.push(Arc::new(node));
         self.interned.entry(hash).or_default().push(id);
-        Ok(id)
+        self.listed = self.nodes.len();
+        id
     }
 
     /// The value that every element of a node has, if it is a constant through views other than `pad`.
@@ -669,15 +721,15 @@ impl Graph {
         self.derived = true;
     }
 
-    /// Appends a node without inference or interning: for tests of the verifier and readers of foreign data, which verify
-    /// afterwards.
+    /// Appends a node without inference, whether or not there is an equal one: for tests of the verifier and readers of foreign data, which
+    /// verify afterwards.
     pub fn push_unchecked(&mut self, node: Node) -> NodeId {
-        let id = NodeId(self.nodes.len() as u32);
+        let id = self.next_id();
         if let NodeKind::Input { name, .. } = &node.kind {
             self.inputs.push(id);
             self.input_ids.entry(name.clone()).or_insert(id);
         }
-        self.nodes.push(node);
+        self.nodes.push(Arc::new(node));
         id
     }
 
@@ -724,6 +776,14 @@ impl Graph {
         self.outputs.iter().for_each(|o| counts[o.node.index()] += 1);
         counts
     }
+}
+
+/// What equal nodes have in common.
+fn hash(kind: &NodeKind, operands: &[NodeId]) -> u64 {
+    let mut hasher = FxHasher::default();
+    kind.hash(&mut hasher);
+    operands.hash(&mut hasher);
+    hasher.finish()
 }
 
 impl Bounds for Graph {

@@ -177,7 +177,8 @@ impl Graph {
     pub fn forget_names(&mut self) {
         for node in &mut self.nodes {
             if let Origin::Value(value) = &node.origin {
-                node.origin = value.recorded.clone();
+                let recorded = value.recorded.clone();
+                Arc::make_mut(node).origin = recorded;
             }
         }
     }

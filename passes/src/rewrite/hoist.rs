@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, TensorType};
+use tlc_ir::graph::{Body, GraphError, Loop, Operands, TensorType};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::panels::{self, Budget, Fixed};
@@ -182,10 +182,7 @@ fn hoisted(
             body.visit_needs(id, &body.binders(), &mut |o| live[o.index()] = true);
         }
     }
-    let mut inside = Rebuilder {
-        graph: Graph::new(body.name.clone()),
-        origin: Origin::Unknown,
-    };
+    let mut inside = Rebuilder::new(&body.name);
     inside.graph.adopt_symbols(body);
     inside.graph.set_derived();
     let named = |id: NodeId| body.node(id).origin.clone().named(|| body.value_name(id));

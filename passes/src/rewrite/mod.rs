@@ -3,6 +3,7 @@
 //! A pass rebuilds the graph out of place: it is shown each live node with its operands already in the new graph and
 //! returns the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
 //! removes dead code and common subexpressions. Inputs, outputs and symbols keep their order and names.
+//! Up to the first node that changes, the new graph shares those of the old one.
 
 pub mod canonicalize;
 pub mod cse;
@@ -107,19 +108,55 @@ pub enum Failure {
 }
 
 /// A graph being rebuilt.
-pub struct Rebuilder {
+pub struct Rebuilder<'g> {
     /// The new graph.
     pub graph: Graph,
     /// Where the node being rewritten was recorded; new nodes inherit it.
     pub origin: Origin,
+    /// The node being rewritten, if what it is need not be found out again where it stays.
+    same: Option<Same<'g>>,
 }
 
-impl Rebuilder {
+/// A node that may stay what it is.
+struct Same<'g> {
+    graph: &'g Graph,
+    id: NodeId,
+    /// What its operands are in the new graph.
+    operands: Operands,
+    /// Whether the new graph has the nodes before it, and no others: then it can be shared.
+    shared: bool,
+    /// Whether it has one result, whose type follows from what is the same in both graphs.
+    typed: bool,
+}
+
+impl<'g> Rebuilder<'g> {
+    /// Nothing yet but a name.
+    fn new(name: &str) -> Rebuilder<'g> {
+        Rebuilder {
+            graph: Graph::new(name),
+            origin: Origin::Unknown,
+            same: None,
+        }
+    }
+
     /// Adds a node to the new graph.
     ///
     /// # Errors
     /// If the operands do not fit: a bug in the pass that asks.
     pub fn add(&mut self, kind: NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
+        if let Some(same) = self
+            .same
+            .take_if(|s| s.operands[..] == *operands && s.graph.node(s.id).kind == kind)
+        {
+            if same.shared && self.graph.len() == same.id.index() {
+                self.graph.share(same.graph, same.id);
+                return Ok(same.id);
+            }
+            if same.typed {
+                let ty = same.graph.ty(same.id).clone();
+                return Ok(self.graph.add_typed(kind, operands, ty, self.origin.clone()));
+            }
+        }
         self.graph.add(kind, operands, self.origin.clone())
     }
 
@@ -168,7 +205,7 @@ impl Rebuilder {
 }
 
 /// The new node of a live one, given its new operands.
-pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Result<NodeId, GraphError> + 'f;
+pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder<'_>, NodeId, &Node, &[NodeId]) -> Result<NodeId, GraphError> + 'f;
 
 /// Rebuilds `graph`: `f` is shown each live node and its new operands, and returns the new node.
 ///
@@ -183,14 +220,16 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
             graph.visit_needs(NodeId(i as u32), &binders, &mut |o| live[o.index()] = true);
         }
     }
-    let mut re = Rebuilder {
-        graph: Graph::new(graph.name.clone()),
-        origin: Origin::Unknown,
-    };
+    let mut re = Rebuilder::new(&graph.name);
     re.graph.reserve(live.iter().filter(|&&l| l).count());
     re.graph.adopt_symbols(graph);
     re.graph.set_derived();
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
+    // Types that rest on assumptions are found out again, with these, and so are those from before all ranges of symbols were known. The values
+    // of a graph that was given have no names yet.
+    let settled = graph.is_derived() || graph.symbols().is_empty();
+    let typed = settled && graph.guards().is_empty();
+    let mut shared = typed && graph.is_derived();
     for (id, node) in graph.nodes() {
         // The first pass writes down what the values of the graph that was given are called.
         re.origin = match graph.is_derived() {
@@ -198,14 +237,35 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
             false => node.origin.clone().named(|| graph.value_name(id)),
         };
         if let NodeKind::Input { name, ty, .. } = &node.kind {
-            map[id.index()] = Some(re.graph.add_input(name, ty.clone(), node.origin.clone())?);
+            map[id.index()] = Some(match shared {
+                true => {
+                    re.graph.share(graph, id);
+                    id
+                }
+                false => re.graph.add_input(name, ty.clone(), node.origin.clone())?,
+            });
         } else if live[id.index()] {
             let operands: Operands = node
                 .operands
                 .iter()
                 .map(|o| map[o.index()].expect("operands come before users"))
                 .collect();
-            map[id.index()] = Some(f(&mut re, id, node, &operands)?);
+            let alike = |(&new, &old): (&NodeId, &NodeId)| re.graph.ty(new) == graph.ty(old);
+            let of_one_result = !node.kind.is_tuple() && !matches!(node.kind, NodeKind::Project(_));
+            let typed = typed && of_one_result && (shared || operands.iter().zip(&node.operands).all(alike));
+            re.same = (shared || typed).then(|| Same {
+                graph,
+                id,
+                operands: operands.clone(),
+                shared,
+                typed,
+            });
+            let new = f(&mut re, id, node, &operands)?;
+            let stayed = re.same.take().is_none();
+            map[id.index()] = Some(new);
+            shared &= stayed && new == id && re.graph.len() == id.index() + 1;
+        } else {
+            shared = false;
         }
     }
     for o in graph.outputs() {
@@ -255,4 +315,76 @@ pub fn bodies<E>(
 /// True for the constant shapes whose extents are all 1.
 pub fn all_ones(shape: &[IndexExpr]) -> bool {
     shape.iter().all(|d| d.is(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use tlc_ir::graph::verify::verify;
+    use tlc_ir::text::{no_data, parse_module};
+    use tlc_ir::{DType, ScalarOp};
+
+    use super::*;
+
+    fn parsed() -> Graph {
+        let text = "graph @g(%x: f32[4], %y: f32[4]) {
+  %0 = neg %x : f32[4]
+  %1 = abs %x : f32[4]
+  %2 = add %0, %y : f32[4]
+  %3 = add %1, %y : f32[4]
+  %4 = exp %y : f32[4]
+  %5 = mul %2, %3 : f32[4]
+  return %5
+}";
+        let module = parse_module(text, &mut no_data).expect("a graph");
+        module.graphs.into_iter().next().expect("one graph")
+    }
+
+    /// The first rebuild leaves out what is dead and names values; the next has nothing to do.
+    #[test]
+    fn a_rebuild_that_changes_nothing_shares_all_nodes() {
+        let first = dce::run(&parsed()).expect("it types");
+        let second = dce::run(&first).expect("it types");
+        assert_eq!(first.to_string(), second.to_string());
+        assert_eq!(first.len(), second.len());
+        assert!(first.nodes().all(|(id, node)| std::ptr::eq(node, second.node(id))));
+        assert_eq!(first.inputs(), second.inputs());
+    }
+
+    /// What is before a change is shared, and what is behind it merges with what it has become equal to, shared nodes included.
+    #[test]
+    fn nodes_behind_a_change_are_typed_and_merge() {
+        let before = dce::run(&parsed()).expect("it types");
+        let after = rebuild(&before, &mut |re, _, node, operands| match &node.kind {
+            NodeKind::Map(ScalarOp::Abs) => re.add(NodeKind::Map(ScalarOp::Neg), operands),
+            kind => re.add(kind.clone(), operands),
+        });
+        let after = after.expect("it types");
+        assert!(verify(&after).is_empty());
+        let expected = "  %0 = neg %x : f32[4]
+  %1 = add %0, %y : f32[4]
+  %2 = mul %1, %1 : f32[4]
+  return %2";
+        assert!(after.to_string().contains(expected), "{after}");
+        let shared = |id: u32| std::ptr::eq(before.node(NodeId(id)), after.node(NodeId(id)));
+        assert!(shared(0) && shared(1) && shared(2) && !shared(3));
+    }
+
+    /// A node that something else takes the place of, at its number and of another type.
+    #[test]
+    fn what_follows_another_node_of_the_same_number_is_typed_anew() {
+        let text = "graph @g(%x: f32[4]) {
+  %0 = convert %x : f64[4]
+  %1 = neg %0 : f64[4]
+  return %1
+}";
+        let module = parse_module(text, &mut no_data).expect("a graph");
+        let before = dce::run(&module.graphs[0]).expect("it types");
+        let after = rebuild(&before, &mut |re, _, node, operands| match &node.kind {
+            NodeKind::Convert(_) => re.add(NodeKind::Convert(DType::F16), operands),
+            kind => re.add(kind.clone(), operands),
+        });
+        let after = after.expect("it types");
+        assert!(verify(&after).is_empty());
+        assert_eq!(after.ty(after.outputs()[0].node).dtype, DType::F16);
+    }
 }
