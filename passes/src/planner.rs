@@ -1,5 +1,6 @@
 //! Assembling the plan: clusters become steps over slots.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -769,15 +770,15 @@ impl Planner<'_> {
     }
 
     fn intern(&mut self, kernel: Kernel, emitter: EmitterId) -> KernelId {
-        let key = (kernel, emitter);
-        if let Some(&id) = self.kernel_of.get(&key) {
-            return id;
+        match self.kernel_of.entry((kernel, emitter)) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                let id = KernelId(self.plan.kernels.len() as u32);
+                self.plan.kernels.push(new.key().0.clone());
+                self.emitters.push(emitter);
+                *new.insert(id)
+            }
         }
-        let id = KernelId(self.plan.kernels.len() as u32);
-        self.plan.kernels.push(key.0.clone());
-        self.emitters.push(emitter);
-        self.kernel_of.insert(key, id);
-        id
     }
 }
 

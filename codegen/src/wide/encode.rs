@@ -52,6 +52,12 @@ struct Emitter<'m> {
     aligned: bool,
 }
 
+/// Has iced-x86 build its table of instructions, which its first encoder does.
+pub(super) fn prepare() {
+    // The encoder itself is not wanted, nor is the error of one that does not know 64-bit code.
+    let _ = Encoder::try_new(64);
+}
+
 fn refused(message: impl std::fmt::Display) -> CodegenError {
     CodegenError::Refused {
         by: "the x86 encoder",

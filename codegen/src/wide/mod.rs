@@ -118,6 +118,11 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
     code
 }
 
+/// Builds the encoder's tables, which the first code of a process waits for otherwise.
+pub fn prepare() {
+    encode::prepare();
+}
+
 /// The emitter for one level. One per thread.
 pub struct Generator {
     level: Level,
