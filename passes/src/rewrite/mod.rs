@@ -3,6 +3,7 @@
 //! A pass rebuilds the graph out of place: it is shown each live node with its operands already in the new graph and
 //! returns the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
 //! removes dead code and common subexpressions. Inputs, outputs and symbols keep their order and names.
+//! Up to the first node that changes, the new graph shares those of the old one.
 
 pub mod canonicalize;
 pub mod cse;
