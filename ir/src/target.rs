@@ -162,6 +162,15 @@ impl Cpu {
         i64::try_from(self.l2_bytes / 2).unwrap_or(i64::MAX)
     }
 
+    /// Bytes of a convolution's weights that are read again for one row of pixels after another: what the second-level cache holds beside the
+    /// image, or all of it where weights come in time from further away.
+    pub fn weight_block_bytes(&self) -> i64 {
+        match self.streams_lines {
+            true => self.resident_bytes().saturating_mul(2),
+            false => self.resident_bytes(),
+        }
+    }
+
     /// Where a product with a vector runs along the lines of its matrix at the speed of the caches: the most bytes of a matrix of which it runs
     /// across them all the same if the vector is long. `None` where across is the faster way for all.
     pub fn turned_bytes(&self) -> Option<u64> {

@@ -194,13 +194,13 @@ pub struct WeightBlocks {
 
 /// The layout of a convolution's weights, if a kernel of that emitter is to compute it directly.
 ///
-/// The block that one kernel reads again and again fits in `resident_bytes`. Of all elements of a window so many are `left` as are not
+/// The block that one kernel reads again and again has at most `block_bytes`. Of all elements of a window so many are `left` as are not
 /// padding for all results (`[left, all]`).
 pub fn weight_blocks(
     graph: &Graph,
     id: NodeId,
     emitter: &Emitter,
-    resident_bytes: i64,
+    block_bytes: i64,
     [left, all]: [i64; 2],
 ) -> Option<WeightBlocks> {
     if let Some(p) = word_product(graph, id) {
@@ -238,7 +238,7 @@ pub fn weight_blocks(
     let pixels = (rows.clone() * columns.clone()).as_const();
     let large = pixels.is_some_and(|n| n > MOST_PRODUCT_PIXELS);
     let shortest = if words { SHORTEST_SUM_OF_WORDS } else { SHORTEST_SUM };
-    let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= resident_bytes;
+    let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= block_bytes;
     let mut tiles = tiles(emitter, dtype, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
     let [_, block] = tiles.next()?;
     // An image of unknown size may end in tiles of few pixels, which of one vector each keep few additions under way. Where registers hold

@@ -263,6 +263,10 @@ pub fn run_pass(
                 .find(|e| e.tile(DType::F32, 1).is_some()),
             Target::Gpu(_) => None,
         },
+        weight_block_bytes: match options.target() {
+            Target::Cpu(cpu) => cpu.weight_block_bytes(),
+            Target::Gpu(_) => 0,
+        },
         resident_bytes: options.target().resident_bytes(),
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,

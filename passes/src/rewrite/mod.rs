@@ -87,6 +87,8 @@ pub struct Context<'a> {
     pub layouts: Layouts,
     /// The code generator that computes convolutions from their windows, if one of the target does.
     pub tiles: Option<&'a Emitter>,
+    /// Bytes of the weights of a convolution's block of channels, at most ([`tlc_ir::target::Cpu::weight_block_bytes`]).
+    pub weight_block_bytes: i64,
     /// Bytes that stay close to whoever computes a tile of columns ([`tlc_ir::Target::resident_bytes`]).
     pub resident_bytes: i64,
     /// The most bytes that any einsum intermediate may have.

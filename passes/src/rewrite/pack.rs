@@ -21,8 +21,8 @@ use crate::contraction::{operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
 use crate::weight_gradient::weight_gradient;
 
-/// Times the bytes that stay close to whoever computes that the second cache has.
-const WHOLE_CACHE: i64 = 2;
+/// Times as many bytes of weights are a block where rows are divided: rows of their own save more than it costs that the cache is the weights'.
+const DIVIDED: i64 = 2;
 
 /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
 pub struct Pack;
@@ -38,14 +38,14 @@ impl Pass for Pack {
         } else {
             context.layouts
         };
-        let resident_bytes = (!context.inside_loop).then_some(context.resident_bytes);
-        Ok(run(graph, layouts, context.tiles, resident_bytes)?)
+        let block_bytes = (!context.inside_loop).then_some(context.weight_block_bytes);
+        Ok(run(graph, layouts, context.tiles, block_bytes)?)
     }
 }
 
 /// Inserts the copies, of constants as `layouts` say. `emitter` is the code generator
-/// that computes convolutions from their windows, for which their weights are laid out if `resident_bytes` are known, the bytes that
-/// stay close to whoever computes.
+/// that computes convolutions from their windows, for which their weights are laid out if `block_bytes` are known, the most of a block of
+/// channels ([`tlc_ir::target::Cpu::weight_block_bytes`]).
 ///
 /// # Errors
 /// Never for a verified graph.
@@ -53,9 +53,9 @@ pub fn run(
     graph: &Graph,
     layouts: Layouts,
     emitter: Option<&Emitter>,
-    resident_bytes: Option<i64>,
+    block_bytes: Option<i64>,
 ) -> Result<Graph, GraphError> {
-    let tiles = emitter.zip(resident_bytes);
+    let tiles = emitter.zip(block_bytes);
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -67,10 +67,9 @@ pub fn run(
         let parts = tiles.map_or_else(SmallVec::new, |_| shortened(graph, node));
         // Of several parts the one with most left of its windows.
         let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
-        // Rows of their own save more than it costs that all of the cache is the weights'.
-        let share = if parts.len() > 1 { WHOLE_CACHE } else { 1 };
-        let of_cache = |resident_bytes: i64| resident_bytes.saturating_mul(share);
-        if let Some(blocks) = tiles.and_then(|(e, bytes)| weight_blocks(graph, id, e, of_cache(bytes), left))
+        let times = if parts.len() > 1 { DIVIDED } else { 1 };
+        if let Some(blocks) =
+            tiles.and_then(|(e, bytes)| weight_blocks(graph, id, e, bytes.saturating_mul(times), left))
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {
                 true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),
