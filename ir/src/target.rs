@@ -56,7 +56,7 @@ pub enum Target {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct EmitterId(pub u32);
 
-/// Bytes of a cache line of x86-64 processors. Elsewhere what is chosen by it is right as well, but may be slower.
+/// Bytes of a cache line of x86-64 processors, for which alone something is chosen by it.
 pub const CACHE_LINE_BYTES: i64 = 64;
 
 /// Bytes along the summed axis up to which the library of products adds one product after another to each element, as the
