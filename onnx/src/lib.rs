@@ -59,6 +59,9 @@ pub struct ImportOptions<'a> {
     /// Sizes by the names that symbols have in the graph: what is listed is that number and no symbol. So extents that are 1
     /// broadcast as ONNX says, where a graph for any sizes has to assume that they are equal to others.
     pub sizes: &'a [(String, i64)],
+    /// Trip counts of loops that an input decides are among what its value is asked for, so that the loops have a bound, which derivatives
+    /// by reverse mode need. Those of which no value is given stay as they are.
+    pub trip_counts: bool,
 }
 
 /// A model as a graph.

@@ -268,6 +268,7 @@ impl Model {
             folder: self.file.parent(),
             values: Some(values),
             sizes,
+            ..ImportOptions::default()
         };
         let imported = import_in_place(&self.bytes, &options).map_err(|error| ModelError::Import {
             file: self.file.clone(),

@@ -1,6 +1,7 @@
 //! grad: models with derivatives, and what is refused.
 
 use serde_json::{Value, json};
+use tlc::HostTensor;
 
 use crate::proto::*;
 use crate::support::Place;
@@ -66,7 +67,9 @@ fn a_model_with_its_derivatives() {
     let again = ["grad", "d.tlir", "--of", "d.x", "--wrt", "W", "-o", "dd.tlir"];
     let ran = p.run(&again).code(3);
     assert!(
-        ran.first_error().contains("the model has an output `d.W` already"),
+        ran.first_error().contains(
+            "the model has an output `d.W` already; expected that name to be free for a derivative, or another prefix"
+        ),
         "{}",
         ran.err
     );
@@ -75,6 +78,94 @@ fn a_model_with_its_derivatives() {
     p.run(&["grad", "s.tlir", "--of", "d.x", "--wrt", "d.s", "-o", "dd.tlir"])
         .code(0);
     p.run(&["verify", "dd.tlir", "--set", "batch=3"]).code(0);
+}
+
+/// Second derivatives: those of what `grad` wrote, under another prefix. Of `f = Σ (x W + b)³` by `W`, with `y = x W + b`:
+/// `d.W = xᵀ 3y²` and along `V` it changes by `xᵀ (6y * xV)`, for d.f = 1; by `x`, by `(6y * xV) Wᵀ + 3y² Vᵀ`.
+#[test]
+fn derivatives_have_derivatives_of_another_prefix() {
+    let p = place();
+    let nodes = vec![
+        node("MatMul", "product", &["x", "W"], &["p"]),
+        node("Add", "shift", &["p", "b"], &["y"]),
+        node("Mul", "square", &["y", "y"], &["q"]),
+        node("Mul", "cube", &["q", "y"], &["c"]),
+        node("ReduceSum", "total", &["c"], &["f"]).message(5, int_attribute("keepdims", 0)),
+    ];
+    let w: Vec<f32> = (0..8).map(|i| i as f32 / 8.0 - 0.5).collect();
+    let weights = vec![floats("W", &[4, 2], &w), floats("b", &[2], &[1.0, -2.0])];
+    let x = value("x", FLOAT, &[D::Sym("batch"), D::N(4)]);
+    p.write(
+        "m.onnx",
+        model(graph(nodes, weights, vec![x], vec![value("f", FLOAT, &[])]), vec![]),
+    );
+    let x: Vec<f32> = vec![0.5, 1.0, -1.0, 2.0, 0.0, 3.0, 1.0, -2.0];
+    p.f32s("x.npy", &[2, 4], &x);
+    p.f32s("one.npy", &[], &[1.0]);
+    let v: Vec<f32> = vec![1.0, 0.5, -1.0, 0.0, 2.0, 0.25, -0.5, 1.0];
+    p.f32s("v.npy", &[4, 2], &v);
+    p.run(&["grad", "m.onnx", "--of", "f", "--wrt", "W,x", "-o", "d.tlir"])
+        .code(0);
+    let again = [
+        "grad",
+        "d.tlir",
+        "--of",
+        "d.W",
+        "--wrt",
+        "weights,x",
+        "--freeze",
+        "b",
+        "--prefix",
+    ];
+    p.run(&[&again[..], &["d.", "-o", "dd.tlir"]].concat()).code(3);
+    let ran = p.run(&[&again[..], &["", "-o", "dd.tlir"]].concat()).code(3);
+    assert!(
+        ran.first_error().contains("the prefix of derivatives is empty"),
+        "{}",
+        ran.err
+    );
+    p.run(&[&again[..], &["dd.", "-o", "dd.tlir"]].concat()).code(0);
+    let arguments = [
+        "--input",
+        "x=x.npy",
+        "--input",
+        "d.f=one.npy",
+        "--input",
+        "dd.d.W=v.npy",
+        "-o",
+        "out",
+    ];
+    p.run(&[&["run", "dd.tlir"], &arguments[..]].concat()).code(0);
+    assert_eq!(p.list("out"), ["d.W.npy", "d.x.npy", "dd.W.npy", "dd.x.npy", "f.npy"]);
+
+    let times = |a: &[f32], b: &[f32], i: usize, j: usize| (0..4).map(|k| a[i * 4 + k] * b[k * 2 + j]).sum::<f32>();
+    let y = |i: usize, j: usize| times(&x, &w, i, j) + [1.0, -2.0][j];
+    let moved = |i: usize, j: usize| 6.0 * y(i, j) * times(&x, &v, i, j);
+    let by_w: Vec<f32> = (0..8)
+        .map(|at| (0..2).map(|i| x[i * 4 + at / 2] * moved(i, at % 2)).sum())
+        .collect();
+    let by_x = |i: usize, k: usize| -> f32 {
+        (0..2)
+            .map(|j| moved(i, j) * w[k * 2 + j] + 3.0 * y(i, j) * y(i, j) * v[k * 2 + j])
+            .sum()
+    };
+    let by_x: Vec<f32> = (0..8).map(|at| by_x(at / 4, at % 4)).collect();
+    for (name, expected) in [("dd.W", by_w), ("dd.x", by_x)] {
+        let found = p.read(&format!("out/{name}.npy"));
+        for (found, expected) in found.as_slice::<f32>().expect("f32").iter().zip(&expected) {
+            assert!(
+                (found - expected).abs() <= 1e-5 * expected.abs().max(1.0),
+                "{name}: {found} {expected}"
+            );
+        }
+    }
+    // A line of a batch has a prefix, too.
+    let case = json!({"id": 1, "model": "d.tlir", "output_dir": "batch",
+        "inputs": {"x": "x.npy", "d.f": "one.npy", "dd.d.W": "v.npy"},
+        "grad": {"of": ["d.W"], "wrt": ["W", "x"], "prefix": "dd."}});
+    p.write("cases.jsonl", case.to_string());
+    p.run(&["run", "--batch", "cases.jsonl"]).code(0);
+    assert_eq!(p.list("batch"), p.list("out"));
 }
 
 #[test]
@@ -166,7 +257,7 @@ fn what_cannot_be_differentiated_is_refused() {
         (
             &["loop.tlir", "--of", "y", "--wrt", "x"],
             4,
-            "loop.tlir: the derivative of loop %0 at 2:3: nothing bounds its iterations",
+            "loop.tlir: the derivative of loop %0 at 2:3: nothing bounds its iterations; expected a trip count",
         ),
         (&["none.tlir", "--of", "y", "--wrt", "x"], 3, "none.tlir"),
     ];
@@ -270,6 +361,75 @@ fn networks_have_right_derivatives() {
         assert!(ran.out.starts_with("right: derivatives of "), "{name}: {}", ran.out);
         assert!(!ran.out.contains("along 0 directions"), "{name}: {}", ran.out);
     }
+}
+
+/// `y = x w^n`, in a loop whose trip count is the input n: its derivatives are those for the value of n that is given.
+#[test]
+fn a_loop_has_the_trip_count_that_an_input_gives() {
+    let p = Place::new();
+    let body = vec![
+        node("Mul", "times", &["v", "w"], &["next"]),
+        node("Identity", "on", &["go"], &["goes"]),
+    ];
+    let scalar = |name, ty| value(name, ty, &[]);
+    let v = |name| value(name, FLOAT, &[D::N(2)]);
+    let body = graph(
+        body,
+        vec![],
+        vec![scalar("i", INT64), scalar("go", BOOL), v("v")],
+        vec![scalar("goes", BOOL), v("next")],
+    );
+    let nodes = vec![node("Loop", "again", &["n", "", "x"], &["y"]).message(5, graph_attribute("body", body))];
+    let inputs = vec![scalar("n", INT64), v("x"), v("w")];
+    p.write("m.onnx", model(graph(nodes, vec![], inputs, vec![v("y")]), vec![]));
+    p.f32s("x.npy", &[2], &[1.0, -2.0]);
+    p.f32s("w.npy", &[2], &[3.0, 0.5]);
+    p.f32s("dy.npy", &[2], &[1.0, 10.0]);
+    let count = HostTensor::from_slice(&[], &[3i64]).expect("a number");
+    p.npy("n.npy", &count);
+    let grad = ["grad", "m.onnx", "--of", "y", "--wrt", "x,w", "-o", "d.tlir"];
+    let ran = p.run(&grad).code(4);
+    let error = ran.first_error();
+    assert!(
+        error.contains("nothing bounds its iterations; expected a trip count"),
+        "{error}"
+    );
+    let ran = p.run(&[&grad[..], &["-i", "n=n.npy"]].concat()).code(0);
+    assert!(
+        ran.err.contains("shapes or loops depend on the values of `n`"),
+        "{}",
+        ran.err
+    );
+    let given = [
+        "-i",
+        "n=n.npy",
+        "-i",
+        "x=x.npy",
+        "-i",
+        "w=w.npy",
+        "-i",
+        "d.y=dy.npy",
+        "-o",
+        "out",
+    ];
+    p.run(&[&["run", "d.tlir"], &given[..]].concat()).code(0);
+    let case = json!({"id": 1, "model": "m.onnx", "output_dir": "batch", "grad": {"of": ["y"], "wrt": ["x", "w"]},
+        "inputs": {"n": "n.npy", "x": "x.npy", "w": "w.npy", "d.y": "dy.npy"}});
+    p.write("cases.jsonl", case.to_string());
+    p.run(&["run", "--batch", "cases.jsonl"]).code(0);
+    // w³ and 3 x w², times d.y.
+    for place in ["out", "batch"] {
+        for (name, expected) in [("d.x", [27.0, 1.25]), ("d.w", [27.0, -15.0])] {
+            let found = p.read(&format!("{place}/{name}.npy"));
+            assert_eq!(found.as_slice::<f32>().expect("f32"), expected, "{place} {name}");
+        }
+    }
+    let ran = p.run(&["verify", "m.onnx", "--grad", "-i", "n=n.npy"]).code(0);
+    assert!(
+        ran.out.starts_with("right: derivatives of 1 output by 2 tensors"),
+        "{}",
+        ran.out
+    );
 }
 
 #[test]

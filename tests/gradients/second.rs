@@ -1,6 +1,6 @@
 //! Gradients of gradients, and laws.
 
-use tlc::{DType, Graph, Monoid, Tensor, einsum, grad, vjp};
+use tlc::{DType, Graph, Monoid, Tensor, einsum, grad, hvp, vjp};
 
 use crate::against::check;
 
@@ -83,4 +83,45 @@ fn outputs_add_up() {
     let parts = vjp(&[&y], &[&(&dy * 2.0)], &[&x]).remove(0) + vjp(&[&z], &[&dz], &[&x]).remove(0);
     let apart = (all - parts).abs().max(..).eval().unwrap();
     assert!(apart.as_slice::<f64>().unwrap()[0] < 1e-12);
+}
+
+/// A zero vector's length has derivatives of 0, of the second order too: PyTorch's of `torch.linalg.vector_norm`.
+#[test]
+fn the_norm_of_zeros() {
+    let g = Graph::default();
+    let x = g.constant([[0.0f64, 0.0], [3.0, -4.0]]);
+    let v = g.constant([[1.0f64, -2.0], [1.0, 2.0]]);
+    let found = hvp(&x.norm(1).sum(..), &[&x], &[&v]).remove(0);
+    let found = found.eval().unwrap();
+    let found = found.as_slice::<f64>().unwrap();
+    assert_eq!(found[..2], [0.0, 0.0]);
+    // (v - x (x · v) / |x|²) / |x|, with x · v = -5.
+    for (found, expected) in found[2..]
+        .iter()
+        .zip([(1.0 + 3.0 / 5.0) / 5.0, (2.0 - 4.0 / 5.0) / 5.0])
+    {
+        assert!((found - expected).abs() < 1e-14, "{found} {expected}");
+    }
+}
+
+/// `x ** e` at x = 0 by both: how the derivatives change with the cotangent is PyTorch's, in which no part is NaN, and by x and e what they
+/// are nearby.
+#[test]
+fn powers_of_zero() {
+    let g = Graph::default();
+    let (x, e) = (g.constant([0.0f64, 0.0, 0.0, 2.0]), g.constant([2.0f64, 3.0, 1.5, 2.0]));
+    let d = g.constant([1.0f64; 4]);
+    let first = vjp(&[&x.pow(&e)], &[&d], &[&x, &e]);
+    let (by_x, by_e) = (g.constant([1.0f64, 2.0, 3.0, 5.0]), g.constant([0.5f64; 4]));
+    let second = vjp(&[&first[0], &first[1]], &[&by_x, &by_e], &[&d, &x, &e]);
+    let [of_d, of_x, of_e] = [0, 1, 2].map(|k| second[k].eval().unwrap().as_slice::<f64>().unwrap().to_vec());
+    let log = 2f64.ln();
+    let near = |found: &[f64], expected: &[f64]| {
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12;
+        assert!(found.iter().zip(expected).all(near), "{found:?} {expected:?}");
+    };
+    near(&of_d, &[0.0, 0.0, 0.0, 5.0 * 4.0 + 0.5 * 4.0 * log]);
+    near(&of_x[..2], &[2.0, 0.0]);
+    near(&of_x[3..], &[5.0 * 2.0 + 0.5 * (2.0 + 4.0 * log)]);
+    near(&of_e, &[0.0, 0.0, 0.0, 5.0 * (2.0 + 4.0 * log) + 0.5 * 4.0 * log * log]);
 }

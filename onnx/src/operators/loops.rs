@@ -58,6 +58,11 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
             trip = Some(dim.max(0));
         } else if let Some(n) = known(c, 0) {
             trip = Some(n.as_i64().max(0).into());
+        } else if c.importer.options.trip_counts
+            && let Ok(Some(n)) = c.input_ints(0)
+            && let [n] = n[..]
+        {
+            trip = Some(n.max(0).into());
         } else if stacked > 0 {
             // As long as the stacked results are, so it must be known now.
             match c.input_ints(0)?.as_deref() {

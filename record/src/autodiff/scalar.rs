@@ -67,7 +67,9 @@ pub(super) fn rule(op: ScalarOp, at: &At<'_>) -> Step<Cotangents> {
             0 => power(at, &x(0)?, &x(1)?, &d()?),
             _ => {
                 let flat = x(0)?.eq(0.0).logical_and(x(1)?.ge(0.0));
-                Ok(Some(flat.select(0.0, d()? * (y()? * x(0)?.log()))))
+                // Where that is so, the logarithm is one of 1: how this changes with `d` is no 0 * inf then.
+                let log = flat.select(1.0, x(0)?).log();
+                Ok(Some(flat.select(0.0, d()? * (y()? * log))))
             }
         }),
         ScalarOp::Atan2 => at.each(|k| {

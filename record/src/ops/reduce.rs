@@ -318,10 +318,11 @@ impl Tensor {
         let axes = axes.into();
         op("norm", &[self], || {
             self.in_wide_float(|x| {
-                // Zero is not the root of anything, or its infinite derivative would meet the 0 of the squares.
+                // Zero is not the root of anything, or its infinite derivative would meet the 0 of the squares. Nor is it the sum, whose
+                // second derivative is 2.
                 let sum = x.square().sum(&axes);
                 let zero = sum.eq(0);
-                Ok(zero.select(&sum, zero.select(1, &sum).sqrt()))
+                Ok(zero.select(0, zero.select(1, &sum).sqrt()))
             })
         })
     }

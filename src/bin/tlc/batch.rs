@@ -14,7 +14,7 @@ use crate::args::ModelArgs;
 use crate::console::with_schema;
 use crate::data::source_of;
 use crate::failure::{Code, Failure};
-use crate::grad::{Asked, differentiated};
+use crate::grad::{Asked, PREFIX, differentiated};
 use crate::panics;
 use crate::run::{run_model, write_outputs};
 use crate::session::{Session, display, open};
@@ -44,6 +44,12 @@ struct Grad {
     wrt: Vec<String>,
     #[serde(default)]
     freeze: Vec<String>,
+    #[serde(default = "prefix")]
+    prefix: String,
+}
+
+fn prefix() -> String {
+    PREFIX.into()
 }
 
 /// Runs every case of a manifest. The lines say how each went.
@@ -171,9 +177,24 @@ fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
         model: case.model.clone(),
         graph: case.graph.clone(),
     };
-    let mut model = session.model_for(&chosen, &specs)?;
-    if let Some(Grad { of, wrt, freeze }) = &case.grad {
-        (model, _) = differentiated(&model, &Asked { of, wrt, freeze })?;
+    let mut model = match &case.grad {
+        Some(_) => session.model_to_differentiate(&chosen, &specs)?,
+        None => session.model_for(&chosen, &specs)?,
+    };
+    if let Some(Grad {
+        of,
+        wrt,
+        freeze,
+        prefix,
+    }) = &case.grad
+    {
+        let asked = Asked {
+            of,
+            wrt,
+            freeze,
+            prefix,
+        };
+        (model, _) = differentiated(&model, &asked)?;
     }
     let (outputs, _) = run_model(session, &model, &specs, None)?;
     if let Some(dir) = &case.output_dir {

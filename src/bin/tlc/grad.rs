@@ -25,7 +25,11 @@ are the model's, then d.NAME for each NAME that it is differentiated by, of NAME
 times the derivative.
 
 Weights are constants of at least two floats that the model gives a name. What the outputs do not depend on has zeros. What has no
-derivative, such as a loop that nothing bounds, is refused by name with exit code 4.")]
+derivative, such as a loop that nothing bounds, is refused by name with exit code 4; a loop whose trip count is an input is bounded by
+the value that --input gives it.
+
+What is written is a model like any other: `tlc grad FILE.tlir --of d.X --wrt X --prefix dd. -o SECOND.tlir` has second derivatives. Its
+input dd.d.X is a direction V of X, its output dd.X the product of the matrix of second derivatives with V.")]
 pub struct Grad {
     #[command(flatten)]
     model: ModelArgs,
@@ -38,14 +42,19 @@ pub struct Grad {
     /// Weights to leave out of `weights`; `*` is any text, as in --freeze 'encoder.*'
     #[arg(long, value_name = "PATTERN")]
     freeze: Vec<String>,
+    /// What names of derivatives begin with, another one than in a model that has derivatives already
+    #[arg(long, value_name = "TEXT", default_value = PREFIX)]
+    prefix: String,
     /// The text to write; the weights go beside it, under its name
     #[arg(long, short = 'o', value_name = "FILE.tlir")]
     output: Option<PathBuf>,
-    /// An input on whose value the model's shapes depend, as in x=x.npy or x=all.npz:KEY: the text is for that value
+    /// An input on whose value the model's shapes or its loops' trip counts depend, as in x=x.npy or x=all.npz:KEY: the text is for that value
     #[arg(long = "input", short = 'i', value_name = "NAME=SOURCE", value_parser = input_spec)]
     inputs: Vec<InputSpec>,
 }
 
+/// What names of derivatives begin with, unless it is said.
+pub const PREFIX: &str = "d.";
 /// All weights, in place of a name.
 const WEIGHTS: &str = "weights";
 /// Names, in place of derivatives.
@@ -59,11 +68,15 @@ pub struct Asked<'a> {
     pub wrt: &'a [String],
     /// Patterns of weights that are no part of all.
     pub freeze: &'a [String],
+    /// What names of derivatives and cotangents begin with.
+    pub prefix: &'a str,
 }
 
-/// The name of a derivative, or of a cotangent.
-fn derivative(name: &str) -> String {
-    format!("d.{name}")
+impl Asked<'_> {
+    /// The name of a derivative, or of a cotangent.
+    fn derivative(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
 }
 
 /// Weights: constants of at least two floats that the model names, in the order of the graph.
@@ -158,7 +171,10 @@ fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
     }
     for (i, (name, id)) in all.iter().enumerate() {
         let message = if all[..i].iter().any(|(n, _)| n == name) {
-            format!("two derivatives are named `{}`; expected each once", derivative(name))
+            format!(
+                "two derivatives are named `{}`; expected each once",
+                asked.derivative(name)
+            )
         } else if !graph.ty(*id).dtype.is_float() {
             format!("`{name}` is {}; expected floats", graph.type_text(graph.ty(*id)))
         } else {
@@ -208,6 +224,11 @@ fn of<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
 
 /// The model with derivatives, and the names of those that are zeros whatever the inputs.
 pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<String>), Failure> {
+    if asked.prefix.is_empty() {
+        let message = "the prefix of derivatives is empty; expected a text such as `dd.`";
+        return Err(Failure::at(Code::Invalid, &model.file, message));
+    }
+    let derivative = |name: &str| asked.derivative(name);
     let (of, by) = (of(model, asked)?, by(model, asked)?);
     let graph = &model.graph;
     let inputs: Vec<&str> = declared(graph).into_iter().map(|d| d.0).collect();
@@ -219,8 +240,11 @@ pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<St
         }))
     {
         if taken.contains(&name.as_str()) {
-            let message =
-                format!("the model has {kind} `{name}` already; expected that name to be free for a derivative");
+            let message = format!(
+                "the model has {kind} `{name}` already; expected that name to be free for a derivative, or another prefix \
+                 than `{}`",
+                asked.prefix
+            );
             return Err(Failure::at(Code::Invalid, &model.file, message));
         }
     }
@@ -247,7 +271,11 @@ pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<St
     }
     let refused = |e: Errors| {
         // Where it was recorded is a line of this program; the message names the operation of the model.
-        let message = e.iter().map(|e| e.problem.clone()).next().unwrap_or_default();
+        let said = |e: &tlc::Error| match &e.expected {
+            Some(expected) => format!("{}; expected {expected}", e.problem),
+            None => e.problem.clone(),
+        };
+        let message = e.iter().map(said).next().unwrap_or_default();
         Failure::at(Code::Unsupported, &model.file, message)
     };
     let graph = recording.finish().map_err(refused)?;
@@ -293,7 +321,7 @@ fn list(session: &Session, model: &Model) -> Result<(), Failure> {
 
 /// Runs the command.
 pub fn run(session: &Session, args: &Grad) -> Result<(), Failure> {
-    let model = session.model_for(&args.model, &args.inputs)?;
+    let model = session.model_to_differentiate(&args.model, &args.inputs)?;
     let names = declared(&model.graph);
     if args.wrt == [LIST] && !names.iter().any(|(name, _)| *name == LIST) {
         return list(session, &model);
@@ -315,6 +343,7 @@ pub fn run(session: &Session, args: &Grad) -> Result<(), Failure> {
         of: &args.of,
         wrt: &args.wrt,
         freeze: &args.freeze,
+        prefix: &args.prefix,
     };
     let (gradient, zeros) = differentiated(&model, &asked)?;
     note_zeros(session, &model, &zeros);

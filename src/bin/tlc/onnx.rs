@@ -24,9 +24,24 @@ pub fn is_onnx(path: &Path) -> bool {
 /// Larger inputs do not steer shapes, and are not read before the model is compiled.
 const MAX_STEERING_BYTES: usize = 1 << 20;
 
+/// What a graph is imported for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be run, or looked at.
+    Values,
+    /// Derivatives, for which loops need a bound.
+    Derivatives,
+}
+
 /// Imports the model in a file, with the `sizes` in place of symbols. Where shapes depend on the values of inputs, those given in
 /// `specs` are read.
-pub fn load(session: &Session, path: &Path, specs: &[InputSpec], sizes: &[(String, i64)]) -> Result<Graph, Failure> {
+pub fn load(
+    session: &Session,
+    path: &Path,
+    specs: &[InputSpec],
+    sizes: &[(String, i64)],
+    purpose: Purpose,
+) -> Result<Graph, Failure> {
     let file = display(path);
     let bytes = MappedFile::open(path).map_err(|e| match e {
         MapError::Open { source, .. } | MapError::Map { source, .. } => Failure::reading(&file, &source),
@@ -51,6 +66,7 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec], sizes: &[(Strin
         folder: path.parent(),
         values: Some(&values),
         sizes,
+        trip_counts: purpose == Purpose::Derivatives,
     };
     let bytes: BytesOwner = Arc::new(bytes);
     // A file that cannot be read is why its input's value is not known.
@@ -59,7 +75,11 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec], sizes: &[(Strin
     if !imported.fixed.is_empty() {
         let names: Vec<String> = imported.fixed.iter().map(|(n, _)| format!("`{n}`")).collect();
         let text = format!(
-            "note: {file}: shapes depend on the values of {}; the graph is for those given",
+            "note: {file}: {} the values of {}; the graph is for those given",
+            match purpose {
+                Purpose::Values => "shapes depend on",
+                Purpose::Derivatives => "shapes or loops depend on",
+            },
             names.join(", ")
         );
         session.console.note(&text);

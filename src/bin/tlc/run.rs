@@ -40,7 +40,7 @@ pub struct Run {
     #[arg(long, conflicts_with = "batch")]
     check_nan: bool,
     /// Run many cases: JSON lines {"id","model","inputs":{name:source},"output_dir"}, one JSON line out for each; exit code 1 if one failed.
-    /// With "grad":{"of":[..],"wrt":[..]} a case is the model as `tlc grad` makes it
+    /// With "grad":{"of":[..],"wrt":[..]} a case is the model as `tlc grad` makes it, with "freeze" and "prefix" as there
     #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["model", "inputs", "output_dir", "graph"])]
     batch: Option<PathBuf>,
 }

@@ -23,7 +23,7 @@ use crate::args::{Global, ModelArgs};
 use crate::console::Console;
 use crate::data::InputSpec;
 use crate::failure::{Code, Failure};
-use crate::onnx::{self, is_onnx};
+use crate::onnx::{self, Purpose, is_onnx};
 use crate::specialize::specialize;
 use crate::stages::Stages;
 
@@ -159,8 +159,17 @@ impl Session {
 
     /// Reads the graph that a command runs on these inputs, on whose values its shapes may depend.
     pub fn model_for(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<Model, Failure> {
+        self.imported_model(args, inputs, Purpose::Values)
+    }
+
+    /// As [`Session::model_for`], of a model that is to be differentiated.
+    pub fn model_to_differentiate(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<Model, Failure> {
+        self.imported_model(args, inputs, Purpose::Derivatives)
+    }
+
+    fn imported_model(&self, args: &ModelArgs, inputs: &[InputSpec], purpose: Purpose) -> Result<Model, Failure> {
         let (file, graph) = match is_onnx(&args.model) {
-            true => self.onnx_graph(args, inputs)?,
+            true => self.onnx_graph(args, inputs, purpose)?,
             false => {
                 let (file, graph) = self.text_graph(args)?;
                 let graph = specialize(&graph, &self.global.sets, &file)?;
@@ -177,11 +186,11 @@ impl Session {
         Ok(Model { file, graph })
     }
 
-    fn onnx_graph(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<(String, Graph), Failure> {
+    fn onnx_graph(&self, args: &ModelArgs, inputs: &[InputSpec], purpose: Purpose) -> Result<(String, Graph), Failure> {
         let file = display(&args.model);
-        let graph = onnx::load(self, &args.model, inputs, &[])?;
+        let graph = onnx::load(self, &args.model, inputs, &[], purpose)?;
         // Where sizes break an assumption of the graph for any sizes, there may be a graph for them.
-        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes).ok();
+        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes, purpose).ok();
         let sets = &self.global.sets;
         let graph = match specialize(&graph, sets, &file) {
             Ok(graph) => match onnx::breaking(self, &graph, inputs)? {

@@ -23,6 +23,7 @@ use crate::bench::seconds;
 use crate::data::{InputSpec, Source, declared, file_names, input_spec, inputs};
 use crate::failure::{Code, Failure};
 use crate::isolated::{self, End, Scratch, Told};
+use crate::onnx::Purpose;
 use crate::session::{Model, Session, display, is_stdin};
 use crate::staging::write_file;
 
@@ -155,7 +156,7 @@ impl Apart {
 }
 
 impl What {
-    fn load(&self, session: &Session) -> Result<(Model, Case, CompileOptions), Failure> {
+    fn load(&self, session: &Session, purpose: Purpose) -> Result<(Model, Case, CompileOptions), Failure> {
         let mut options = session.compile_options();
         if let Some(names) = &self.passes {
             let parsed: Result<tlc_passes::pipeline::Pipeline, _> = names.parse();
@@ -163,7 +164,10 @@ impl What {
             options.passes = Some(names.clone());
         }
         options.max_memory_bytes = Some(session.memory_limit());
-        let model = session.model_for(&self.model, &self.inputs)?;
+        let model = match purpose {
+            Purpose::Values => session.model_for(&self.model, &self.inputs)?,
+            Purpose::Derivatives => session.model_to_differentiate(&self.model, &self.inputs)?,
+        };
         let tensors = inputs(session, &model.file, &model.graph, &self.inputs, Some(Source::Random))?;
         let case = Case {
             graph: model.graph.clone(),
@@ -174,7 +178,7 @@ impl What {
     }
 
     fn prepare(&self, session: &Session) -> Result<Prepared, Failure> {
-        let (model, case, options) = self.load(session)?;
+        let (model, case, options) = self.load(session, Purpose::Values)?;
         let told = Told::of_this_process();
         let mut tell = |place: &str| told.iter().for_each(|t| t.tell(place));
         let report = verify::verify_telling(&case, &options, &mut tell);
@@ -222,7 +226,7 @@ impl What {
         if input.is_some() {
             return Ok(Watched::Unsearched(first));
         }
-        let (model, case, options) = self.load(session)?;
+        let (model, case, options) = self.load(session, Purpose::Values)?;
         Ok(Watched::Crashed(Box::new(Prepared {
             model,
             case,
@@ -393,7 +397,7 @@ const DIRECTIONS: usize = 4;
 
 /// Compares derivatives with differences. The interpreter does it all, so nothing can crash.
 fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
-    let (model, case, _) = what.load(session)?;
+    let (model, case, _) = what.load(session, Purpose::Derivatives)?;
     let found = gradients(&case, DIRECTIONS, session.global.seed).map_err(|e| match e {
         GradientError::Interpreter(e) => interpreter(&model.file, &VerifyError::Interpreter(e)),
         GradientError::Refused(_) => Failure::at(Code::Unsupported, &model.file, e.to_string()),
