@@ -187,6 +187,39 @@ const COUNTED: &[Counted] = &[
         products: Some([256 * 256 * 256, 1250]),
         ..PLAIN
     },
+    // In one kernel the second sum would load all that it multiplies.
+    Counted {
+        name: "two products",
+        text: "graph @two(%x: f32[256, 256], %y: f32[256, 256], %z: f32[256, 256]) {
+           %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
+           %1 = einsum %x, %z {ab,bc->ac} : f32[256, 256]
+           %2 = exp %0 : f32[256, 256]
+           %3 = mul %2, %1 : f32[256, 256]
+           return %3
+         }",
+        kernels: 2,
+        sectors: 500,
+        products: Some([2 * 256 * 256 * 256, 1300]),
+        ..PLAIN
+    },
+    // The end of a residual block of a quantized network, whose shortcut is a convolution of its own.
+    Counted {
+        name: "two convolutions i8",
+        text: "graph @two(%x: i8[1, 64, 30, 30], %y: i8[64, 64, 3, 3], %z: i8[1, 32, 56, 56], %w: i8[64, 32, 1, 1]) {
+           %0 = window %x {axis=2, size=3, stride=1, dilation=1} : i8[1, 64, 28, 30, 3]
+           %1 = window %0 {axis=3, size=3, stride=1, dilation=1} : i8[1, 64, 28, 28, 3, 3]
+           %2 = einsum %1, %y {abcdef,gbef->agcd; acc=i32} : i32[1, 64, 28, 28]
+           %4 = slice %z {start=[0, 0, 0, 0], step=[1, 1, 2, 2]} : i8[1, 32, 28, 28]
+           %5 = reshape %w : i8[64, 32]
+           %6 = einsum %4, %5 {abcd,eb->aecd; acc=i32} : i32[1, 64, 28, 28]
+           %7 = add %2, %6 : i32[1, 64, 28, 28]
+           return %7
+         }",
+        kernels: 2,
+        sectors: 2000,
+        products: Some([28 * 28 * 64 * (64 * 9 + 32), 2500]),
+        ..PLAIN
+    },
     Counted {
         name: "product f16",
         text: "graph @product(%x: f16[256, 256], %y: f16[256, 256]) {
