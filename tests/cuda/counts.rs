@@ -18,6 +18,9 @@ struct Counted {
     kernels: usize,
     /// The most sectors that requests may touch, in hundredths of what inputs and outputs occupy.
     sectors: u64,
+    /// The fewest bytes that a thread moves at once between global memory and itself, on average over warps, of which the last of a row may
+    /// not be full.
+    access_bytes: u64,
     /// The most cycles lost to bank conflicts.
     conflicts: u64,
     /// The most instructions of a thread for each 16 bytes of the output, in tenths. Beyond that a thread has `SETUP` of them.
@@ -37,6 +40,7 @@ const PLAIN: Counted = Counted {
     text: "",
     kernels: 1,
     sectors: 100,
+    access_bytes: 0,
     conflicts: 0,
     instructions: None,
     products: None,
@@ -53,6 +57,7 @@ const COUNTED: &[Counted] = &[
          }",
         // Two loads, a store, four additions, and five.
         instructions: Some(120),
+        access_bytes: 16,
         ..PLAIN
     },
     Counted {
@@ -82,6 +87,7 @@ const COUNTED: &[Counted] = &[
            %11 = sub %w, %10 : f32[65536]
            return %11, %2, %6
          }",
+        access_bytes: 16,
         ..PLAIN
     },
     Counted {
@@ -98,6 +104,7 @@ const COUNTED: &[Counted] = &[
            %8 = div %4, %7 : f32[64, 1024]
            return %8
          }",
+        access_bytes: 16,
         ..PLAIN
     },
     // Their exponentials fit as well.
@@ -115,6 +122,7 @@ const COUNTED: &[Counted] = &[
            %8 = div %4, %7 : f32[8, 20000]
            return %8
          }",
+        access_bytes: 15,
         ..PLAIN
     },
     Counted {
@@ -136,6 +144,7 @@ const COUNTED: &[Counted] = &[
            %y = div %off, %root2 : f32[8, 50000]
            return %y
          }",
+        access_bytes: 15,
         ..PLAIN
     },
     Counted {
@@ -145,6 +154,7 @@ const COUNTED: &[Counted] = &[
            return %0
          }",
         sectors: 101,
+        access_bytes: 14,
         ..PLAIN
     },
     Counted {
@@ -165,6 +175,7 @@ const COUNTED: &[Counted] = &[
          }",
         kernels: 2,
         sectors: 101,
+        access_bytes: 14,
         ..PLAIN
     },
     Counted {
@@ -174,6 +185,19 @@ const COUNTED: &[Counted] = &[
            %1 = add %0, %0 : f32[512, 256]
            return %1
          }",
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "transposition f16",
+        text: "graph @transposition(%x: f16[256, 512]) {
+           %0 = permute %x {axes=[1, 0]} : f16[512, 256]
+           %1 = add %0, %0 : f16[512, 256]
+           return %1
+         }",
+        access_bytes: 8,
+        // Two elements are in one word of a bank: half of the accesses to a tile take twice as long.
+        conflicts: 4096,
         ..PLAIN
     },
     Counted {
@@ -216,7 +240,7 @@ const COUNTED: &[Counted] = &[
            return %7
          }",
         kernels: 2,
-        sectors: 2000,
+        sectors: 2700,
         products: Some([28 * 28 * 64 * (64 * 9 + 32), 2500]),
         ..PLAIN
     },
@@ -425,6 +449,7 @@ struct Sum {
     lanes: u64,
     requests: u64,
     sectors: u64,
+    bytes: u64,
     conflicts: u64,
     barriers: u64,
     local: u64,
@@ -443,6 +468,7 @@ impl Sum {
         for traffic in [&launch["global_loads"], &launch["global_stores"]] {
             self.requests += number(&traffic["requests"]);
             self.sectors += number(&traffic["sectors"]);
+            self.bytes += number(&traffic["bytes"]);
         }
         self.conflicts += number(&launch["bank_conflicts"]);
         self.barriers += number(&launch["barriers"]);
@@ -494,6 +520,9 @@ fn kernels_cost_what_they_may() {
         };
         at_most("kernels", sum.launches as u64, counted.kernels as u64);
         at_most("sectors of 100", ratio, counted.sectors);
+        // Each request is of a warp.
+        let least = counted.access_bytes * 32 * sum.requests;
+        at_most("bytes of warps that move so many a thread", least, sum.bytes);
         at_most("bank conflicts", sum.conflicts, counted.conflicts);
         at_most("bytes of local memory", sum.local, 0);
         if let Some([products, most]) = counted.products {
