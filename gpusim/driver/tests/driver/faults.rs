@@ -82,7 +82,7 @@ fn an_error_of_memory_in_the_middle_of_a_graph() {
 }
 
 /// The second device, for reading and writing.
-const ACCESS: CUmemAccessDesc = CUmemAccessDesc {
+static ACCESS: CUmemAccessDesc = CUmemAccessDesc {
     location: 1,
     device: 1,
     flags: 3,
@@ -156,6 +156,7 @@ fn the_driver_and_the_devices_are_as_asked() {
                     ok(straight(y, x));
                     // The other way, for which the other device would have to have it.
                     ok(straight(x, y));
+                    ok(cuCtxSynchronize());
                     ok(cuCtxSetCurrent(first));
                     assert_eq!(straight(x, y), CUDA_ERROR_INVALID_VALUE);
                     // What is of a pool has access of its own.
