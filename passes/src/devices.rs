@@ -223,14 +223,26 @@ fn bytes(graph: &Graph, node: NodeId) -> u64 {
 fn cuts(graph: &Graph, parts: usize) -> Vec<Cut> {
     let count = graph.nodes().count();
     let is_source = |node: NodeId| matches!(graph.node(node).kind, NodeKind::Input { .. } | NodeKind::Data(_));
+    // A view is where the value is that it is of, whoever reads it.
+    let mut is_output = vec![false; count];
+    graph.outputs().iter().for_each(|o| is_output[o.node.index()] = true);
+    let mut of: Vec<NodeId> = Vec::with_capacity(count);
+    for (id, node) in graph.nodes() {
+        let is_seen_through = matches!(node.kind, NodeKind::View(_)) && !is_output[id.index()];
+        of.push(match is_seen_through {
+            true => of[node.operands[0].index()],
+            false => id,
+        });
+    }
     // What a node makes its device hold: the inputs and constants that none before it reads.
     let mut seen = vec![false; count];
     let mut held = Vec::with_capacity(count);
-    // By node, the last that reads it.
+    // By value, the last node that reads it.
     let mut last: Vec<usize> = (0..count).collect();
     for (id, node) in graph.nodes() {
         let mut here = 0;
-        for &operand in &node.operands {
+        let reads: &[NodeId] = if of[id.index()] == id { &node.operands } else { &[] };
+        for operand in reads.iter().map(|o| of[o.index()]) {
             last[operand.index()] = id.index();
             if is_source(operand) && !std::mem::replace(&mut seen[operand.index()], true) {
                 here += bytes(graph, operand);
@@ -238,18 +250,30 @@ fn cuts(graph: &Graph, parts: usize) -> Vec<Cut> {
         }
         held.push(here);
     }
-    // By node, the bytes of values from before it that it or a later one reads.
+    // By node, the bytes of values from before it that it or a later one reads, each of them once.
     let mut crossing = vec![0u64; count + 1];
     let mut leaving = vec![0u64; count + 1];
     let mut open = 0u64;
+    // Where a value is from; a loop or a function has no memory but that of its results, which are there when it is done.
+    let mut results: Vec<Vec<NodeId>> = vec![Vec::new(); count];
+    for (id, node) in graph.nodes() {
+        match &node.kind {
+            NodeKind::Project(_) => results[node.operands[0].index()].push(id),
+            NodeKind::Loop(_) | NodeKind::Call(_) => {}
+            // Kernels have numbers in them, and count for themselves.
+            NodeKind::Input { .. } | NodeKind::Data(_) | NodeKind::Const(_) | NodeKind::Iota { .. } => {}
+            _ => results[id.index()].push(id),
+        }
+    }
     for id in 0..count {
         open -= leaving[id];
         crossing[id] = open;
-        let node = NodeId(id as u32);
-        if !is_source(node) && last[id] > id {
-            let bytes = bytes(graph, node);
-            open += bytes;
-            leaving[last[id] + 1] += bytes;
+        for value in &results[id] {
+            if last[value.index()] > id && of[value.index()] == *value {
+                let bytes = bytes(graph, *value);
+                open += bytes;
+                leaving[last[value.index()].max(id) + 1] += bytes;
+            }
         }
     }
     // A node counts for itself, so that a graph that holds nothing is cut as well.
@@ -427,6 +451,41 @@ mod tests {
         let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
         let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
         Devices::new(host, (0..gpus).map(|_| gpu()))
+    }
+
+    /// Two products with constants of 16 KiB each. The value between them is read through three views of it, beside a number for each
+    /// element and a mask that kernels have in them.
+    const VIEWS: &str = "graph @views(%x: f32[64, 8]) {
+  %0 = const opaque \"a\" : f32[64, 64]
+  %1 = const opaque \"b\" : f32[64, 64]
+  %2 = einsum %0, %x {ab,bc->ac} : f32[64, 8]
+  %3 = permute %2 {axes=[1, 0]} : f32[8, 64]
+  %4 = reshape %2 : f32[8, 64]
+  %5 = slice %4 {start=[0, 0], step=[1, 2]} : f32[8, 32]
+  %6 = const 2.0 : f32[]
+  %7 = expand %6 : f32[8, 64]
+  %8 = iota {axis=1} : i64[8, 64]
+  %9 = einsum %3, %1 {ab,bc->ac} : f32[8, 64]
+  %10 = mul %9, %7 : f32[8, 64]
+  %11 = add %10, %4 : f32[8, 64]
+  %12 = convert %8 : f32[8, 64]
+  %13 = add %11, %12 : f32[8, 64]
+  %14 = reduce add %5 {axes=[1]} : f32[8]
+  return %13, %14
+}";
+
+    #[test]
+    fn a_value_crosses_once_however_it_is_seen() {
+        let mut data =
+            |_: &str, dtype: DType, shape: &[usize]| HostTensor::zeros(dtype, shape).map_err(|e| e.to_string());
+        let graph = parse_graph(VIEWS, &mut data).expect("a graph");
+        let two = devices(2);
+        let placement = place(&graph, &two, Place::Divided);
+        let [cut] = placement.cuts() else {
+            panic!("{:?}", placement.cuts())
+        };
+        assert_eq!(cut.held_bytes, (64 * 8 + 64 * 64) * 4);
+        assert_eq!(cut.crossing_bytes, 64 * 8 * 4);
     }
 
     #[test]

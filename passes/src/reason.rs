@@ -152,6 +152,9 @@ pub enum FusionReason {
     ScalarInEveryRow,
     /// Refused: one of the two keeps a tile of a convolution's results in registers, and the other one sums up in its way.
     OwnTile,
+    /// Refused: each of the two sums up products in tiles, whose operands the threads of a GPU's block share. Of two sums in one kernel one at most
+    /// would be, and each thread would load all that the other one multiplies.
+    OwnProducts,
     /// Refused: no emitter that makes one of the two fast has what the other needs.
     OtherEmitter {
         /// Why the kernel of both would be made by the emitter that it would be.
@@ -273,6 +276,9 @@ impl fmt::Display for FusionReason {
                 "storing and loading it takes {stored} operations, computing it wherever it is read {computed}"
             ),
             Self::ScalarInEveryRow => f.write_str("it has no vector form, and every row would compute it again"),
+            Self::OwnProducts => {
+                f.write_str("the threads of a block share what one sum of products loads, and not what two do")
+            }
             Self::OwnTile => f.write_str("a tile of a convolution's results has all registers while it sums up"),
             Self::Epilogue { elements } => {
                 write!(

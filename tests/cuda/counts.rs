@@ -18,6 +18,9 @@ struct Counted {
     kernels: usize,
     /// The most sectors that requests may touch, in hundredths of what inputs and outputs occupy.
     sectors: u64,
+    /// The fewest bytes that a thread moves at once between global memory and itself, on average over warps, of which the last of a row may
+    /// not be full.
+    access_bytes: u64,
     /// The most cycles lost to bank conflicts.
     conflicts: u64,
     /// The most instructions of a thread for each 16 bytes of the output, in tenths. Beyond that a thread has `SETUP` of them.
@@ -37,6 +40,7 @@ const PLAIN: Counted = Counted {
     text: "",
     kernels: 1,
     sectors: 100,
+    access_bytes: 0,
     conflicts: 0,
     instructions: None,
     products: None,
@@ -53,6 +57,7 @@ const COUNTED: &[Counted] = &[
          }",
         // Two loads, a store, four additions, and five.
         instructions: Some(120),
+        access_bytes: 16,
         ..PLAIN
     },
     Counted {
@@ -82,6 +87,7 @@ const COUNTED: &[Counted] = &[
            %11 = sub %w, %10 : f32[65536]
            return %11, %2, %6
          }",
+        access_bytes: 16,
         ..PLAIN
     },
     Counted {
@@ -98,6 +104,7 @@ const COUNTED: &[Counted] = &[
            %8 = div %4, %7 : f32[64, 1024]
            return %8
          }",
+        access_bytes: 16,
         ..PLAIN
     },
     // Their exponentials fit as well.
@@ -115,6 +122,7 @@ const COUNTED: &[Counted] = &[
            %8 = div %4, %7 : f32[8, 20000]
            return %8
          }",
+        access_bytes: 15,
         ..PLAIN
     },
     Counted {
@@ -136,6 +144,7 @@ const COUNTED: &[Counted] = &[
            %y = div %off, %root2 : f32[8, 50000]
            return %y
          }",
+        access_bytes: 15,
         ..PLAIN
     },
     Counted {
@@ -145,6 +154,7 @@ const COUNTED: &[Counted] = &[
            return %0
          }",
         sectors: 101,
+        access_bytes: 14,
         ..PLAIN
     },
     Counted {
@@ -165,6 +175,7 @@ const COUNTED: &[Counted] = &[
          }",
         kernels: 2,
         sectors: 101,
+        access_bytes: 14,
         ..PLAIN
     },
     Counted {
@@ -174,6 +185,19 @@ const COUNTED: &[Counted] = &[
            %1 = add %0, %0 : f32[512, 256]
            return %1
          }",
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "transposition f16",
+        text: "graph @transposition(%x: f16[256, 512]) {
+           %0 = permute %x {axes=[1, 0]} : f16[512, 256]
+           %1 = add %0, %0 : f16[512, 256]
+           return %1
+         }",
+        access_bytes: 8,
+        // Two elements are in one word of a bank: half of the accesses to a tile take twice as long.
+        conflicts: 4096,
         ..PLAIN
     },
     Counted {
@@ -185,6 +209,39 @@ const COUNTED: &[Counted] = &[
         // Each tile of 64 sides reads its rows and columns, 4 times both operands.
         sectors: 300,
         products: Some([256 * 256 * 256, 1250]),
+        ..PLAIN
+    },
+    // In one kernel the second sum would load all that it multiplies.
+    Counted {
+        name: "two products",
+        text: "graph @two(%x: f32[256, 256], %y: f32[256, 256], %z: f32[256, 256]) {
+           %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
+           %1 = einsum %x, %z {ab,bc->ac} : f32[256, 256]
+           %2 = exp %0 : f32[256, 256]
+           %3 = mul %2, %1 : f32[256, 256]
+           return %3
+         }",
+        kernels: 2,
+        sectors: 500,
+        products: Some([2 * 256 * 256 * 256, 1300]),
+        ..PLAIN
+    },
+    // The end of a residual block of a quantized network, whose shortcut is a convolution of its own.
+    Counted {
+        name: "two convolutions i8",
+        text: "graph @two(%x: i8[1, 64, 30, 30], %y: i8[64, 64, 3, 3], %z: i8[1, 32, 56, 56], %w: i8[64, 32, 1, 1]) {
+           %0 = window %x {axis=2, size=3, stride=1, dilation=1} : i8[1, 64, 28, 30, 3]
+           %1 = window %0 {axis=3, size=3, stride=1, dilation=1} : i8[1, 64, 28, 28, 3, 3]
+           %2 = einsum %1, %y {abcdef,gbef->agcd; acc=i32} : i32[1, 64, 28, 28]
+           %4 = slice %z {start=[0, 0, 0, 0], step=[1, 1, 2, 2]} : i8[1, 32, 28, 28]
+           %5 = reshape %w : i8[64, 32]
+           %6 = einsum %4, %5 {abcd,eb->aecd; acc=i32} : i32[1, 64, 28, 28]
+           %7 = add %2, %6 : i32[1, 64, 28, 28]
+           return %7
+         }",
+        kernels: 2,
+        sectors: 2700,
+        products: Some([28 * 28 * 64 * (64 * 9 + 32), 2500]),
         ..PLAIN
     },
     Counted {
@@ -392,6 +449,7 @@ struct Sum {
     lanes: u64,
     requests: u64,
     sectors: u64,
+    bytes: u64,
     conflicts: u64,
     barriers: u64,
     local: u64,
@@ -410,6 +468,7 @@ impl Sum {
         for traffic in [&launch["global_loads"], &launch["global_stores"]] {
             self.requests += number(&traffic["requests"]);
             self.sectors += number(&traffic["sectors"]);
+            self.bytes += number(&traffic["bytes"]);
         }
         self.conflicts += number(&launch["bank_conflicts"]);
         self.barriers += number(&launch["barriers"]);
@@ -461,6 +520,9 @@ fn kernels_cost_what_they_may() {
         };
         at_most("kernels", sum.launches as u64, counted.kernels as u64);
         at_most("sectors of 100", ratio, counted.sectors);
+        // Each request is of a warp.
+        let least = counted.access_bytes * 32 * sum.requests;
+        at_most("bytes of warps that move so many a thread", least, sum.bytes);
         at_most("bank conflicts", sum.conflicts, counted.conflicts);
         at_most("bytes of local memory", sum.local, 0);
         if let Some([products, most]) = counted.products {

@@ -9,6 +9,7 @@ use tlc_runtime::cuda;
 
 use crate::child::{simulated, with_findings};
 use crate::faults::{expect, no_nvrtc, tlc};
+use crate::pools::without_pools;
 use crate::recorded::assert_close;
 
 /// Two devices of different kinds.
@@ -25,7 +26,7 @@ fn reported(test: &str, settings: &[(&str, &str)]) -> Option<Value> {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("report");
     let own = [TWO, ("TLC_SIM_REPORT", path.to_str().expect("a path in UTF-8"))];
-    simulated(test, &[settings, &own].concat())?;
+    simulated(test, &[&own, settings].concat())?;
     path.exists().then(|| report(&path))
 }
 
@@ -46,10 +47,42 @@ fn a_divided_graph_copies_from_one_device_to_the_other() {
         "one value in each of five calls: {report}"
     );
     assert_eq!(report["bytes_to_host"], 5 * 8 * 16 * 4, "the results alone: {report}");
+    assert_eq!(
+        report["bytes_between_devices"],
+        5 * 8 * 16 * 4,
+        "as the cut says: {report}"
+    );
+    assert_eq!(
+        report["bytes_through_host"], 0,
+        "each device reaches the other: {report}"
+    );
     // Each recorded once, the two parts; an odd order of streams must not matter.
     for seed in ["1", "2", "3", "4"] {
         simulated("peers::children::layers", &[TWO, ("TLC_SIM_SEED", seed)]);
     }
+}
+
+#[test]
+fn devices_that_do_not_reach_each_other_copy_through_the_host() {
+    let Some(report) = reported("peers::children::layers", &[("TLC_SIM_PEERS", "off")]) else {
+        return;
+    };
+    for what in ["bytes_between_devices", "bytes_through_host"] {
+        assert_eq!(report[what], 5 * 8 * 16 * 4, "{what} in {report}");
+    }
+}
+
+#[test]
+fn memory_of_no_pool_is_reached_too() {
+    let folder = TempDir::new().expect("a folder");
+    let file = without_pools(&folder);
+    let two = format!("{file},{file}");
+    let Some(report) = reported("peers::children::layers", &[("TLC_SIM_DEVICE", &two)]) else {
+        return;
+    };
+    assert_eq!(report["calls"]["cuMemAllocFromPoolAsync"], Value::Null, "{report}");
+    assert_eq!(report["bytes_between_devices"], 5 * 8 * 16 * 4, "{report}");
+    assert_eq!(report["bytes_through_host"], 0, "{report}");
 }
 
 #[test]
@@ -230,7 +263,7 @@ mod children {
         let cuts = &there.decisions().cuts;
         assert_eq!(cuts.len(), 1, "{cuts:?}");
         assert_eq!(cuts[0].held_bytes, 512 + 2 * 1024, "{cuts:?}");
-        assert!(cuts[0].crossing_bytes >= 512, "{cuts:?}");
+        assert_eq!(cuts[0].crossing_bytes, 512, "{cuts:?}");
         for call in 0..5 {
             let x = data(&[8, 16], call);
             let found = outputs(&there, &[&x]).expect("it runs");

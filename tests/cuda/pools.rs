@@ -9,7 +9,7 @@ use crate::faults::{expect, no_nvrtc, tlc};
 use crate::recorded::{compiled, network, network_inputs, run};
 
 /// The laptop's GPU with a driver that has no pools.
-fn without_pools(folder: &TempDir) -> String {
+pub fn without_pools(folder: &TempDir) -> String {
     let known = concat!(env!("CARGO_MANIFEST_DIR"), "/gpusim/driver/devices/laptop-4gib.toml");
     let text = std::fs::read_to_string(known).expect("a description");
     let path = folder.path().join("plain.toml");

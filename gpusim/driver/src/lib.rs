@@ -12,6 +12,9 @@
 //! - A finding is printed, and makes the context fail with `CUDA_ERROR_ILLEGAL_ADDRESS`, as it would be without luck.
 //! - Memory takes as much of the host's as is used, by chunks of 64 KiB. Addresses are not used again, so that accesses after
 //!   `cuMemFree` are found. Bytes that nobody wrote may not be used, nor copied to the host.
+//! - Memory of another device is reached by who was given access: `cuCtxEnablePeerAccess` for what `cuMemAlloc` made, `cuMemPoolSetAccess`
+//!   for what is of a pool. Without it `cuMemcpyPeerAsync` goes through the host, which the summary counts apart, and other copies between
+//!   devices are refused.
 //! - Programs that hand out parts of their allocations announce them: see [`tlcSimSlots`]. [`tlcSimReport`] says what was found.
 //!
 //! What the environment asks for:
@@ -21,6 +24,7 @@
 //! | `TLC_SIM_DEVICE` | `h200` (if it is not set), `a100`, `laptop-4gib`, or a file like those in `devices/`; several by commas |
 //! | `TLC_SIM_MEMORY` | bytes of memory of each device, in place of the description's |
 //! | `CUDA_VISIBLE_DEVICES` | which of the devices there are, by numbers, as for a real driver |
+//! | `TLC_SIM_PEERS` | `off`: no device can reach the memory of another, so that copies between them go through the host |
 //! | `TLC_SIM_SEED` | other than 0: random delays of streams, random orders of graphs, and the seed of random schedules |
 //! | `TLC_SIM_SCHEDULE` | the order of warps: `round-robin`, `random` or `adversarial` |
 //! | `TLC_SIM_PATIENCE` | instructions of warps without progress after which a launch is a deadlock |
@@ -36,7 +40,7 @@
 //! device (46) for ever.
 //!
 //! What is unlike a real device: kernels take 32 registers each, as occupancy counts them; times between events are those of the
-//! simulator; no kernel reaches the memory of the host or of another device; a binary is `CUDA_ERROR_NO_BINARY_FOR_GPU`.
+//! simulator; no kernel reaches the memory of the host or of another device, for access to that serves copies alone; a binary is `CUDA_ERROR_NO_BINARY_FOR_GPU`.
 #![allow(
     non_snake_case,
     non_camel_case_types,

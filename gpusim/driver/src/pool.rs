@@ -1,5 +1,6 @@
 //! Pools of memory that is allocated and given back in the order of streams: what they account.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
@@ -22,6 +23,8 @@ pub(crate) struct Account {
 pub(crate) struct Pool {
     pub(crate) gpu: usize,
     account: Mutex<Account>,
+    /// Other devices that reach what is allocated from it.
+    reached_by: Mutex<BTreeSet<usize>>,
 }
 
 impl Pool {
@@ -29,7 +32,22 @@ impl Pool {
         Pool {
             gpu,
             account: Mutex::default(),
+            reached_by: Mutex::default(),
         }
+    }
+
+    /// Whether a device reaches what is allocated from it.
+    pub(crate) fn is_reached_by(&self, gpu: usize) -> bool {
+        gpu == self.gpu || lock(&self.reached_by).contains(&gpu)
+    }
+
+    /// Says whether another device does.
+    pub(crate) fn set_reached_by(&self, gpu: usize, reaches: bool) {
+        let mut reached_by = lock(&self.reached_by);
+        match reaches {
+            true => reached_by.insert(gpu),
+            false => reached_by.remove(&gpu),
+        };
     }
 
     pub(crate) fn account(&self) -> Account {

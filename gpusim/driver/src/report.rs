@@ -22,6 +22,8 @@ pub(crate) struct Log {
     calls: BTreeMap<&'static str, u64>,
     /// Bytes that were copied to devices, and to the host.
     copied: [u64; 2],
+    /// Bytes that were copied from one device to another, and those of them that went through the host.
+    between_devices: [u64; 2],
 }
 
 /// What the devices hold, for the summary.
@@ -61,6 +63,14 @@ impl Log {
         self.copied[usize::from(to_host)] += bytes;
     }
 
+    /// Counts bytes that were copied from one device to another.
+    pub(crate) fn exchanged(&mut self, through_host: bool, bytes: u64) {
+        self.between_devices[0] += bytes;
+        if through_host {
+            self.between_devices[1] += bytes;
+        }
+    }
+
     /// All of it as JSON.
     pub(crate) fn summary(&self, held: &Held) -> String {
         let counted = |map: &BTreeMap<&'static str, u64>| {
@@ -69,7 +79,7 @@ impl Log {
         };
         format!(
             "{{\"findings\": [{}], \"found\": {}, \"kinds\": {}, \"launches\": {}, \"lane_instructions\": {}, \
-             \"bytes_to_device\": {}, \"bytes_to_host\": {}, \
+             \"bytes_to_device\": {}, \"bytes_to_host\": {}, \"bytes_between_devices\": {}, \"bytes_through_host\": {}, \
              \"device_bytes\": {}, \"device_peak_bytes\": {}, \"pinned_bytes\": {}, \"handles\": {}, \"calls\": {}}}",
             self.findings.join(", "),
             self.found,
@@ -78,6 +88,8 @@ impl Log {
             self.instructions,
             self.copied[0],
             self.copied[1],
+            self.between_devices[0],
+            self.between_devices[1],
             held.device_bytes,
             held.device_peak,
             held.pinned_bytes,

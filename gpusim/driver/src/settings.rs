@@ -65,6 +65,8 @@ pub(crate) struct Settings {
     pub(crate) counters_file: Option<PathBuf>,
     pub(crate) report_file: Option<PathBuf>,
     pub(crate) faults: Faults,
+    /// Whether devices can reach each other's memory.
+    pub(crate) peers: bool,
 }
 
 impl Settings {
@@ -99,6 +101,11 @@ impl Settings {
             None | Some("on") => true,
             Some("off") => false,
             Some(other) => return Err(format!("TLC_SIM_CHECKS: `{other}` is neither on nor off")),
+        };
+        let peers = match get("TLC_SIM_PEERS").as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(other) => return Err(format!("TLC_SIM_PEERS: `{other}` is neither on nor off")),
         };
         let schedule = match get("TLC_SIM_SCHEDULE").as_deref() {
             None | Some("round-robin") => Schedule::RoundRobin,
@@ -138,6 +145,7 @@ impl Settings {
             counters_file,
             report_file: get("TLC_SIM_REPORT").map(PathBuf::from),
             faults,
+            peers,
         })
     }
 }
@@ -180,6 +188,7 @@ mod tests {
             ("TLC_SIM_FAULT", "driver:new"),
             ("TLC_SIM_SEED", "x"),
             ("TLC_SIM_CHECKS", "some"),
+            ("TLC_SIM_PEERS", "some"),
             ("TLC_SIM_SCHEDULE", "fair"),
             ("TLC_SIM_ON_FINDING", "cry"),
             ("TLC_SIM_DEVICE", "nosuch"),

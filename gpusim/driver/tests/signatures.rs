@@ -137,6 +137,7 @@ fn every_entry_point_has_the_signature_of_the_real_one() {
     same!(cuMemPoolDestroy, _);
     same!(cuMemPoolSetAttribute, _, _, _);
     same!(cuMemPoolGetAttribute, _, _, _);
+    same!(cuMemPoolSetAccess, _, _, _);
     same!(cuMemPoolTrimTo, _, _);
     same!(cuMemAllocAsync, _, _, _);
     same!(cuMemAllocFromPoolAsync, _, _, _, _);

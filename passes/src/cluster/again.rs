@@ -130,6 +130,16 @@ impl Clusterer<'_> {
         }
     }
 
+    /// Whether a value is a sum of products that a GPU's blocks compute in tiles, because both sides and the sum are long enough.
+    pub(super) fn is_multiplied_in_tiles(&self, id: NodeId) -> bool {
+        if self.results_of_a_tile(id) == 1 {
+            return false;
+        }
+        let all = space(self.graph, id);
+        let summed = &all.extents[all.result_rank..];
+        self.typical(&IndexExpr::product(summed)) >= SMALLEST_PRODUCT_SIDE
+    }
+
     /// Why two groups do not share a kernel of these roots (over that space, if they have one): a root of one would compute elements
     /// of the other's again and again, which costs more than to store and to load them.
     pub(super) fn stored_instead(

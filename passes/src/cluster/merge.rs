@@ -60,6 +60,10 @@ impl Clusterer<'_> {
         {
             return FusionReason::OwnTile;
         }
+        let multiplies = |g: usize| self.groups[g].roots.iter().any(|r| self.is_multiplied_in_tiles(*r));
+        if multiplies(a) && multiplies(b) {
+            return FusionReason::OwnProducts;
+        }
         if let Some(reason) = self.waits_for_others(a, b) {
             return reason;
         }

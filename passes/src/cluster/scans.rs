@@ -9,8 +9,10 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::Blocks;
 
-/// With this many other positions or more there is enough to do in parallel already.
+/// With this many other positions or more there is enough to do in parallel already: for a processor, and for a device of many threads, of which
+/// each follows a row.
 const ENOUGH_ROWS: i64 = 16;
+const GPU_ENOUGH_ROWS: i64 = 4096;
 
 /// Blocks of a processor: their totals are few, and their elements stay in its second cache until they are added to.
 const CPU_BLOCK: i64 = 8192;
@@ -39,8 +41,9 @@ pub(super) fn blocks(graph: &Graph, root: NodeId, target: &Target) -> Option<Blo
     let axis = axis as usize;
     let rows = (0..node.ty.rank()).filter(|&a| a != axis);
     let rows = rows.fold(1i64, |n, a| n.saturating_mul(most(a)));
-    let (least, blocks) = match target {
+    let (enough, least, blocks) = match target {
         Target::Cpu(_) => (
+            ENOUGH_ROWS,
             CPU_LEAST,
             Blocks {
                 elements: CPU_BLOCK,
@@ -51,8 +54,33 @@ pub(super) fn blocks(graph: &Graph, root: NodeId, target: &Target) -> Option<Blo
             let of = |n: i64| (n.max(1).ilog2() / 2 + 1).min(62);
             let elements = node.ty.shape[axis].as_const().map_or(GPU_BLOCK, |n| 1 << of(n));
             let elements = elements.clamp(GPU_BLOCKS.0, GPU_BLOCKS.1);
-            (GPU_LEAST, Blocks { elements, chains: 1 })
+            (GPU_ENOUGH_ROWS, GPU_LEAST, Blocks { elements, chains: 1 })
         }
     };
-    (rows < ENOUGH_ROWS && most(axis) >= least).then_some(blocks)
+    (rows < enough && most(axis) >= least).then_some(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tlc_ir::target::{Cpu, Gpu};
+    use tlc_ir::text::{no_data, parse_graph};
+
+    use super::*;
+
+    #[test]
+    fn a_few_hundred_rows_are_enough_for_a_processor_and_few_for_a_gpu() {
+        let gpu = Target::from(Gpu::any(Arc::new(tlc_codegen::cuda::emitter())));
+        let cpu = Target::from(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))));
+        for (rows, of_cpu, of_gpu) in [(15, true, true), (256, false, true), (4096, false, false)] {
+            let text = format!(
+                "graph @scan(%x: f32[{rows}, 65536]) {{\n  %0 = scan add %x {{axis=1}} : f32[{rows}, 65536]\n  return %0\n}}"
+            );
+            let graph = parse_graph(&text, &mut no_data).expect("a graph");
+            let root = graph.outputs()[0].node;
+            let found = [&cpu, &gpu].map(|target| blocks(&graph, root, target).is_some());
+            assert_eq!(found, [of_cpu, of_gpu], "{rows} rows");
+        }
+    }
 }

@@ -529,8 +529,8 @@ fn malformed_problems_are_refused() {
 
 #[test]
 fn the_report_names_steps_and_totals() {
-    let case = case("ij,jk,kx->i", |_| 64);
-    let report = case.path().report(&case.names).to_string();
+    let three = case("ij,jk,kx->i", |_| 64);
+    let report = three.path().report(&three.names).to_string();
     let expected = "\
 naive                 5.03e7 flops
 chosen                20480 flops, 2458 times fewer
@@ -545,12 +545,8 @@ sum   #2       kx->k        4096
     assert_eq!(report, expected);
     let two = case("ij,jk->ik", |_| 64).path().to_string();
     assert!(two.contains("flops, as many\n"), "{two}");
-    let one = case_of_one().path().to_string();
+    let one = case("ij->ji", |_| 3).path().to_string();
     assert!(one.ends_with("method                exact\n"), "{one}");
-}
-
-fn case_of_one() -> Case {
-    case("ij->ji", |_| 3)
 }
 
 #[test]

@@ -17,7 +17,7 @@
 
 use tlc_ir::Precision;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::visit::{Effect, MemoryAccess};
 use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
@@ -414,7 +414,13 @@ impl Gpu {
         self.why = ScheduleReason::BlocksAndThreads;
         let fixed = |v: &VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
         let whole = nests.iter().all(|n| fixed(&n.0) && fixed(&n.1));
-        for (outer, inner) in nests {
+        let lanes = self.transposed_lanes();
+        for (outer, mut inner) in nests {
+            // Of shared memory each lane has a bank of its own, for rows are kept apart by one element.
+            if whole && lanes > 1 {
+                self.widen_where(&mut inner, lanes, |g, lane| g.params_move_together(lane, lanes));
+                self.why = ScheduleReason::BlocksAndThreads;
+            }
             // Where tiles at the edges are smaller a warp goes along the rows, for their length is no constant to divide by.
             let (around, var, threads) = match whole {
                 true => {
@@ -427,6 +433,18 @@ impl Gpu {
         }
         self.why = ScheduleReason::Order;
         self.apply(Directive::Synchronize { block }).map(drop)
+    }
+
+    /// Elements that a thread moves at once between global memory and a tile of shared memory: 16 bytes, and 8 of 16 bits, of which 8 elements
+    /// would leave threads of a tile without any. Bytes, and elements of 8 bytes, would be in each other's banks.
+    fn transposed_lanes(&self) -> i64 {
+        let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
+        if matches!(widest, Some(2 | 4)) { 4 } else { 1 }
+    }
+
+    /// Whether elements of parameters move together that so many iterations of a loop touch, wherever those of scratch are.
+    fn params_move_together(&self, lane: VarId, lanes: i64) -> bool {
+        self.move_together(lane, lanes, |a| matches!(a.memory, Memory::Param(_)))
     }
 
     /// The parameters that are only read along `v` and not along `last`.
@@ -470,13 +488,18 @@ impl Gpu {
 
     /// Whether the iterations of a loop touch the same element of a memory, or aligned ones side by side, always.
     pub(super) fn moves_together(&self, lane: VarId, lanes: i64) -> bool {
+        self.move_together(lane, lanes, |_| true)
+    }
+
+    /// As [`Gpu::moves_together`], of some of the accesses.
+    fn move_together(&self, lane: VarId, lanes: i64, of: impl Fn(&MemoryAccess<'_>) -> bool) -> bool {
         let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
         let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
         let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
         let accesses = body.iter().flat_map(|s| s.accesses());
         body.iter().all(plain)
             && legal_block(&self.kernel, body).saturating_mul(lanes as u64) <= PIECE_STATEMENTS
-            && accesses.into_iter().all(|a| {
+            && accesses.into_iter().filter(of).all(|a| {
                 let aligned = || IndexExpr::modulo(&first(a.index), &IndexExpr::Const(lanes)).is(0);
                 let side_by_side = || a.index.affine_in(lane).is_some_and(|(c, _)| c.is(1));
                 !a.index.uses(lane) || a.mask.is_none() && side_by_side() && aligned()

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::cublaslt;
 use super::library::{Code, Handle, Library, Refusal};
+use super::peers::Peers;
 use super::pool::Pool;
 use crate::error::{RunError, Unavailable};
 
@@ -91,7 +92,10 @@ impl Properties {
 pub struct Context {
     driver: &'static Library,
     handle: Handle,
+    /// The driver's name of it.
+    device: c_int,
     properties: Properties,
+    peers: Peers,
     /// What failed so that nothing works from then on.
     lost: OnceLock<String>,
     /// Whether it refused machine code, so that it gets PTX.
@@ -222,7 +226,9 @@ pub fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
     let context = Arc::new(Context {
         driver,
         handle,
+        device,
         properties,
+        peers: Peers::default(),
         lost: OnceLock::new(),
         wants_ptx: AtomicBool::new(false),
         pool: Pool::default(),
@@ -284,6 +290,14 @@ impl Context {
 
     pub(super) fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    pub(super) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    pub(super) fn device(&self) -> c_int {
+        self.device
     }
 
     pub(super) fn handle(&self) -> Handle {

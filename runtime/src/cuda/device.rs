@@ -50,6 +50,11 @@ pub fn queued(contexts: &[Arc<Context>]) -> Vec<Arc<dyn Queued>> {
         Arc::new(Gpu::new(context, number + 1, false))
     };
     let all: Vec<Arc<Gpu>> = contexts.iter().enumerate().map(made).collect();
+    for (gpu, other) in all.iter().flat_map(|gpu| all.iter().map(move |other| (gpu, other))) {
+        if !Arc::ptr_eq(&gpu.context, &other.context) {
+            gpu.context.reach(&other.context);
+        }
+    }
     for gpu in &all {
         let peers = all.iter().map(Arc::downgrade).collect();
         // Set here alone.

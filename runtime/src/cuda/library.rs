@@ -83,6 +83,16 @@ impl PoolProps {
     }
 }
 
+/// Who may access the memory of a pool, and how: `CUmemAccessDesc`.
+#[repr(C)]
+pub(super) struct PoolAccess {
+    /// A device: 1.
+    pub(super) location: c_uint,
+    pub(super) device: c_int,
+    /// For reading and writing: 3.
+    pub(super) flags: c_uint,
+}
+
 /// What a node of a graph copies: `CUDA_MEMCPY3D`.
 #[repr(C)]
 pub(super) struct CopyParams {
@@ -181,6 +191,8 @@ entry_points! {
     cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
     cuDeviceTotalMem_v2(*mut usize, c_int);
     cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+    cuDeviceCanAccessPeer(*mut c_int, c_int, c_int);
+    cuCtxEnablePeerAccess(Handle, c_uint);
     cuCtxSetCurrent(Handle);
     cuModuleLoadDataEx(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
     cuModuleGetFunction(*mut Handle, Handle, *const c_char);
@@ -197,6 +209,7 @@ entry_points! {
     cuMemPoolDestroy(Handle);
     cuMemPoolSetAttribute(Handle, c_uint, *mut c_void);
     cuMemPoolGetAttribute(Handle, c_uint, *mut c_void);
+    cuMemPoolSetAccess(Handle, *const PoolAccess, usize);
     cuMemPoolTrimTo(Handle, usize);
     cuMemAllocFromPoolAsync(*mut Address, usize, Handle, Handle);
     cuMemFreeAsync(Address, Handle);

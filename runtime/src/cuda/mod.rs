@@ -19,6 +19,7 @@ mod device;
 mod graph;
 mod library;
 mod measure;
+mod peers;
 mod pool;
 
 pub use cache::{Cached, Entries};

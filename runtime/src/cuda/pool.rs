@@ -8,7 +8,7 @@
 //! - Nobody waits for the device while the lock is held, but for what the pool's stream was given: memory that nothing uses.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -392,11 +392,29 @@ impl Context {
                 })
             });
         match made {
-            Ok(()) => Ok(of),
+            Ok(()) => {
+                if let Err(e) = self.share_new(of.pool) {
+                    // Copies from other devices go through the host then.
+                    tracing::debug!(
+                        "other devices do not reach the memory of {}: {e}",
+                        self.properties().title()
+                    );
+                }
+                Ok(of)
+            }
             Err(e) => {
                 self.close(of);
                 Err(e.into())
             }
+        }
+    }
+
+    /// Has devices reach what the pool has allocated and will, if there is a pool. One that is made later is shared when it is made.
+    pub(super) fn share_pool(&self, devices: &[c_int]) -> Result<(), Refusal> {
+        let state = self.pool().lock();
+        match state.of_driver {
+            Some(of) => self.share(of.pool, devices),
+            None => Ok(()),
         }
     }
 

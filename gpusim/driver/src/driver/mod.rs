@@ -6,7 +6,7 @@
 mod graphs;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::c_int;
 use std::panic::catch_unwind;
 use std::sync::atomic::Ordering;
@@ -87,6 +87,8 @@ pub(crate) struct Function {
 pub(crate) struct Context {
     pub(crate) handle: u64,
     pub(crate) retained: u64,
+    /// Devices whose memory it reaches, pools aside.
+    pub(crate) peers: BTreeSet<usize>,
 }
 
 /// What streams left behind that were destroyed.
@@ -139,6 +141,18 @@ impl State {
     pub(crate) fn is_pinned(&self, address: u64, bytes: u64) -> bool {
         let found = self.pinned.range(..=address).next_back();
         found.is_some_and(|(&start, &len)| bytes <= len.saturating_sub(address - start))
+    }
+
+    /// Whether a device reaches what lies at an address of some device.
+    pub(crate) fn reaches(&self, machine: &Machine, gpu: usize, address: u64) -> bool {
+        let Some((base, _)) = machine.holding(address) else {
+            return false;
+        };
+        match (machine.owner(address), self.pooled.get(&base)) {
+            (_, Some(pool)) => pool.is_reached_by(gpu),
+            (Some(owner), None) => owner == gpu || self.contexts[gpu].peers.contains(&owner),
+            (None, None) => false,
+        }
     }
 
     /// The stream of a handle; 0 and 1 are the default one, and so is 2, that of the thread.
@@ -493,6 +507,10 @@ impl Driver {
             let _ = self.machine.free(gpu, address);
         }
         device.cached.store(0, Ordering::SeqCst);
+        state.contexts[gpu].peers.clear();
+        state.contexts.iter_mut().for_each(|c| {
+            c.peers.remove(&gpu);
+        });
         device.recover();
     }
 

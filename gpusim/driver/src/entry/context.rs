@@ -4,9 +4,10 @@ use std::ffi::c_uint;
 
 use super::device::index;
 use super::{CUdevice, Handle, entry, handle, number, put};
-use crate::driver::{CURRENT, Driver};
+use crate::driver::{CURRENT, Context, Driver};
 use crate::result::{
-    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, CUresult,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
+    CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, CUresult,
 };
 
 #[unsafe(no_mangle)]
@@ -94,12 +95,17 @@ pub extern "C" fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) -> CUresult
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let known = driver.state().contexts.iter().any(|c| c.handle == number(peer));
-        // As `cuDeviceCanAccessPeer` says, no device reaches another's memory.
-        Err(if known {
-            CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
-        } else {
-            CUDA_ERROR_INVALID_CONTEXT
-        })
+        let mut state = driver.state();
+        let gpu = state.current()?;
+        let alive = |c: &Context| c.handle == number(peer) && c.retained > 0;
+        let other = state.contexts.iter().position(alive).filter(|other| *other != gpu);
+        let other = other.ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        if !driver.machine.settings.peers {
+            return Err(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        match state.contexts[gpu].peers.insert(other) {
+            true => Ok(()),
+            false => Err(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED),
+        }
     })
 }

@@ -4,7 +4,8 @@ use std::ffi::{c_uchar, c_uint, c_void};
 
 use super::{CUdeviceptr, Handle, entry, number};
 use crate::driver::Driver;
-use crate::result::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_VALUE, CUresult};
+use crate::machine::lock;
+use crate::result::{CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUresult};
 use crate::work::{End, Work};
 
 /// When a copy returns.
@@ -16,21 +17,49 @@ enum Returns {
     Asked,
 }
 
+/// What a copy between devices may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Between {
+    /// The stream's device must reach both ends.
+    Reached,
+    /// Where it does not, bytes go through the host.
+    Any,
+}
+
 /// Copies between memories of devices and the host.
 fn copy(what: &str, to: u64, from: u64, bytes: usize, stream: u64, returns: Returns) -> Result<(), CUresult> {
+    copied(what, (to, from, bytes), stream, returns, Between::Reached)
+}
+
+/// As [`copy`].
+fn copied(
+    what: &str,
+    (to, from, bytes): (u64, u64, usize),
+    stream: u64,
+    returns: Returns,
+    between: Between,
+) -> Result<(), CUresult> {
     let driver = Driver::get()?;
     driver.current()?;
     if bytes == 0 {
         return Ok(());
     }
     let bytes = bytes as u64;
-    let (is_capturing, pinned_from, pinned_to) = {
-        let mut state = driver.state();
-        let stream = state.stream(&driver.machine, stream)?;
-        let captures = state.streams.get(&stream).is_some_and(|s| s.capture.is_some());
-        (captures, state.is_pinned(from, bytes), state.is_pinned(to, bytes))
-    };
     let machine = &driver.machine;
+    let (is_capturing, pinned_from, pinned_to, reaches) = {
+        let mut state = driver.state();
+        let handle = state.stream(machine, stream)?;
+        let stream = state.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let (captures, gpu) = (stream.capture.is_some(), stream.gpu);
+        let reaches = |address| machine.owner(address).is_none() || state.reaches(machine, gpu, address);
+        let reaches = reaches(from) && reaches(to);
+        (
+            captures,
+            state.is_pinned(from, bytes),
+            state.is_pinned(to, bytes),
+            reaches,
+        )
+    };
     let on_device = |address: u64| match machine.owner(address) {
         Some(_) if machine.holds(address, bytes) => Ok(true),
         Some(_) => Err(CUDA_ERROR_INVALID_VALUE),
@@ -38,6 +67,15 @@ fn copy(what: &str, to: u64, from: u64, bytes: usize, stream: u64, returns: Retu
         None => Ok(false),
     };
     let (source, target) = (on_device(from)?, on_device(to)?);
+    if source && target {
+        let crosses = machine.owner(from) != machine.owner(to);
+        if !reaches && between == Between::Reached {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if crosses {
+            lock(&machine.log).exchanged(!reaches, bytes);
+        }
+    }
     let mut waits = returns == Returns::Done && !(source && target);
     let from = if source {
         End::Device(from)
@@ -166,7 +204,8 @@ pub unsafe extern "C" fn cuMemcpyPeerAsync(
                 return Err(CUDA_ERROR_INVALID_CONTEXT);
             }
         }
-        copy("cuMemcpyPeerAsync", to, from, bytes, number(stream), Returns::Asked)
+        let what = (to, from, bytes);
+        copied("cuMemcpyPeerAsync", what, number(stream), Returns::Asked, Between::Any)
     })
 }
 

@@ -154,11 +154,10 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_uint, 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceCanAccessPeer(can: *mut c_int, device: CUdevice, peer: CUdevice) -> CUresult {
     entry("cuDeviceCanAccessPeer", || {
-        // Copies between devices go through; kernels reach their own device's memory alone.
-        index(device)?;
-        index(peer)?;
+        let (own, other) = (index(device)?, index(peer)?);
+        let reaches = own != other && Driver::get()?.machine.settings.peers;
         // SAFETY: the manual's contract for the caller's pointer.
-        unsafe { put(can, 0) }
+        unsafe { put(can, reaches.into()) }
     })
 }
 

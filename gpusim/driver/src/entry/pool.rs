@@ -9,7 +9,7 @@ use super::{CUdevice, CUdeviceptr, Handle, entry, handle, number, put};
 use crate::driver::Driver;
 use crate::pool::Pool;
 use crate::result::{
-    CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
+    CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUresult,
 };
 use crate::work::{Returned, Work};
@@ -32,6 +32,18 @@ pub struct CUmemPoolProps {
     pub most: usize,
     /// Usage and what is not used yet.
     pub rest: [u8; 56],
+}
+
+/// `CUmemAccessDesc`: who may access memory, and how.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAccessDesc {
+    /// A device: 1.
+    pub location: c_int,
+    /// Which.
+    pub device: c_int,
+    /// Nobody: 0, for reading: 1, for reading and writing: 3.
+    pub flags: c_int,
 }
 
 /// The pool of a handle.
@@ -155,6 +167,33 @@ pub unsafe extern "C" fn cuMemPoolGetAttribute(of: Handle, attribute: c_uint, va
         };
         // SAFETY: as above, of 64 bits.
         unsafe { put(value.cast::<u64>(), number) }
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemPoolSetAccess(of: Handle, access: *const CUmemAccessDesc, count: usize) -> CUresult {
+    entry("cuMemPoolSetAccess", || {
+        let driver = Driver::get()?;
+        let found = pool(driver, of)?;
+        if access.is_null() || count == 0 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        for number in 0..count {
+            // SAFETY: it is not null, so the caller promises that there are so many.
+            let access = unsafe { access.add(number).read_unaligned() };
+            if access.location != 1 || !matches!(access.flags, 0 | 1 | 3) {
+                return Err(CUDA_ERROR_INVALID_VALUE);
+            }
+            let gpu = index(access.device)?;
+            match (gpu == found.gpu, access.flags) {
+                // A device always reaches its own memory.
+                (true, 0) => return Err(CUDA_ERROR_INVALID_VALUE),
+                (true, _) => {}
+                (false, 1 | 3) if !driver.machine.settings.peers => return Err(CUDA_ERROR_INVALID_DEVICE),
+                (false, flags) => found.set_reached_by(gpu, flags != 0),
+            }
+        }
+        Ok(())
     })
 }
 

@@ -62,6 +62,7 @@ fn exact(name: &str) -> Option<*const ()> {
         "cuMemPoolCreate" => super::cuMemPoolCreate as *const (),
         "cuMemPoolDestroy" => super::cuMemPoolDestroy as *const (),
         "cuMemPoolGetAttribute" => super::cuMemPoolGetAttribute as *const (),
+        "cuMemPoolSetAccess" => super::cuMemPoolSetAccess as *const (),
         "cuMemPoolSetAttribute" => super::cuMemPoolSetAttribute as *const (),
         "cuMemPoolTrimTo" => super::cuMemPoolTrimTo as *const (),
         "cuMemcpyAsync" => super::cuMemcpyAsync as *const (),

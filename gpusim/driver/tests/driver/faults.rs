@@ -81,11 +81,35 @@ fn an_error_of_memory_in_the_middle_of_a_graph() {
     );
 }
 
+/// The second device, for reading and writing.
+static ACCESS: CUmemAccessDesc = CUmemAccessDesc {
+    location: 1,
+    device: 1,
+    flags: 3,
+};
+
+/// Of a device's memory.
+fn pool_of(device: i32) -> CUmemPoolProps {
+    CUmemPoolProps {
+        allocation: 1,
+        handles: 0,
+        location: 1,
+        device,
+        security: null_mut(),
+        most: 0,
+        rest: [0; 56],
+    }
+}
+
 #[test]
 fn the_driver_and_the_devices_are_as_asked() {
-    let runs: [(&str, &[(&str, &str)]); 4] = [
+    let runs: [(&str, &[(&str, &str)]); 5] = [
         ("old", &[("TLC_SIM_FAULT", "driver:12.4")]),
         ("two", &[("TLC_SIM_DEVICE", "a100,laptop-4gib")]),
+        (
+            "apart",
+            &[("TLC_SIM_DEVICE", "a100,laptop-4gib"), ("TLC_SIM_PEERS", "off")],
+        ),
         ("none", &[("CUDA_VISIBLE_DEVICES", "5")]),
         ("unknown", &[("TLC_SIM_DEVICE", "nosuch")]),
     ];
@@ -121,6 +145,58 @@ fn the_driver_and_the_devices_are_as_asked() {
                     assert_eq!(read(y, LEN), counted());
                     let swapped = cuMemcpyPeerAsync(y, first, x, other, LEN * 4, null_mut());
                     assert_eq!(swapped, CUDA_ERROR_INVALID_CONTEXT);
+                    // Straight, for who has access.
+                    let straight = |to, from| cuMemcpyDtoDAsync_v2(to, from, LEN * 4, null_mut());
+                    assert_eq!(made(|to| cuDeviceCanAccessPeer(to, 1, 0)), 1);
+                    assert_eq!(made(|to| cuDeviceCanAccessPeer(to, 1, 1)), 0);
+                    assert_eq!(straight(y, x), CUDA_ERROR_INVALID_VALUE);
+                    ok(cuCtxEnablePeerAccess(first, 0));
+                    assert_eq!(cuCtxEnablePeerAccess(first, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+                    assert_eq!(cuCtxEnablePeerAccess(other, 0), CUDA_ERROR_INVALID_CONTEXT);
+                    ok(straight(y, x));
+                    // The other way, for which the other device would have to have it.
+                    ok(straight(x, y));
+                    ok(cuCtxSynchronize());
+                    ok(cuCtxSetCurrent(first));
+                    assert_eq!(straight(x, y), CUDA_ERROR_INVALID_VALUE);
+                    // What is of a pool has access of its own.
+                    let props = pool_of(0);
+                    let pool = handle(|to| cuMemPoolCreate(to, &raw const props));
+                    let z = made(|to| cuMemAllocFromPoolAsync(to, LEN * 4, pool, null_mut()));
+                    ok(straight(z, x));
+                    ok(cuCtxSynchronize());
+                    ok(cuCtxSetCurrent(other));
+                    assert_eq!(straight(y, z), CUDA_ERROR_INVALID_VALUE);
+                    ok(cuMemPoolSetAccess(pool, &raw const ACCESS, 1));
+                    ok(straight(y, z));
+                    ok(cuCtxSynchronize());
+                    assert_eq!(read(y, LEN), counted());
+                    ok(cuMemFreeAsync(z, null_mut()));
+                    ok(cuCtxSynchronize());
+                    ok(cuMemPoolDestroy(pool));
+                }
+                clean();
+            }
+            "apart" => {
+                context();
+                // SAFETY: as above.
+                unsafe {
+                    let other = handle(|to| cuDevicePrimaryCtxRetain(to, 1));
+                    let first = handle(|to| cuCtxGetCurrent(to));
+                    assert_eq!(made(|to| cuDeviceCanAccessPeer(to, 1, 0)), 0);
+                    assert_eq!(cuCtxEnablePeerAccess(other, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+                    let props = pool_of(0);
+                    let pool = handle(|to| cuMemPoolCreate(to, &raw const props));
+                    assert_eq!(
+                        cuMemPoolSetAccess(pool, &raw const ACCESS, 1),
+                        CUDA_ERROR_INVALID_DEVICE
+                    );
+                    ok(cuMemPoolDestroy(pool));
+                    let x = filled(&counted());
+                    ok(cuCtxSetCurrent(other));
+                    let y = alloc(LEN);
+                    ok(cuMemcpyPeerAsync(y, other, x, first, LEN * 4, null_mut()));
+                    assert_eq!(read(y, LEN), counted());
                 }
                 clean();
             }
