@@ -47,12 +47,13 @@ impl Writer<'_, '_> {
                 let (mut starts, mut ends, mut axes, mut steps) = (vec![], vec![], vec![], vec![]);
                 for (axis, extent) in ty.shape.iter().enumerate() {
                     let (start, step, size) = (self.plain(&start[axis]), step[axis], self.plain(&size[axis]));
-                    if start.is(0) && step == 1 && size == self.plain(extent) {
+                    let extent = self.plain(extent);
+                    if start.is(0) && step == 1 && size == extent {
                         continue;
                     }
-                    let end = start.clone() + size * IndexExpr::Const(step);
+                    let (start, end) = self.ends(start, step, &size, &extent);
                     starts.push(start);
-                    ends.push(if step > 0 { end } else { self.backward_end(&end, extent) });
+                    ends.push(end);
                     axes.push(axis as i64);
                     steps.push(step);
                 }
@@ -101,18 +102,37 @@ impl Writer<'_, '_> {
         Ok(self.carried(&[&flat], ty.dtype, slice))
     }
 
-    /// An end before the first element is one that counts from the end in ONNX: it is moved to where it means what it says.
-    fn backward_end(&self, end: &IndexExpr, extent: &IndexExpr) -> IndexExpr {
+    /// Where a slice of an axis starts and ends, as ONNX counts: a number below 0 from the end.
+    fn ends(&self, start: IndexExpr, step: i64, size: &IndexExpr, extent: &IndexExpr) -> (IndexExpr, IndexExpr) {
+        let span = size.clone() * IndexExpr::Const(step);
+        if step > 0 {
+            // Where nothing is taken both are the same, whatever they are.
+            let end = start.clone() + span;
+            return (start, end);
+        }
+        let before = IndexExpr::Const(BEFORE_ALL);
+        // All of the axis from its last element on, though there be none.
+        let whole = extent.ceil_div(-step) - size.clone();
+        if whole.is(0) && (extent.clone() - start.clone()).is(1) {
+            return (IndexExpr::Const(-1), before);
+        }
+        // Where nothing is taken the start may be before the axis: there it is the first element, and so is the end.
+        let start = match start.interval(self.graph).lo {
+            0.. => start,
+            _ => IndexExpr::max(&start, &IndexExpr::ZERO),
+        };
+        let end = start.clone() + span;
         let range = end.interval(self.graph);
-        if range.lo >= 0 {
-            return end.clone();
-        }
-        if range.hi < 0 {
-            return IndexExpr::Const(BEFORE_ALL);
-        }
-        let minus_one = IndexExpr::Const(-1);
-        let below = IndexExpr::min(&IndexExpr::max(end, &minus_one), &IndexExpr::ZERO);
-        end.clone() + extent.clone() * below
+        let end = match (range.lo, range.hi) {
+            (0.., _) => end,
+            (_, ..0) => before,
+            // An end before the first element is moved to where it does not count from the end.
+            _ => {
+                let past = IndexExpr::max(&(IndexExpr::ZERO - end.clone()), &IndexExpr::ZERO);
+                end + before * IndexExpr::min(&past, &IndexExpr::ONE)
+            }
+        };
+        (start, end)
     }
 
     pub(super) fn reshape(&mut self, x: &str, shape: &[IndexExpr]) -> Outcome<String> {
