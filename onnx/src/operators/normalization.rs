@@ -1,5 +1,7 @@
 //! Normalizations.
 
+use tlc_ir::DType;
+
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::Value;
@@ -101,7 +103,12 @@ pub(super) fn layer(c: &mut Call<'_, '_, '_>) -> Answer {
     if let Some(bias) = c.optional(2)? {
         y += bias;
     }
-    Ok(vec![y.into(), mean.into(), inverse.into()])
+    // Statistics are of 32 bits whatever they are of: the schema has no f64 for them.
+    let statistic = |t: Tensor| match wide {
+        DType::F64 => t.cast(DType::F32),
+        _ => t,
+    };
+    Ok(vec![y.into(), statistic(mean).into(), statistic(inverse).into()])
 }
 
 pub(super) fn rms(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -121,14 +128,19 @@ pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
     if x.rank() < 3 {
         return invalid(format!("rank {}; expected at least 3", x.rank()));
     }
-    let Some(channels) = x.dim(1).as_const().filter(|&n| groups > 0 && n % groups == 0) else {
-        return invalid(format!(
-            "channels that {groups} groups do not divide; expected a divisor"
-        ));
+    let of_group = match x.dim(1).as_const() {
+        Some(channels) if groups > 0 && channels % groups == 0 => (channels / groups).into(),
+        None if groups == 1 => x.dim(1),
+        None if groups > 0 => return unsupported("a symbolic number of channels in groups; expected a number"),
+        _ => {
+            return invalid(format!(
+                "channels that {groups} groups do not divide; expected a divisor"
+            ));
+        }
     };
     let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     let mut shape = x.shape();
-    shape[1] = (channels / groups).into();
+    shape[1] = of_group;
     shape.insert(1, groups.into());
     let y = standardized(&x.cast(wide).reshape(shape), (2..=x.rank() as i64).collect(), eps);
     let fit = |v: &Tensor, like: &Tensor| per_channel(&v.cast(wide), like.rank());

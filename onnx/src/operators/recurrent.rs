@@ -91,6 +91,23 @@ struct Network {
     dtype: DType,
 }
 
+/// A tensor of that shape: extents that are symbols are taken to be what the operator demands, which records guards.
+fn with_shape<const N: usize>(t: Tensor, name: &str, shape: [Dim; N]) -> Outcome<Tensor> {
+    let of = t.shape();
+    let differ = |(d, e): (&Dim, &Dim)| d.as_const().zip(e.as_const()).is_some_and(|(d, e)| d != e);
+    if of.iter().zip(&shape).any(differ) {
+        let text = |dims: &[Dim]| {
+            let extent = |d: &Dim| d.as_const().map_or("?".into(), |n| n.to_string());
+            dims.iter().map(extent).collect::<Vec<_>>().join(", ")
+        };
+        return invalid(format!("{name} of shape [{}]; expected [{}]", text(&of), text(&shape)));
+    }
+    match of.iter().all(|d| d.as_const().is_some()) {
+        true => Ok(t),
+        false => Ok(t.broadcast_to(shape)),
+    }
+}
+
 impl Network {
     fn new(c: &Call<'_, '_, '_>, cell: &Cell<'_>) -> Outcome<Network> {
         let dtype = c.tensor(0)?.dtype();
@@ -128,23 +145,18 @@ impl Network {
             (Some(size), given) if given.is_none_or(|g| g == size) && size > 0 => size,
             (Some(size), Some(given)) => return invalid(format!("hidden_size {given}; expected {size}, as R has")),
             (Some(size), None) => return invalid(format!("a hidden state of {size}; expected at least 1")),
+            (None, Some(size)) if size > 0 => size,
             (None, _) => return unsupported("a symbolic hidden size; expected a number"),
         };
         let directions = reverse.len() as i64;
-        for (name, t, rows) in [("W", &w, cell.gates * hidden), ("R", &r, cell.gates * hidden)] {
-            if t.dim(0).as_const() != Some(directions) || t.dim(1).as_const() != Some(rows) {
-                return invalid(format!(
-                    "{name} of shape {:?}; expected [{directions}, {rows}, ..]",
-                    t.const_shape().unwrap_or_default()
-                ));
-            }
-        }
-        let b = ranked(3, 2)?.map(wide);
-        if let Some(b) = &b
-            && b.const_shape() != Some(vec![directions as usize, (2 * cell.gates * hidden) as usize])
-        {
-            return invalid(format!("B; expected [{directions}, {}]", 2 * cell.gates * hidden));
-        }
+        let rows = cell.gates * hidden;
+        let input = w.dim(2);
+        let w = with_shape(w, "W", [directions.into(), rows.into(), input])?;
+        let r = with_shape(r, "R", [directions.into(), rows.into(), hidden.into()])?;
+        let b = match ranked(3, 2)? {
+            Some(b) => Some(with_shape(wide(b), "B", [directions.into(), (2 * rows).into()])?),
+            None => None,
+        };
         let swap = |t: Tensor| if batch_first { t.swap_axes(0, 1) } else { t };
         let mut initial = Vec::new();
         for k in 0..cell.states {
