@@ -233,7 +233,7 @@ fn products_of_every_form_are_generated() {
 #[test]
 fn structures_of_every_form_are_generated() {
     let mut seen = Seen::default();
-    for seed in 0..1500 {
+    for seed in 0..4000 {
         let graph = random_graph(seed, &GenOptions::default());
         let users = users(&graph);
         for (id, n) in graph.nodes() {
