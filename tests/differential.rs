@@ -18,7 +18,7 @@ use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
 use tlc_ir::plan::{DeviceId, Plan, Step, Work};
 use tlc_ir::rng::Rng;
 use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
-use tlc_ir::testgen::{Case, GenOptions, random_case, seeds};
+use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case, seeds};
 use tlc_ir::{DType, Graph, HostTensor};
 use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place};
@@ -286,6 +286,17 @@ fn graphs_of_wide_rows_match_the_interpreter() {
     check_all("wide rows", 7000..7060, &options, &|_| None);
 }
 
+/// Products of every form, with what is before and behind them.
+#[test]
+fn graphs_of_products_match_the_interpreter() {
+    let mut options = GenOptions {
+        max_nodes: 16,
+        ..GenOptions::default()
+    };
+    options.kinds.extend([GenKind::Product; 12]);
+    check_all("products", 8000..8100, &options, &|_| None);
+}
+
 #[test]
 fn graphs_of_symbolic_shape_match_the_interpreter() {
     check_all("symbolic", 2000..2150, &GenOptions::default(), &|_| None);
@@ -312,6 +323,7 @@ fn matches_at(level: &str) {
         ("graphs_of_every_dtype_match_the_interpreter", "5000..5060"),
         ("graphs_of_symbolic_shape_match_the_interpreter", "6000..6060"),
         ("graphs_of_wide_rows_match_the_interpreter", "7000..7030"),
+        ("graphs_of_products_match_the_interpreter", "9000..9040"),
     ];
     for (name, seeds) in tests {
         let output = std::process::Command::new(&program)

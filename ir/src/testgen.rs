@@ -13,16 +13,18 @@ mod control;
 mod dequantized;
 mod kinds;
 mod products;
+mod structures;
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Condition, ConstData, Graph, NodeId, NodeKind, Origin, Shape, TensorType, View, ViewKind, infer};
-use crate::index::IndexExpr;
+use crate::index::{IndexExpr, SymId};
 use crate::rng::Rng;
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
 
 /// The node kinds that can be generated. `Product` is an einsum that a library computes, over views of computed values, or one of dequantized
-/// bytes, which has more axes than [`GenOptions::max_rank`] where it is over windows.
+/// bytes, and what is made of it; it may have more axes than [`GenOptions::max_rank`]. `Rows` normalizes rows, `Join` is a concatenation, and
+/// `Windows` are pools and convolutions: each is several nodes, as they are recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[allow(missing_docs, reason = "each variant is the node kind of its name")]
 pub enum GenKind {
@@ -36,6 +38,9 @@ pub enum GenKind {
     Bitcast,
     Einsum,
     Product,
+    Rows,
+    Join,
+    Windows,
     Reduce,
     View(ViewKind),
     Gather,
@@ -58,6 +63,9 @@ impl GenKind {
             GenKind::Bitcast,
             GenKind::Einsum,
             GenKind::Product,
+            GenKind::Rows,
+            GenKind::Join,
+            GenKind::Windows,
             GenKind::Reduce,
         ];
         all.extend(ViewKind::ALL.map(GenKind::View));
@@ -111,7 +119,7 @@ impl Default for GenOptions {
             symbolic: true,
             guards: true,
             max_elements: 2000,
-            max_rank: 5,
+            max_rank: 6,
             extents: vec![1, 2, 3, 4, 5, 1, 2, 3, 8],
             ranges: vec![(0, 4), (3, 3), (2, 7), (1, 5)],
             max_terms: 20_000,
@@ -245,6 +253,16 @@ impl Generator<'_> {
                 self.dims.extend([s.clone(), s.clone(), s.clone() + IndexExpr::ONE]);
                 self.dims.push(s * IndexExpr::Const(2));
             }
+            if let [first, others @ ..] = self.graph.symbols() {
+                let last = IndexExpr::from(SymId(others.len() as u32));
+                let first = (IndexExpr::from(SymId(0)), first.lo);
+                self.dims.push(first.0.ceil_div(2));
+                self.dims.push(IndexExpr::min(&first.0, &IndexExpr::Const(3)));
+                self.dims.push(first.0.clone() + last);
+                if first.1 > 0 {
+                    self.dims.push(first.0 - IndexExpr::ONE);
+                }
+            }
         }
         for _ in 0..1 + self.rng.below(3) {
             self.input();
@@ -259,10 +277,14 @@ impl Generator<'_> {
             if self.graph.len() >= target {
                 break;
             }
+            if self.options.control && self.rng.chance(1, 80) {
+                // What is behind it grows as everything does.
+                self.control();
+            }
             let kind = self.rng.pick(&self.options.kinds);
             let _ = self.grow(kind);
         }
-        if self.options.control && self.rng.chance(1, 3) {
+        if self.options.control && self.rng.chance(1, 4) {
             self.control();
         }
         self.outputs();
@@ -340,7 +362,11 @@ impl Generator<'_> {
         };
         let results = infer::results(&self.graph, &kind, operands, &mut Vec::new()).ok()?;
         let guards_fit = conditions.is_empty() || (self.options.guards && conditions.iter().all(holds));
-        if !guards_fit || !self.small(&ty) || !results.iter().all(|t| self.small(t)) {
+        if !guards_fit
+            || !self.small(&ty)
+            || !results.iter().all(|t| self.small(t))
+            || !self.windows_fit(&kind, operands)
+        {
             return None;
         }
         let id = self.graph.add(kind, operands, Origin::Unknown).ok()?;
@@ -348,6 +374,21 @@ impl Generator<'_> {
             self.bounds.push(bound);
         }
         Some(id)
+    }
+
+    /// Whether windows of symbolic extents are no longer than what they slide over under the binding: where the extents are numbers they
+    /// must not be.
+    fn windows_fit(&self, kind: &NodeKind, operands: &[NodeId]) -> bool {
+        let NodeKind::View(View::Window {
+            axis, size, dilation, ..
+        }) = kind
+        else {
+            return true;
+        };
+        let extent = self.value(&self.graph.ty(operands[0]).shape[usize::from(*axis)]);
+        let size = self.value(size);
+        size.zip(extent)
+            .is_some_and(|(size, extent)| (size - 1) * dilation < extent)
     }
 
     fn input_of(&mut self, ty: TensorType) {
@@ -393,7 +434,10 @@ impl Generator<'_> {
     }
 
     fn shape(&mut self) -> Shape {
-        let rank = self.rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4]).min(self.options.max_rank);
+        let rank = self
+            .rng
+            .pick(&[0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 6])
+            .min(self.options.max_rank);
         (0..rank).map(|_| self.dim()).collect()
     }
 

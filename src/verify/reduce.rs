@@ -105,6 +105,7 @@ impl Reducer<'_> {
             self.prune();
             self.promote_outputs();
             self.cut_nodes();
+            self.cut_operands();
             self.bypass_nodes();
             self.splat_nodes();
             self.prune();
@@ -309,6 +310,26 @@ impl Reducer<'_> {
             let changes = FxHashMap::from_iter([(id, Change::Input(value))]);
             Some(Edit {
                 changes,
+                prune: true,
+                ..Edit::default()
+            })
+        });
+    }
+
+    /// All computed operands of a node become inputs at once: where several are computed of one input, each alone is an input more for a
+    /// node less.
+    fn cut_operands(&mut self) {
+        self.each_node(&mut |reducer, id| {
+            let graph = reducer.graph();
+            let operands = graph.node(id).operands.iter().copied();
+            let computed: FxHashSet<NodeId> = operands.filter(|&o| !graph.node(o).operands.is_empty()).collect();
+            if computed.len() < 2 {
+                return None;
+            }
+            let values = reducer.values(&computed)?;
+            let input = |id: NodeId| Some((id, Change::Input(values.get(&id)?.clone())));
+            Some(Edit {
+                changes: computed.iter().map(|&id| input(id)).collect::<Option<_>>()?,
                 prune: true,
                 ..Edit::default()
             })

@@ -161,3 +161,119 @@ fn a_matrix_of_sizes_is_turned_around_as_exporters_write_padding() {
     assert_eq!(run(&e, &[1, 2]), Ok((vec![3, 4], expected)));
     assert_eq!(run(&e, &[3, 2]).expect("it runs").0, [5, 6]);
 }
+
+/// Weights whose extents are symbols are taken to have those that the attributes say, and a call with others is refused.
+#[test]
+fn weights_of_symbolic_extents_have_those_that_the_operator_says() {
+    let lstm = |dims: &[&[D]; 3]| {
+        let attributes = [("hidden_size", I(2))];
+        let inputs = ["x", "w", "r", "b"];
+        let shapes = [&[D::N(3), D::N(1), D::N(1)], dims[0], dims[1], dims[2]];
+        let inputs = inputs.iter().zip(shapes).map(|(name, dims)| value(name, FLOAT, dims));
+        let g = graph(
+            vec![op("LSTM x w r b -> y", &attributes)],
+            vec![],
+            inputs.collect(),
+            vec![value("y", FLOAT, &[])],
+        );
+        let imported = import(&model(g, vec![]), &ImportOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+        compile_ir(&imported.graph, &CompileOptions::default()).expect("it compiles")
+    };
+    let named: [&[D]; 3] = [
+        &[D::Sym("a"), D::Sym("b"), D::Sym("c")],
+        &[D::Sym("d"), D::Sym("e"), D::Sym("f")],
+        &[D::Sym("g"), D::Sym("h")],
+    ];
+    let known: [&[D]; 3] = [
+        &[D::N(1), D::N(8), D::N(1)],
+        &[D::N(1), D::N(8), D::N(2)],
+        &[D::N(1), D::N(16)],
+    ];
+    let run = |e: &Executable, rows: usize| {
+        let shapes: [&[usize]; 4] = [&[3, 1, 1], &[1, rows, 1], &[1, rows, 2], &[1, 2 * rows]];
+        let data = shapes.map(|shape| {
+            let n = shape.iter().product::<usize>();
+            let data: Vec<f32> = (0..n).map(|i| (i % 5) as f32 / 4.0 - 0.5).collect();
+            HostTensor::from_slice(shape, &data).expect("a tensor")
+        });
+        let out = e.run(&data.each_ref().map(Input::from)).map_err(|e| e.to_string())?;
+        Ok::<_, String>(out[0].as_slice::<f32>().expect("f32").to_vec())
+    };
+    let (named, known) = (lstm(&named), lstm(&known));
+    assert_eq!(run(&named, 8), run(&known, 8));
+    assert!(run(&named, 8).is_ok());
+    assert!(run(&named, 12).is_err(), "rows of another hidden state");
+}
+
+#[test]
+fn two_values_may_come_with_a_symbolic_extent_and_one_group_holds_all_channels() {
+    let g = graph(
+        vec![op("OneHot x depth v -> y", &[])],
+        vec![list("depth", &[3])],
+        vec![value("x", FLOAT, &[D::Sym("n")]), value("v", FLOAT, &[D::Sym("two")])],
+        vec![value("y", FLOAT, &[])],
+    );
+    let imported = import(&model(g, vec![]), &ImportOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    let e = compile_ir(&imported.graph, &CompileOptions::default()).expect("it compiles");
+    let tensor = |data: &[f32]| HostTensor::from_slice(&[data.len()], data).expect("a tensor");
+    let (x, two, three) = (tensor(&[1.0, -1.0]), tensor(&[5.0, 7.0]), tensor(&[5.0, 6.0, 7.0]));
+    let out = e.run(&[Input::from(&x), Input::from(&two)]).expect("it runs");
+    assert_eq!(out[0].as_slice::<f32>().expect("f32"), [5.0, 7.0, 5.0, 5.0, 5.0, 7.0]);
+    assert!(e.run(&[Input::from(&x), Input::from(&three)]).is_err());
+
+    let nodes = vec![op("GroupNormalization x scale bias -> y", &[("num_groups", I(1))])];
+    let constants = vec![floats("scale", &[2], &[1.0, 2.0]), floats("bias", &[2], &[0.0, 1.0])];
+    let x = value("x", FLOAT, &[D::N(1), D::Sym("c"), D::Sym("w")]);
+    let g = model_of(
+        21,
+        graph(nodes, constants, vec![x], vec![value("y", FLOAT, &[])]),
+        vec![],
+    );
+    let imported = import(&g, &ImportOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    let e = compile_ir(&imported.graph, &CompileOptions::default()).expect("it compiles");
+    let (shape, y) = run(&e, &[1, 2, 1]).expect("it runs");
+    // 1 and 2 with mean 1.5 and deviation 0.5, but for epsilon.
+    assert_eq!(shape, [1, 2, 1]);
+    assert!((y[0] + 1.0).abs() < 1e-4 && (y[1] - 3.0).abs() < 1e-4, "{y:?}");
+}
+
+/// A model that is right, but whose sizes must be known, is not an invalid one.
+#[test]
+fn sizes_that_must_be_numbers_are_unsupported_where_they_are_symbols() {
+    let (n, x) = (|s| D::Sym(s), |dims: &[D]| vec![value("x", FLOAT, dims)]);
+    let cases = [
+        (op("Det x -> y", &[]), x(&[n("n"), n("m")])),
+        (op("DFT x -> y", &[]), x(&[D::N(1), n("n"), n("m")])),
+        (op("Col2Im x image block -> y", &[]), x(&[n("b"), n("c"), n("l")])),
+    ];
+    for (node, inputs) in cases {
+        let constants = vec![list("image", &[4, 4]), list("block", &[2, 2])];
+        let g = graph(vec![node], constants, inputs, vec![value("y", FLOAT, &[])]);
+        let Err(refused) = import(&model_of(21, g, vec![]), &ImportOptions::default()) else {
+            panic!("it is refused");
+        };
+        assert_eq!(refused.kind(), tlc_formats::ErrorKind::Unsupported, "{refused}");
+        assert!(refused.to_string().contains("symbolic"), "{refused}");
+    }
+}
+
+/// ONNX has statistics of layers in f32 (or bf16) alone, whatever they are of.
+#[test]
+fn the_statistics_of_a_layer_of_f64_are_f32() {
+    const DOUBLE: i64 = 11;
+    let x = value("x", DOUBLE, &[D::N(2), D::N(3)]);
+    let s = value("s", DOUBLE, &[D::N(3)]);
+    let results = ["y", "mean", "inverse"].map(|name| value(name, 0, &[]));
+    let g = graph(
+        vec![op("LayerNormalization x s -> y mean inverse", &[])],
+        vec![],
+        vec![x, s],
+        results.to_vec(),
+    );
+    let imported = import(&model(g, vec![]), &ImportOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    let dtypes = imported.graph.outputs().iter().map(|o| imported.graph.ty(o.node).dtype);
+    assert_eq!(
+        dtypes.collect::<Vec<_>>(),
+        [tlc::DType::F64, tlc::DType::F32, tlc::DType::F32]
+    );
+}

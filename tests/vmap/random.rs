@@ -149,14 +149,14 @@ fn derivatives_of_random_graphs() {
         let all = floats(y).into_iter().map(|y| y.tanh().sum(..));
         all.reduce(|a, b| a + b)
     };
-    let (checked, looped) = check(&options, 300, |y, x| {
+    let (checked, looped) = check(&options, 400, |y, x| {
         let (by, Some(loss)) = (floats(x), loss(y)) else {
             return vec![];
         };
         grad(&loss, &by.iter().collect::<Vec<_>>())
     });
     assert!(checked >= 150 && looped >= 20, "{checked} checked, {looped} with loops");
-    let (checked, looped) = check(&options, 300, |y, x| {
+    let (checked, looped) = check(&options, 400, |y, x| {
         let (of, by) = (floats(y), floats(x));
         let (of, by): (Vec<&Tensor>, Vec<&Tensor>) = (of.iter().collect(), by.iter().collect());
         jvp(&of, &by, &by)

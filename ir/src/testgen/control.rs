@@ -64,8 +64,7 @@ impl Generator<'_> {
         if self.depth > 1 {
             return None;
         }
-        let at = self.rng.below(self.dims.len());
-        let mut trip = Some(self.dims[at].clone());
+        let mut trip = Some(self.dim());
         let mut operands = Operands::new();
         let scalar = |dtype| TensorType::new(dtype, [0i64; 0]);
         let counted = self.rng.chance(1, 5);
@@ -81,7 +80,7 @@ impl Generator<'_> {
             operands.push(self.splat(value, &scalar(DType::Bool).shape)?);
         }
         let mut inputs: Vec<TensorType> = vec![scalar(DType::I64)];
-        let carried = self.rng.below(3);
+        let carried = self.rng.pick(&[0, 1, 1, 2, 2, 3, 4]);
         for _ in 0..carried {
             let x = self.any();
             let x = self.tame(x);
@@ -216,6 +215,9 @@ impl Generator<'_> {
         }
         if g.depth < 2 && g.rng.chance(1, 6) {
             let _ = g.grow_loop();
+        }
+        if g.rng.chance(1, 12) {
+            let _ = g.grow_sort();
         }
         let mut outputs = Vec::new();
         if conditional {

@@ -6,6 +6,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::products::canonical;
 use super::{Generator, LARGE};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{ConstData, Labels, NodeId, NodeKind, Semiring, Shape, TensorType, View};
@@ -359,19 +360,4 @@ impl Generator<'_> {
             false => Some(bytes),
         }
     }
-}
-
-/// Labels numbered by first appearance.
-fn canonical(mut inputs: SmallVec<[Labels; 2]>, output: &Labels) -> (SmallVec<[Labels; 2]>, Labels) {
-    let mut seen = Labels::new();
-    for l in inputs.iter_mut().flatten() {
-        let at = seen.iter().position(|s| s == l).unwrap_or(seen.len());
-        if at == seen.len() {
-            seen.push(*l);
-        }
-        *l = at as u16;
-    }
-    let number = |l: &u16| seen.iter().position(|s| s == l).unwrap_or(0) as u16;
-    let output = output.iter().map(number).collect();
-    (inputs, output)
 }

@@ -93,6 +93,9 @@ impl Generator<'_> {
             GenKind::Einsum => self.grow_einsum(),
             GenKind::Product if self.multiplies_bytes() => self.grow_dequantized(),
             GenKind::Product => self.grow_product(),
+            GenKind::Rows => self.grow_rows(),
+            GenKind::Join => self.grow_join(),
+            GenKind::Windows => self.grow_windows(),
             GenKind::Reduce => self.grow_reduce(),
             GenKind::View(kind) => {
                 // Most values have no axis to expand: those that have are tried more often.
@@ -111,7 +114,7 @@ impl Generator<'_> {
             }
             GenKind::Gather => {
                 let x = self.any_where(|t| t.rank() > 0)?;
-                let axes = self.some_axes(self.ty(x).rank(), 2);
+                let axes = self.some_axes(self.ty(x).rank(), 3);
                 let mut operands: Operands = smallvec![x];
                 let batch = self.shape();
                 operands.extend(self.indices(x, &axes, &batch)?);
@@ -211,7 +214,7 @@ impl Generator<'_> {
     }
 
     /// A bound for a reduction or scan over axes.
-    fn reduced_bound(&self, monoid: Monoid, x: NodeId, axes: &[u8], exclusive: bool) -> f64 {
+    pub(super) fn reduced_bound(&self, monoid: Monoid, x: NodeId, axes: &[u8], exclusive: bool) -> f64 {
         let ty = self.ty(x);
         let ranges = axes.iter().map(|&a| ty.shape[a as usize].interval(&self.graph));
         let (mut least, mut most) = (1.0, 1.0);
@@ -236,6 +239,10 @@ impl Generator<'_> {
         let monoid = self.rng.pick(&Monoid::ALL);
         let mut axes = self.some_axes(ty.rank(), if monoid.is_arg() { 1 } else { 8 });
         axes.sort();
+        if !monoid.is_arg() && self.rng.chance(1, 24) {
+            // Over no axis: each element alone.
+            axes.clear();
+        }
         if monoid.is_arg() && axes.iter().any(|&a| ty.shape[a as usize].interval(&self.graph).lo < 1) {
             return None;
         }
@@ -244,7 +251,7 @@ impl Generator<'_> {
     }
 
     /// Distinct axes in random order: at least one if there is one, at most `most`.
-    fn some_axes(&mut self, rank: usize, most: usize) -> Axes {
+    pub(super) fn some_axes(&mut self, rank: usize, most: usize) -> Axes {
         let mut axes = self.permutation(rank);
         if rank > 0 {
             axes.truncate(1 + self.rng.below(most.min(rank)));
@@ -285,7 +292,12 @@ impl Generator<'_> {
                 (_, Some(shape)) if self.small(&ty) => {
                     let mut data = HostTensor::zeros(dtype, &shape).ok()?;
                     for i in 0..data.len() {
-                        data.set(i, Scalar::from_i64(dtype, self.rng.range(-1, extent)));
+                        let index = match self.rng.below(24) {
+                            0 => dtype.lowest(),
+                            1 => dtype.highest(),
+                            _ => Scalar::from_i64(dtype, self.rng.range(-1, extent)),
+                        };
+                        data.set(i, index);
                     }
                     self.add(NodeKind::Data(ConstData(data)), &[], 9.0)?
                 }
@@ -302,7 +314,7 @@ impl Generator<'_> {
         let base = self.any_where(|t| t.rank() > 0)?;
         let base = self.tame(base);
         let ty = self.ty(base);
-        let axes = self.some_axes(ty.rank(), 2);
+        let axes = self.some_axes(ty.rank(), 3);
         let batch = self.shape();
         let indices = self.indices(base, &axes, &batch)?;
         let mut shape = batch;
@@ -409,7 +421,7 @@ impl Generator<'_> {
         self.add(kind, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
     }
 
-    fn view(&mut self, kind: ViewKind, ty: &TensorType) -> Option<View> {
+    pub(super) fn view(&mut self, kind: ViewKind, ty: &TensorType) -> Option<View> {
         let rank = ty.rank();
         Some(match kind {
             ViewKind::Permute => View::Permute(self.permutation(rank)),
@@ -459,7 +471,10 @@ impl Generator<'_> {
                 }
                 View::Window {
                     axis: self.rng.below(rank) as u8,
-                    size: IndexExpr::Const(self.rng.range(1, 3)),
+                    size: match self.rng.chance(1, 8) {
+                        true => self.dim(),
+                        false => IndexExpr::Const(self.rng.range(1, 3)),
+                    },
                     stride: self.rng.range(1, 3),
                     dilation: self.rng.range(1, 2),
                 }
@@ -491,6 +506,17 @@ impl Generator<'_> {
                 (start.into(), step, self.rng.range(0, room + 1).into())
             }
             (2, None) if self.value(d).is_some_and(|v| v > 0) => (one.clone(), 1, d.clone() - one),
+            (3, _) if self.rng.chance(2, 3) => {
+                // From one size to another, which may have to be assumed.
+                let (start, size) = match self.rng.chance(1, 2) {
+                    true => (IndexExpr::ZERO, self.dim()),
+                    false => (self.dim(), self.dim()),
+                };
+                match self.rng.chance(1, 2) {
+                    true => (start.clone(), 1, d.clone() - start),
+                    false => (start, 1, size),
+                }
+            }
             _ => (IndexExpr::ZERO, 2, d.ceil_div(2)),
         }
     }

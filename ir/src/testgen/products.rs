@@ -7,40 +7,66 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Generator, LARGE};
 use crate::dtype::DType;
-use crate::graph::{Labels, NodeId, NodeKind, Semiring, Shape, TensorType, View};
+use crate::graph::{Axes, Labels, Monoid, NodeId, NodeKind, Semiring, Shape, TensorType, View, ViewKind};
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
 
-/// Rows, summed extents and columns of at least 8,192 multiply-adds, with operands of at most 2,000 elements.
-const SIZES: [[i64; 3]; 6] = [
+/// Rows, summed extents and columns: mostly at least 8,192 multiply-adds, with operands of at most 2,000 elements. Those of the second half end
+/// one before or behind what vectors, tiles and blocks take at a time.
+const SIZES: [[i64; 3]; 18] = [
     [16, 32, 16],
     [24, 16, 24],
     [8, 64, 16],
     [32, 8, 40],
     [12, 24, 32],
     [40, 40, 6],
+    [33, 17, 31],
+    [15, 65, 17],
+    [63, 15, 31],
+    [31, 63, 17],
+    [9, 129, 15],
+    [129, 15, 9],
+    [15, 15, 129],
+    [1, 129, 15],
+    [65, 31, 1],
+    [17, 33, 33],
+    [17, 31, 63],
+    [9, 17, 65],
 ];
+/// The most axes of an operand: two each of rows and columns, of what is summed and of the batch, and a window.
+const MAX_RANK: usize = 7;
 
 impl Generator<'_> {
-    /// A product of two operands, each a chain of views of a computed value.
+    /// A product of two operands or three, each a chain of views of a value, and what is made of it.
     pub(super) fn grow_product(&mut self) -> Option<NodeId> {
+        let before = std::mem::replace(&mut self.max_rank, self.options.max_rank.max(MAX_RANK));
+        let product = self.product();
+        self.max_rank = before;
+        self.behind(product?)
+    }
+
+    fn product(&mut self) -> Option<NodeId> {
         let floats = [DType::F32, DType::F64].into_iter();
         let floats: SmallVec<[DType; 2]> = floats.filter(|d| self.options.dtypes.contains(d)).collect();
         if floats.is_empty() {
             return None;
         }
-        let dtype = match self.rng.pick(&floats) {
-            // Without a draw, so that products of f32 are what they would be.
+        let mut dtype = match self.rng.pick(&floats) {
             DType::F32 => self.narrow_float().unwrap_or(DType::F32),
             other => other,
         };
-        let sizes = match !self.graph.symbols().is_empty() && self.rng.chance(1, 3) {
-            true => [self.dim(), self.dim(), self.dim()],
-            false => self.rng.pick(&SIZES).map(IndexExpr::Const),
-        };
-        let mut extents: Vec<IndexExpr> = Vec::new();
+        if self.rng.chance(1, 10) {
+            let integers = [DType::I32, DType::I64, DType::U8, DType::I8].into_iter();
+            let integers: SmallVec<[DType; 4]> = integers.filter(|d| self.options.dtypes.contains(d)).collect();
+            dtype = if integers.is_empty() {
+                dtype
+            } else {
+                self.rng.pick(&integers)
+            };
+        }
         let mut groups: [Labels; 3] = Default::default();
-        for (group, size) in groups.iter_mut().zip(sizes) {
+        let mut extents: Vec<IndexExpr> = Vec::new();
+        for (group, size) in groups.iter_mut().zip(self.sizes()) {
             for part in self.parts(size) {
                 group.push(extents.len() as u16);
                 extents.push(part);
@@ -48,38 +74,193 @@ impl Generator<'_> {
         }
         let [rows, summed, columns] = groups;
         let mut batch = Labels::new();
-        if self.rng.chance(1, 4) {
+        for _ in 0..self.rng.pick(&[0, 0, 0, 1, 1, 2]) {
             batch.push(extents.len() as u16);
-            extents.push(self.rng.range(1, 3).into());
+            let some = self.dim();
+            let few = self.rng.pick(&[0, 1, 2, 2, 3, 3]);
+            extents.push(if self.rng.chance(1, 4) { some } else { few.into() });
         }
         let mut inputs: SmallVec<[Labels; 2]> = smallvec![];
         for own in [&rows, &columns] {
-            let labels: Labels = batch.iter().chain(own).chain(&summed).copied().collect();
-            inputs.push(self.shuffled(labels));
+            let of = match self.rng.chance(1, 3) {
+                // As it is multiplied from the left, or the right transposed; or the other way round.
+                true => [&batch, &summed, own],
+                false => [&batch, own, &summed],
+            };
+            let labels = self.shuffled(of.into_iter().flatten().copied().collect());
+            inputs.push(labels);
         }
-        let output = self.shuffled(batch.iter().chain(&rows).chain(&columns).copied().collect());
+        let mut output = self.shuffled(batch.iter().chain(&rows).chain(&columns).copied().collect());
+        if self.rng.chance(1, 10) {
+            // A factor of each row, of each column, or of each term.
+            let own = self.rng.pick(&[&rows, &columns, &summed]).clone();
+            inputs.push(own);
+        }
+        if self.rng.chance(1, 12) {
+            // Summed in one operand alone.
+            output.pop();
+        }
+        let (of, to) = self.product_dtypes(dtype);
         let mut operands: SmallVec<[NodeId; 2]> = smallvec![];
         for labels in &inputs {
             let shape = labels.iter().map(|&l| extents[l as usize].clone()).collect();
-            operands.push(self.viewed(&TensorType { dtype, shape })?);
+            operands.push(self.viewed(&TensorType { dtype: of, shape })?);
         }
-        let terms: f64 = summed.iter().map(|&l| self.most(&extents[l as usize])).product();
-        let bound = self.bound(operands[0]) * self.bound(operands[1]) * terms.max(1.0);
+        if self.rng.chance(1, 4) {
+            operands.swap(0, 1);
+            inputs.swap(0, 1);
+        }
+        let terms = extents
+            .iter()
+            .enumerate()
+            .filter(|(l, _)| !output.contains(&(*l as u16)));
+        let terms: f64 = terms.map(|(_, d)| self.most(d)).product();
+        let bound = operands.iter().map(|&x| self.bound(x)).product::<f64>() * terms.max(1.0);
+        let (inputs, output) = canonical(inputs, &output);
+        let semiring = match self.rng.below(12) {
+            0 => self.rng.pick(&[Semiring::MaxAdd, Semiring::MinAdd, Semiring::MaxMul]),
+            _ => Semiring::AddMul,
+        };
         let kind = NodeKind::Einsum {
             inputs,
             output,
-            semiring: Semiring::AddMul,
-            accumulator: dtype.accumulator(),
-            dtype,
+            semiring,
+            accumulator: to.accumulator(),
+            dtype: to,
         };
-        self.add(kind, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
+        let known = semiring == Semiring::AddMul && !bound.is_nan();
+        self.add(kind, &operands, if known { bound } else { f64::INFINITY })
+    }
+
+    /// Rows, summed extent and columns of a product.
+    fn sizes(&mut self) -> [IndexExpr; 3] {
+        let mut sizes = self.rng.pick(&SIZES).map(IndexExpr::Const);
+        match self.rng.below(12) {
+            // One that is empty, or has one element.
+            0 => {
+                let at = self.rng.below(3);
+                sizes[at] = self.rng.pick(&[0, 1, 1]).into();
+            }
+            1..=3 if !self.graph.symbols().is_empty() => sizes = [self.dim(), self.dim(), self.dim()],
+            4 | 5 if !self.graph.symbols().is_empty() => {
+                let at = self.rng.below(3);
+                sizes[at] = self.dim();
+            }
+            _ => {}
+        }
+        sizes
+    }
+
+    /// The type of a product's operands and of its results: mostly the same, or a wider one.
+    fn product_dtypes(&mut self, dtype: DType) -> (DType, DType) {
+        let wider = match dtype {
+            DType::F16 | DType::BF16 => DType::F32,
+            DType::I8 | DType::U8 => DType::I32,
+            other => other,
+        };
+        match self.rng.chance(1, 2) && self.options.dtypes.contains(&wider) {
+            true => (dtype, wider),
+            false => (dtype, dtype),
+        }
+    }
+
+    /// What follows on a product: biases, activations, residuals, conversions, views, sums and softmax, some of them or none.
+    fn behind(&mut self, mut y: NodeId) -> Option<NodeId> {
+        for _ in 0..self.rng.pick(&[0, 0, 1, 1, 2, 3]) {
+            y = self.one_behind(y).unwrap_or(y);
+        }
+        Some(y)
+    }
+
+    fn one_behind(&mut self, y: NodeId) -> Option<NodeId> {
+        use ScalarOp::*;
+        let ty = self.ty(y);
+        let op = |g: &mut Self, of: &[ScalarOp]| -> Option<ScalarOp> {
+            let op = g.rng.pick(of);
+            g.options.ops.contains(&op).then_some(op)
+        };
+        match self.rng.below(8) {
+            0 | 1 if ty.rank() > 0 => {
+                // The same along all axes but one.
+                let op = op(self, &[Add, Add, Mul, Sub])?;
+                let axis = self.rng.below(ty.rank());
+                let along = TensorType {
+                    dtype: ty.dtype,
+                    shape: smallvec![ty.shape[axis].clone()],
+                };
+                let one = self.of_type(&along)?;
+                let mut b = self.tame(one);
+                if axis + 1 < ty.rank() {
+                    let mut apart: Shape = smallvec![IndexExpr::ONE; ty.rank() - axis];
+                    apart[0] = ty.shape[axis].clone();
+                    b = self.add(NodeKind::View(View::Reshape(apart)), &[b], self.bound(b))?;
+                }
+                let b = self.add(NodeKind::View(View::Expand(ty.shape)), &[b], self.bound(b))?;
+                let bound = match op {
+                    Mul => self.bound(y) * self.bound(b),
+                    _ => self.bound(y) + self.bound(b),
+                };
+                self.map(op, &[y, b], if bound.is_nan() { f64::INFINITY } else { bound })
+            }
+            2 if ty.dtype.is_float() => {
+                let op = op(self, &[Tanh, Max, Neg, Abs, Erf, Sqrt])?;
+                match op {
+                    Max => {
+                        let zero = self.splat(ty.dtype.zero(), &ty.shape)?;
+                        self.map(Max, &[y, zero], self.bound(y))
+                    }
+                    _ => self.map(op, &[y], self.bound(y)),
+                }
+            }
+            3 => {
+                let op = op(self, &[Add, Mul])?;
+                let other = self.of_type(&ty)?;
+                let other = self.tame(other);
+                let bound = match op {
+                    Mul => self.bound(y) * self.bound(other),
+                    _ => self.bound(y) + self.bound(other),
+                };
+                let operands = if self.rng.chance(1, 2) { [y, other] } else { [other, y] };
+                self.map(op, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
+            }
+            4 => {
+                let dtype = self.rng.pick(&self.options.dtypes);
+                let bound = if dtype.is_float() { self.bound(y) } else { f64::INFINITY };
+                self.add(NodeKind::Convert(dtype), &[y], bound)
+            }
+            5 if ty.rank() > 0 => {
+                let axes: Axes = smallvec![self.rng.below(ty.rank()) as u8];
+                let monoid = self.rng.pick(&[Monoid::Add, Monoid::Max, Monoid::Min, Monoid::ArgMax]);
+                let empty = |a: &u8| ty.shape[usize::from(*a)].interval(&self.graph).lo < 1;
+                if monoid.is_arg() && axes.iter().any(empty) {
+                    return None;
+                }
+                let bound = self.reduced_bound(monoid, y, &axes, false);
+                self.add(NodeKind::Reduce { monoid, axes }, &[y], bound)
+            }
+            6 => {
+                let kind = self
+                    .rng
+                    .pick(&[ViewKind::Permute, ViewKind::Reshape, ViewKind::Slice, ViewKind::Pad]);
+                let view = self.view(kind, &ty)?;
+                self.add(NodeKind::View(view), &[y], self.bound(y).max(9.0))
+            }
+            _ if ty.rank() > 0 => {
+                let y = self.row_form(y)?;
+                match self.rng.chance(1, 2) {
+                    true => self.multiplied(y),
+                    false => Some(y),
+                }
+            }
+            _ => None,
+        }
     }
 
     /// A float of 16 bits, now and then.
-    fn narrow_float(&self) -> Option<DType> {
-        let dtype = match self.graph.len() % 8 {
-            3 => DType::F16,
-            6 => DType::BF16,
+    fn narrow_float(&mut self) -> Option<DType> {
+        let dtype = match self.rng.below(6) {
+            0 => DType::F16,
+            1 => DType::BF16,
             _ => return None,
         };
         self.options.dtypes.contains(&dtype).then_some(dtype)
@@ -110,15 +291,30 @@ impl Generator<'_> {
     }
 
     /// A value of that type at the end of a chain of views. Any of them may become an output.
-    fn viewed(&mut self, ty: &TensorType) -> Option<NodeId> {
+    pub(super) fn viewed(&mut self, ty: &TensorType) -> Option<NodeId> {
         let mut shape = ty.shape.clone();
         let mut views = Vec::new();
         for _ in 0..self.rng.below(4) {
-            let (view, before) = self.view_onto(&shape);
+            let (view, before) = self.view_onto(ty.dtype, &shape);
             views.push(view);
             shape = before;
         }
-        let mut x = self.computed(&TensorType { dtype: ty.dtype, shape })?;
+        let before = TensorType { dtype: ty.dtype, shape };
+        let x = match self.rng.below(6) {
+            // As it came in, or is there.
+            0 => self.of_type(&before)?,
+            1 if let Some(extents) = before.const_shape() => self.data(before.dtype, &extents)?,
+            2 => {
+                let from = self.rng.pick(&self.options.dtypes);
+                let x = self.computed(&TensorType {
+                    dtype: from,
+                    ..before.clone()
+                })?;
+                self.convert(x, before.dtype)?
+            }
+            _ => self.computed(&before)?,
+        };
+        let mut x = self.tame(x);
         for view in views.into_iter().rev() {
             x = self.add(NodeKind::View(view), &[x], self.bound(x))?;
         }
@@ -126,9 +322,9 @@ impl Generator<'_> {
     }
 
     /// A view whose result has that shape, and the shape of what it shows.
-    fn view_onto(&mut self, shape: &Shape) -> (View, Shape) {
+    fn view_onto(&mut self, dtype: DType, shape: &Shape) -> (View, Shape) {
         let at = self.rng.below(shape.len());
-        match self.rng.below(4) {
+        match self.rng.below(6) {
             0 if !shape.is_empty() => {
                 let axes = self.permutation(shape.len());
                 let mut before = shape.clone();
@@ -162,6 +358,38 @@ impl Generator<'_> {
                 }
                 let size = shape.clone();
                 (View::Slice { start, step, size }, before)
+            }
+            3 if shape.get(at).and_then(IndexExpr::as_const).is_some_and(|n| n > 1) => {
+                let (mut lo, mut hi): (Shape, Shape) = Default::default();
+                for axis in 0..shape.len() {
+                    lo.push(IndexExpr::Const(if axis == at { self.rng.range(0, 1) } else { 0 }));
+                    hi.push(IndexExpr::Const(if axis == at { self.rng.range(0, 1) } else { 0 }));
+                }
+                let mut before = shape.clone();
+                before[at] = before[at].clone() - lo[at].clone() - hi[at].clone();
+                let pad = View::Pad {
+                    interior: smallvec![0; shape.len()],
+                    lo,
+                    hi,
+                    value: dtype.zero(),
+                };
+                (pad, before)
+            }
+            4 if shape.len() > 1 && shape.iter().all(|d| d.as_const().is_some_and(|n| n > 0)) => {
+                // Windows that slide over an axis before the last.
+                let axis = at.min(shape.len() - 2);
+                let (stride, dilation) = (self.rng.range(1, 2), self.rng.range(1, 2));
+                let size = shape[shape.len() - 1].clone();
+                let mut before: Shape = shape[..shape.len() - 1].into();
+                let reach = (size.clone() - IndexExpr::ONE) * dilation.into();
+                before[axis] = (shape[axis].clone() - IndexExpr::ONE) * stride.into() + reach + IndexExpr::ONE;
+                let window = View::Window {
+                    axis: axis as u8,
+                    size,
+                    stride,
+                    dilation,
+                };
+                (window, before)
             }
             _ => (View::Reshape(shape.clone()), self.reshaped(shape)),
         }
@@ -206,6 +434,24 @@ impl Generator<'_> {
         } else {
             self.rng.pick(&ops)
         };
+        if op.result_dtype(&[ty.dtype]) != Ok(ty.dtype) {
+            return Some(x);
+        }
         self.map(op, &[x], self.bound(x).min(LARGE))
     }
+}
+
+/// Labels numbered by first appearance.
+pub(super) fn canonical(mut inputs: SmallVec<[Labels; 2]>, output: &Labels) -> (SmallVec<[Labels; 2]>, Labels) {
+    let mut seen = Labels::new();
+    for l in inputs.iter_mut().flatten() {
+        let at = seen.iter().position(|s| s == l).unwrap_or(seen.len());
+        if at == seen.len() {
+            seen.push(*l);
+        }
+        *l = at as u16;
+    }
+    let number = |l: &u16| seen.iter().position(|s| s == l).unwrap_or(0) as u16;
+    let output = output.iter().map(number).collect();
+    (inputs, output)
 }

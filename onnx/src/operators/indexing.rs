@@ -159,9 +159,14 @@ pub(super) fn one_hot(c: &mut Call<'_, '_, '_>) -> Answer {
     let Some([depth]) = depth.as_deref() else {
         return invalid("no depth; expected one number");
     };
-    if values.rank() != 1 || values.dim(0).as_const() != Some(2) {
+    if values.rank() != 1 || values.dim(0).as_const().is_some_and(|n| n != 2) {
         return invalid("values that are not two; expected the value of off and of on");
     }
+    // Where their number is a symbol, it is taken to be two, by a guard.
+    let values = match values.dim(0).as_const() {
+        Some(_) => values,
+        None => values.broadcast_to([2]),
+    };
     let rank = indices.rank() + 1;
     let axis = c.axis(c.int("axis", -1)?, rank)? as i64;
     let graph = c.graph();

@@ -1,5 +1,7 @@
 //! Normalizations.
 
+use tlc_ir::DType;
+
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::Value;
@@ -101,7 +103,12 @@ pub(super) fn layer(c: &mut Call<'_, '_, '_>) -> Answer {
     if let Some(bias) = c.optional(2)? {
         y += bias;
     }
-    Ok(vec![y.into(), mean.into(), inverse.into()])
+    // Statistics are of 32 bits whatever they are of: the schema has no f64 for them.
+    let statistic = |t: Tensor| match wide {
+        DType::F64 => t.cast(DType::F32),
+        _ => t,
+    };
+    Ok(vec![y.into(), statistic(mean).into(), statistic(inverse).into()])
 }
 
 pub(super) fn rms(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -4,7 +4,7 @@ use tlc_ir::{DType, IndexExpr, Scalar};
 
 use super::convolution::{Windows, positive};
 use crate::call::{Answer, Call, one};
-use crate::refusal::{OperatorRefusal, Outcome, invalid};
+use crate::refusal::{OperatorRefusal, Outcome, invalid, unsupported};
 use crate::value::Value;
 use tlc_formats::ErrorKind;
 use tlc_record::Tensor;
@@ -218,6 +218,9 @@ pub(super) fn col2im(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid("no image_shape or no block_shape; expected both");
     };
     let n = block.len();
+    if x.rank() == 3 && x.dim(1).as_const().is_none() {
+        return unsupported("channels of symbolic extent; expected a number");
+    }
     if n == 0 || image.len() != n || block.iter().any(|b| !(1..1 << 20).contains(b)) {
         return invalid(format!(
             "block_shape {block:?} for an image of {} axes; expected as many positive numbers",

@@ -3,7 +3,7 @@
 use tlc_ir::{DType, HostTensor};
 
 use crate::call::{Answer, Call, one};
-use crate::refusal::{Outcome, invalid};
+use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::Value;
 use tlc_record::Graph;
 use tlc_record::Tensor;
@@ -38,6 +38,9 @@ pub(super) fn dft(c: &mut Call<'_, '_, '_>) -> Answer {
         None if inverse && onesided => (x.dim(axis as i64) - 1) * 2,
         None => x.dim(axis as i64),
     };
+    if x.dim(-1).as_const().is_none() {
+        return unsupported("a last axis of symbolic extent; expected one (real) or two (complex)");
+    }
     one(x.dft(axis as i64, length, inverse, onesided))
 }
 
@@ -133,5 +136,9 @@ pub(super) fn mel_weights(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn det(c: &mut Call<'_, '_, '_>) -> Answer {
-    one(c.tensor(0)?.det())
+    let x = c.tensor(0)?;
+    if x.rank() >= 2 && [-2, -1].iter().any(|&a| x.dim(a).as_const().is_none()) {
+        return unsupported("matrices of symbolic extent; expected numbers");
+    }
+    one(x.det())
 }
