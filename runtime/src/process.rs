@@ -12,7 +12,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 /// How a program ends that has no memory.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +216,74 @@ fn reserve_stack() {
         std::arch::asm!("mov {0:l}, byte ptr [{0}]", inout(reg_abcd) lowest => _, options(nostack, readonly));
         #[cfg(target_arch = "aarch64")]
         std::arch::asm!("ldrb {0:w}, [{0}]", inout(reg) lowest => _, options(nostack, readonly));
+    }
+}
+
+/// The signals that ask a process to end.
+#[cfg(unix)]
+const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// What else handles each of them, once a handler here is in front of it.
+#[cfg(unix)]
+static BEHIND: [AtomicUsize; ENDING.len()] = [const { AtomicUsize::new(0) }; ENDING.len()];
+
+/// The first of them that came, or 0.
+static ENDED_BY: AtomicI32 = AtomicI32::new(0);
+
+/// The number of the signal that first asked the process to end, if one has since [`tell_signals_apart`].
+pub fn ending_signal() -> Option<i32> {
+    Some(ENDED_BY.load(Ordering::SeqCst)).filter(|&s| s != 0)
+}
+
+/// Has `set` set one handler for all signals that ask a process to end, and keeps the number of the one that comes for
+/// [`ending_signal`]. A hang-up that is ignored, as under `nohup`, stays so.
+pub fn tell_signals_apart(set: impl FnOnce()) {
+    #[cfg(unix)]
+    {
+        let hang_up = action(libc::SIGHUP);
+        set();
+        for (signal, behind) in ENDING.into_iter().zip(&BEHIND) {
+            let Some(mut found) = action(signal) else { continue };
+            if signal == libc::SIGHUP && hang_up.is_some_and(|h| h.sa_sigaction == libc::SIG_IGN) {
+                // SAFETY: ignoring a signal is always sound.
+                unsafe { libc::signal(signal, libc::SIG_IGN) };
+                continue;
+            }
+            let plain = found.sa_flags & libc::SA_SIGINFO == 0;
+            if !plain || [libc::SIG_DFL, libc::SIG_IGN].contains(&found.sa_sigaction) {
+                continue;
+            }
+            behind.store(found.sa_sigaction, Ordering::SeqCst);
+            let handler: extern "C" fn(libc::c_int) = telling;
+            found.sa_sigaction = handler as libc::sighandler_t;
+            // SAFETY: the handler is a function of the type that the flags say, and may run at any time (see there).
+            unsafe { libc::sigaction(signal, &raw const found, std::ptr::null_mut()) };
+        }
+    }
+    #[cfg(not(unix))]
+    set();
+}
+
+/// What is done at a signal.
+#[cfg(unix)]
+fn action(signal: libc::c_int) -> Option<libc::sigaction> {
+    // SAFETY: all zeros are a value of the structure, which is ours and of the type that the call writes.
+    unsafe {
+        let mut found: libc::sigaction = std::mem::zeroed();
+        (libc::sigaction(signal, std::ptr::null(), &raw mut found) == 0).then_some(found)
+    }
+}
+
+/// Keeps a signal's number, then does what was done at it before. Nothing of it allocates or locks.
+#[cfg(unix)]
+extern "C" fn telling(signal: libc::c_int) {
+    let _ = ENDED_BY.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
+    let at = ENDING.iter().position(|&s| s == signal);
+    let behind = at.map_or(0, |k| BEHIND[k].load(Ordering::SeqCst));
+    if behind != 0 {
+        // SAFETY: it is the address of a handler that was set for this signal without SA_SIGINFO: a function of this type.
+        let behind: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(behind) };
+        behind(signal);
     }
 }
 

@@ -216,7 +216,7 @@ fn a_run_that_is_told_to_end_takes_its_temporary_files_along() {
     for step in 0..12u64 {
         let mut child = start(&p, step as f32);
         std::thread::sleep(Duration::from_millis(10 + 12 * step));
-        let signal = ["-INT", "-TERM"][step as usize % 2];
+        let (signal, expected) = [("-INT", 130), ("-TERM", 143)][step as usize % 2];
         let _ = std::process::Command::new("kill")
             .args([signal, &child.id().to_string()])
             .stderr(Stdio::null())
@@ -224,7 +224,48 @@ fn a_run_that_is_told_to_end_takes_its_temporary_files_along() {
         let status = child.wait().expect("it ends");
         whole(&p);
         // Before the handler is set the signal itself ends it, and then nothing has been written.
-        assert!(matches!(status.code(), Some(0 | 130) | None), "{status}");
+        assert!(status.code().is_none_or(|c| c == 0 || c == expected), "{status}");
         assert_eq!(temporary(&p), 0, "{:?}", p.list("out"));
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_exit_code_tells_which_signal_ended_a_run() {
+    use std::os::unix::process::CommandExt;
+    let p = Place::new();
+    // It waits for a text that never comes. `nohup` has a hang-up ignored.
+    let ended = |signal: &str, wait: u64, ignored: bool| {
+        let mut command = p.command(&["check", "-"]);
+        if ignored {
+            let program = command.get_program().to_owned();
+            command = std::process::Command::new("nohup");
+            command.arg(program).args(["check", "-"]);
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(wait));
+        let killed = std::process::Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .status();
+        assert!(killed.expect("kill runs").success());
+        std::thread::sleep(Duration::from_millis(100));
+        // Where nothing has ended it, the end of its text does.
+        drop(child.stdin.take());
+        child.wait().expect("it ends").code()
+    };
+    for (signal, expected) in [("-INT", 130), ("-TERM", 143), ("-HUP", 129)] {
+        // Before the handler is set the signal itself ends it, and then there is no code.
+        let code = [50, 200, 1000, 5000]
+            .iter()
+            .find_map(|&wait| ended(signal, wait, false));
+        assert_eq!(code, Some(expected), "{signal}");
+    }
+    let text_ended = ended("-HUP", 1000, true);
+    assert!(text_ended.is_some_and(|c| c < 128), "{text_ended:?}");
 }

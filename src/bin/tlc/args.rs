@@ -26,7 +26,7 @@ Exit codes:
   4   unsupported; the message says what (also: no GPU of that number, no driver or compiler for it)
   5   a resource limit: memory (--max-memory, this machine's or a GPU's), disk space or the size of a file
   70  a bug in tlc
-  130 ended by Ctrl-C or SIGTERM
+  130 ended by Ctrl-C; 143 by SIGTERM, 129 by SIGHUP
 
 Environment:
   NO_COLOR        no colors, unless --color always

@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::failure::{Code, Failure};
-use crate::staging::INTERRUPTED;
+use crate::staging::ENDED_BY_SIGNAL;
 
 /// Set for a process that was started to be watched: the file in which it records where it is.
 const TOLD: &str = "TLC_ISOLATED";
@@ -28,6 +28,10 @@ const CODES: [Code; 6] = [
     Code::Limit,
     Code::Bug,
 ];
+
+/// What they end with that a signal ended, after they have removed their files.
+const FIRST_ENDED: i32 = ENDED_BY_SIGNAL + 1;
+const LAST_ENDED: i32 = ENDED_BY_SIGNAL + 31;
 
 /// The process that is running.
 static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
@@ -198,7 +202,7 @@ pub fn run(scratch: &Scratch, arguments: &[OsString], input: Option<&[u8]>, quie
             Some(signal) => End::Crashed { signal, place },
             None => End::Ended(signal),
         },
-        (None, Some(INTERRUPTED)) => End::Ended(2),
+        (None, Some(code @ FIRST_ENDED..=LAST_ENDED)) => End::Ended(code - ENDED_BY_SIGNAL),
         (None, Some(code)) if code == 0 || CODES.iter().any(|c| *c as i32 == code) => End::Code(code),
         // How systems without signals say it.
         _ => End::Crashed {

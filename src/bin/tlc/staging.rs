@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Every temporary file, and every directory made for it, is registered as it is made and until it is renamed, kept or
-//!   removed. Whatever ends the process early (Ctrl-C, SIGTERM, no memory) removes what is registered.
+//!   removed. Whatever ends the process early (Ctrl-C, SIGTERM, SIGHUP, no memory) removes what is registered.
 //! - A set of files is renamed only when all of them are complete, and never once the process is ending.
 //! - Files are written in pieces: the system removes no file in the middle of a write, and a write of gigabytes would
 //!   keep the process that long.
@@ -91,8 +91,11 @@ pub fn clean_up_without_memory() {
     }
 }
 
-/// The exit code of a run that Ctrl-C ended, as shells number it.
-pub const INTERRUPTED: i32 = 130;
+/// The exit code of a run that a signal ended is its number and this one, as shells say it.
+pub const ENDED_BY_SIGNAL: i32 = 128;
+
+/// The number of the signal of Ctrl-C.
+const INTERRUPT: i32 = 2;
 
 /// Removes temporary files when the process is interrupted or asked to end.
 pub fn clean_up_on_signals() {
@@ -103,10 +106,10 @@ pub fn clean_up_on_signals() {
         remove(&files);
         // The lock is held on purpose: nobody registers another file on the way out. What the other threads are in the
         // middle of is not waited for.
-        process::exit_at_once(INTERRUPTED);
+        process::exit_at_once(ENDED_BY_SIGNAL + process::ending_signal().unwrap_or(INTERRUPT));
     };
     // Where no handler can be set, only the cleaning up is lost.
-    let _ = ctrlc::set_handler(handler);
+    process::tell_signals_apart(|| drop(ctrlc::set_handler(handler)));
 }
 
 /// A file being written.
