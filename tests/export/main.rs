@@ -3,5 +3,6 @@
 mod networks;
 mod nodes;
 mod random;
+mod reversed;
 mod runtime;
 mod same;

@@ -48,6 +48,9 @@ fn networks_come_back() {
                 continue;
             }
         };
+        if let Err(e) = through_onnx(&again) {
+            wrong.push(format!("{name} again: {e}"));
+        }
         match (run(&graph, &inputs, &[]), run(&again, &inputs, &[])) {
             (Ok(a), Ok(b)) if a == b => equal += 1,
             (Ok(a), Ok(b)) => {

@@ -106,6 +106,17 @@ fn nodes_become_the_plainest_operators() {
             "%0 = gather %x, %i {axes=[0]} : f32[2, n]\n return %0",
             "GreaterOrEqual Less And Where Gather Unsqueeze Where",
         ),
+        // ONNX Runtime chooses between no truths.
+        (
+            "%x: bool[4, n], %i: i64[2]",
+            "%0 = gather %x, %i {axes=[0]} : bool[2, n]\n return %0",
+            "GreaterOrEqual Less And Where Gather Unsqueeze And",
+        ),
+        (
+            "%c: bool[n], %x: bool[n], %y: bool[n]",
+            "%0 = select %c, %x, %y : bool[n]\n return %0",
+            "Not And And Or",
+        ),
         (
             "%x: f32[n, 3, 8, 8], %w: f32[5, 3, 3, 3]",
             "%0 = pad %x {lo=[0, 0, 1, 1], hi=[0, 0, 1, 1], value=0.0} : f32[n, 3, 10, 10]\n \

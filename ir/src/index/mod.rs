@@ -401,6 +401,17 @@ impl IndexExpr {
         if let Some(d) = (a.clone() - b.clone()).as_const() {
             return if d.cmp(&0) == keep { a.clone() } else { b.clone() };
         }
+        // What is at most the one of two is at most the larger of both: max(a, min(a, b)) is a, and max(a, max(a, b)) is the inner.
+        for (part, whole) in [(a, b), (b, a)] {
+            let (kind, x, y) = match whole.as_node() {
+                Some(IndexNode::Min(x, y)) => (Ordering::Less, x, y),
+                Some(IndexNode::Max(x, y)) => (Ordering::Greater, x, y),
+                _ => continue,
+            };
+            if x == part || y == part {
+                return if kind == keep { whole.clone() } else { part.clone() };
+            }
+        }
         let (a, b) = if a <= b {
             (a.clone(), b.clone())
         } else {

@@ -139,6 +139,12 @@ impl Writer<'_, '_> {
             }
             Lt => self.emit("Less", &all),
             Le => self.emit("LessOrEqual", &all),
+            // ONNX Runtime has no Where of truths.
+            Select if bool => {
+                let no = self.emit("Not", &[x]);
+                let (a, b) = (self.emit("And", &[x, all[1]]), self.emit("And", &[&no, all[2]]));
+                self.emit("Or", &[&a, &b])
+            }
             Select => self.carried(&all[1..], dtype, |this, v| this.emit("Where", &[x, &v[0], &v[1]])),
             Dot4 => return Err("ONNX has no product of the bytes of words".into()),
             Fma => return Err("ONNX has no product and sum of one rounding".into()),

@@ -160,6 +160,9 @@ impl Writer<'_, '_> {
                 let behind = self.vector(&(places as i64..(places + rest) as i64).collect::<Vec<_>>());
                 valid = self.emit("Unsqueeze", &[&valid, &behind]);
             }
+            if ty.dtype == DType::Bool {
+                return Ok(self.emit("And", &[&valid, &y]));
+            }
             let zero = self.scalar(ty.dtype.zero());
             y = self.carried(&[&y, &zero], ty.dtype, |this, v| {
                 this.emit("Where", &[&valid, &v[0], &v[1]])

@@ -14,6 +14,14 @@ pub(super) const BEFORE_ALL: i64 = -(1 << 39);
 /// Places of windows are a constant of at most this many elements, else computed in the model.
 const MAX_PLACES: i64 = 1 << 14;
 
+/// How ONNX says what a slice takes of an axis.
+struct Taken {
+    start: IndexExpr,
+    end: IndexExpr,
+    /// Start and end of a part that is cut out before.
+    cut: Option<(IndexExpr, IndexExpr)>,
+}
+
 impl Writer<'_, '_> {
     pub(super) fn view(&mut self, id: NodeId, view: &View) -> Outcome<String> {
         let operand = self.operands(id)[0];
@@ -45,23 +53,41 @@ impl Writer<'_, '_> {
             }
             View::Slice { start, step, size } => {
                 let (mut starts, mut ends, mut axes, mut steps) = (vec![], vec![], vec![], vec![]);
+                // What is cut out before, along which axes.
+                let (mut firsts, mut lasts, mut along) = (vec![], vec![], vec![]);
                 for (axis, extent) in ty.shape.iter().enumerate() {
                     let (start, step, size) = (self.plain(&start[axis]), step[axis], self.plain(&size[axis]));
-                    if start.is(0) && step == 1 && size == self.plain(extent) {
+                    let extent = self.plain(extent);
+                    if start.is(0) && step == 1 && size == extent {
                         continue;
                     }
-                    let end = start.clone() + size * IndexExpr::Const(step);
-                    starts.push(start);
-                    ends.push(if step > 0 { end } else { self.backward_end(&end, extent) });
+                    let taken = self.ends(start, step, &size, &extent);
+                    if let Some((first, last)) = taken.cut {
+                        firsts.push(first);
+                        lasts.push(last);
+                        along.push(axis as i64);
+                    }
+                    starts.push(taken.start);
+                    ends.push(taken.end);
                     axes.push(axis as i64);
                     steps.push(step);
                 }
                 if axes.is_empty() {
                     return Ok(x);
                 }
+                let cut = match along.is_empty() {
+                    true => None,
+                    false => Some([self.shape(&firsts)?, self.shape(&lasts)?, self.vector(&along)]),
+                };
                 let (starts, ends) = (self.shape(&starts)?, self.shape(&ends)?);
                 let (axes, steps) = (self.vector(&axes), self.vector(&steps));
-                let slice = |this: &mut Self, x: &[String]| this.emit("Slice", &[&x[0], &starts, &ends, &axes, &steps]);
+                let slice = |this: &mut Self, x: &[String]| {
+                    let x = match &cut {
+                        Some([first, last, along]) => this.emit("Slice", &[&x[0], first, last, along]),
+                        None => x[0].clone(),
+                    };
+                    this.emit("Slice", &[&x, &starts, &ends, &axes, &steps])
+                };
                 Ok(self.carried(&[&x], ty.dtype, slice))
             }
             View::Window {
@@ -101,18 +127,42 @@ impl Writer<'_, '_> {
         Ok(self.carried(&[&flat], ty.dtype, slice))
     }
 
-    /// An end before the first element is one that counts from the end in ONNX: it is moved to where it means what it says.
-    fn backward_end(&self, end: &IndexExpr, extent: &IndexExpr) -> IndexExpr {
+    /// Where a slice of an axis starts and ends, as ONNX counts: a number below 0 from the end.
+    fn ends(&self, start: IndexExpr, step: i64, size: &IndexExpr, extent: &IndexExpr) -> Taken {
+        let plain = |start, end| Taken { start, end, cut: None };
+        let span = size.clone() * IndexExpr::Const(step);
+        if step > 0 {
+            // Where nothing is taken both are the same, whatever they are.
+            let end = start.clone() + span;
+            return plain(start, end);
+        }
+        let before = IndexExpr::Const(BEFORE_ALL);
+        // All of the axis from its last element on, though there be none.
+        let whole = extent.ceil_div(-step) - size.clone();
+        if whole.is(0) && (extent.clone() - start.clone()).is(1) {
+            return plain(IndexExpr::Const(-1), before);
+        }
+        // Where nothing is taken the start may be before the axis: there it is the first element, and so is the end.
+        let start = match start.interval(self.graph).lo {
+            0.. => start,
+            _ => IndexExpr::max(&start, &IndexExpr::ZERO),
+        };
+        let end = start.clone() + span;
         let range = end.interval(self.graph);
-        if range.lo >= 0 {
-            return end.clone();
+        match (range.lo, range.hi) {
+            (0.., _) => plain(start, end),
+            (_, ..0) => plain(start, before),
+            // An end that may be before the first element would count from the end there: the part is cut out first, and all of that
+            // turned around.
+            _ => {
+                let first = IndexExpr::max(&(end - IndexExpr::Const(step)), &IndexExpr::ZERO);
+                Taken {
+                    start: IndexExpr::Const(-1),
+                    end: before,
+                    cut: Some((first, start + IndexExpr::ONE)),
+                }
+            }
         }
-        if range.hi < 0 {
-            return IndexExpr::Const(BEFORE_ALL);
-        }
-        let minus_one = IndexExpr::Const(-1);
-        let below = IndexExpr::min(&IndexExpr::max(end, &minus_one), &IndexExpr::ZERO);
-        end.clone() + extent.clone() * below
     }
 
     pub(super) fn reshape(&mut self, x: &str, shape: &[IndexExpr]) -> Outcome<String> {

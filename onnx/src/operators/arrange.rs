@@ -181,6 +181,9 @@ pub(super) fn split(c: &mut Call<'_, '_, '_>) -> Answer {
     Ok(parts.into_iter().map(Value::from).collect())
 }
 
+/// A longer step takes one element, too.
+const LONGEST_STEP: i64 = 1 << 40;
+
 /// A part of an axis as ONNX counts it: negative ends from the end, ends beyond the axis clipped.
 fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<Tensor> {
     if step == 0 {
@@ -205,29 +208,26 @@ fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<T
             },
             Some(n) => Dim::from(n).min(hi),
             None if interval(d).lo >= 0 => d.min(hi),
-            None => match interval(d).hi < 0 {
-                true => (&extent + d).max(lo),
-                // Which side it counts from is only known with the symbols: 1 where it is the end.
-                false => {
-                    let from_end = (Dim::from(0) - d).max(0).min(1);
-                    (&extent + d).max(lo) * &from_end + d.min(hi) * (Dim::from(1) - from_end)
-                }
-            },
+            None if interval(d).hi < 0 => (&extent + d).max(lo),
+            // It is below 0 only where the axis is empty.
+            None if matches!((&extent - d).as_const(), Some(0 | 1)) => d.max(lo).min(hi),
+            // Which side it counts from is only known with the symbols: 1 where it is the end.
+            None => {
+                let from_end = (Dim::from(0) - d).max(0).min(1);
+                (d + &extent * from_end).max(lo).min(hi)
+            }
         })
     };
-    let (x, start, end, step) = match step > 0 {
-        true => (x.clone(), place(start, false, true)?, place(end, false, false)?, step),
-        // Steps down are steps up through the axis turned around.
-        false => {
-            let last = &extent - 1;
-            let turned = |d: Dim| &last - d;
-            let (start, end) = (turned(place(start, true, true)?), turned(place(end, true, false)?));
-            (x.flip(axis as i64), start, end, step.saturating_neg())
-        }
+    let down = step < 0;
+    let (start, end) = (place(start, down, true)?, place(end, down, false)?);
+    let simple = |d: &Dim| Dim::from(graph.simplify(d.expr()));
+    let (start, end) = (simple(&start), simple(&end));
+    // A number below 0 would count from the end.
+    let taken = match end.as_const() {
+        Some(-1) => s(start..),
+        _ => s(start..end),
     };
-    let end = end.max(start.clone());
-    let (start, end) = (graph.simplify(start.expr()), graph.simplify(end.expr()));
-    Ok(x.slice_axis(axis as i64, s(Dim::from(start)..Dim::from(end)).step(step)))
+    Ok(x.slice_axis(axis as i64, taken.step(step.clamp(-LONGEST_STEP, LONGEST_STEP))))
 }
 
 pub(super) fn slice(c: &mut Call<'_, '_, '_>) -> Answer {

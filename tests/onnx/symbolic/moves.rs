@@ -139,6 +139,21 @@ fn parts_and_joins() {
             vec![op("Slice x s e a t -> y", &[])],
         )
     };
+    let turned = |name, ends: [&str; 2], step| {
+        let constants = vec![
+            i("zero", &[0]),
+            i("one", &[1]),
+            i("two", &[2]),
+            i("five", &[5]),
+            i("axis", &[2]),
+            i("step", &[step]),
+        ];
+        let mut nodes = vec![op("Shape x -> s", &[("start", I(2))])];
+        nodes.extend(ends.map(|text| op(text, &[])));
+        nodes.push(op("Slice x a b axis step -> y", &[]));
+        let all = [0, 1, 2, 3, 4, 5, 6, 9];
+        case(name, 15, &[x], constants, nodes).bound(&all.map(|l| [2, l, 1]))
+    };
     let far = i64::MAX;
     check(vec![
         part("slice from 1", &[1], &[far], &[2], &[1]),
@@ -173,6 +188,21 @@ fn parts_and_joins() {
                 op("Slice x zero e two -> y", &[]),
             ],
         ),
+        // From and to sizes, any of which may be below 0 and count from the end then.
+        turned(
+            "slice of all turned around",
+            ["Sub s one -> a", "Sub zero five -> b"],
+            -1,
+        ),
+        turned(
+            "slice of all but the last turned around",
+            ["Sub s two -> a", "Identity zero -> b"],
+            -1,
+        ),
+        turned("slice down from a size", ["Sub s five -> a", "Sub five s -> b"], -2),
+        turned("slice down to a size", ["Identity five -> a", "Sub s five -> b"], -3),
+        turned("slice up from a size", ["Sub s five -> a", "Sub two s -> b"], 1),
+        turned("slice up to a size", ["Sub two s -> a", "Sub s two -> b"], 2),
         case(
             "concat",
             13,
