@@ -6,6 +6,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Dimension, Function, Model, Node};
+use tlc_ir::DType;
 use tlc_ir::graph::Origin;
 use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::mmap::read_sparsely;
@@ -147,6 +148,24 @@ fn opsets<'a>(sets: impl Iterator<Item = onnx::OperatorSet<'a>>) -> Outcome<Opse
     Ok(all)
 }
 
+/// Whether a result has the element type that the model declares it to have, if it does. A declared shape is a hint, here as in
+/// ONNX Runtime: exporters write extents that hold for the example alone which they were given.
+fn declared(output: onnx::ValueInfo<'_>, found: DType) -> Outcome<()> {
+    let Some(ty) = output.ty() else { return Ok(()) };
+    let Some(tensor) = ty.tensor() else {
+        return invalid(format!(
+            "it is a tensor of {found}; expected what the model declares, which is no tensor"
+        ));
+    };
+    match tensor.element() {
+        0 => Ok(()),
+        element => match onnx::dtype(element)? {
+            expected if expected == found => Ok(()),
+            expected => invalid(format!("it is {found}; expected {expected}, as the model declares")),
+        },
+    }
+}
+
 impl<'o, 'a> Importer<'o, 'a> {
     fn model(&mut self, model: Model<'a>) -> Result<(), At> {
         for function in model.functions() {
@@ -198,6 +217,7 @@ impl<'o, 'a> Importer<'o, 'a> {
                 .lookup(name)
                 .and_then(|v| v.tensor(&self.graph))
                 .map_err(at(place()))?;
+            declared(output, tensor.dtype()).map_err(at(place()))?;
             self.graph.output(name, &tensor);
             self.recorded().map_err(at(place()))?;
         }

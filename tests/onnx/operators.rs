@@ -16,6 +16,91 @@ fn one(version: i64, node: Message, inputs: &[(&str, i64, &[i64])], constants: V
     model_of(version, g, vec![])
 }
 
+/// ONNX Runtime has no window where the first is larger than the padded axis by up to a stride, and refuses what is larger still.
+#[test]
+fn where_no_window_fits_the_result_is_empty() {
+    let shape_of = |text: &str, size: i64, stride: i64, ceil: bool| -> Result<Vec<usize>, String> {
+        let attributes = [
+            ("kernel_shape", Is(vec![size, 2])),
+            ("strides", Is(vec![stride, 1])),
+            ("pads", Is(vec![1, 0, 0, 0])),
+            ("ceil_mode", I(ceil.into())),
+        ];
+        let bytes = one(19, op(text, &attributes), &[("x", FLOAT, &[2, 3, 3, 4])], vec![]);
+        let graph = import(&bytes, &ImportOptions::default())
+            .map_err(|e| e.to_string())?
+            .graph;
+        Ok(graph.ty(graph.outputs()[0].node).const_shape().expect("numbers"))
+    };
+    for text in [
+        "MaxPool x -> out",
+        "MaxPool x -> out places",
+        "AveragePool x -> out",
+        "LpPool x -> out",
+    ] {
+        // The padded axis has 4 elements.
+        for (size, stride, ceil, expected) in [
+            (4, 1, false, Some(1)),
+            (5, 1, false, Some(0)),
+            (5, 1, true, Some(0)),
+            (5, 2, true, Some(1)),
+            (6, 2, false, Some(0)),
+            (6, 2, true, Some(0)),
+            (7, 2, false, Some(0)),
+            (7, 2, true, Some(0)),
+            (6, 1, false, None),
+            (8, 2, false, None),
+        ] {
+            let found = shape_of(text, size, stride, ceil);
+            match expected {
+                Some(n) => assert_eq!(found, Ok(vec![2, 3, n, 3]), "{text} {size} {stride} {ceil}"),
+                None => assert!(
+                    found.is_err_and(|e| e.contains("a window over")),
+                    "{text} {size} {stride} {ceil}"
+                ),
+            }
+        }
+    }
+}
+
+#[test]
+fn an_output_is_of_the_type_that_the_model_declares() {
+    let declared = |output: Message| {
+        let g = graph(
+            vec![op("Shape x -> y", &[])],
+            vec![],
+            vec![value("x", FLOAT, &[D::N(2)])],
+            vec![output],
+        );
+        import(&model_of(19, g, vec![]), &ImportOptions::default())
+    };
+    for fits in [value("y", INT64, &[D::N(1)]), value("y", 0, &[D::N(1)]), result("y")] {
+        assert!(declared(fits).is_ok());
+    }
+    // ONNX Runtime warns of another shape and goes on.
+    assert!(declared(value("y", INT64, &[D::N(7), D::N(1)])).is_ok());
+    let sequence = Message::default()
+        .bytes(1, "y")
+        .message(2, Message::default().message(4, Message::default()));
+    for (other, expected) in [
+        (
+            value("y", FLOAT, &[D::N(1)]),
+            "output 'y': it is i64; expected f32, as the model declares",
+        ),
+        (
+            value("y", 6, &[D::N(1)]),
+            "output 'y': it is i64; expected i32, as the model declares",
+        ),
+        (
+            sequence,
+            "output 'y': it is a tensor of i64; expected what the model declares, which is no tensor",
+        ),
+    ] {
+        let e = declared(other).map(|_| "a graph").expect_err("another type");
+        assert_eq!((e.kind(), e.to_string().as_str()), (ErrorKind::Invalid, expected));
+    }
+}
+
 #[test]
 fn broken_nodes_are_refused_with_the_reason() {
     let image: &[(&str, i64, &[i64])] = &[("x", FLOAT, &[2, 4, 5, 6])];

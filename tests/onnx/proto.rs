@@ -59,6 +59,11 @@ pub fn value(name: &str, element: i64, dims: &[D]) -> Message {
         .message(2, Message::default().message(1, tensor))
 }
 
+/// A result whose element type and shape the model leaves to its nodes.
+pub fn result(name: &str) -> Message {
+    Message::default().bytes(1, name)
+}
+
 pub fn node(op: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> Message {
     let m = inputs.iter().fold(Message::default(), |m, i| m.bytes(1, i));
     let m = outputs.iter().fold(m, |m, o| m.bytes(2, o));

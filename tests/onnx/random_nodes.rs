@@ -263,7 +263,7 @@ fn no_node_makes_the_import_panic() {
             let results = ["out", "p", "q", "r"];
             let wanted = 1 + dice.roll(results.len());
             let node = node(name, "it", &operands, &results[..wanted]).messages(5, dice.attributes(&known));
-            let g = graph(vec![node], constants, inputs, vec![value("out", FLOAT, &[])]);
+            let g = graph(vec![node], constants, inputs, vec![result("out")]);
             let bytes = model_of(version, g, vec![]);
             let answer = catch_unwind(AssertUnwindSafe(|| {
                 let model = import(&bytes, &ImportOptions::default())?;

@@ -15,7 +15,7 @@ fn answer(shape: &[i64], (opset, constants, nodes): &Edition) -> Result<HostTens
         nodes.clone(),
         constants.clone(),
         vec![value("x", FLOAT, &dims)],
-        vec![value("y", FLOAT, &[])],
+        vec![result("y")],
     );
     let imported = import(&model_of(*opset, g, vec![]), &ImportOptions::default()).map_err(|e| e.to_string())?;
     let executable = compile_ir(&imported.graph, &CompileOptions::default()).map_err(|e| e.to_string())?;

@@ -89,8 +89,9 @@ impl Windows {
     }
 }
 
-/// The window of a weight: its extents behind the first two.
-pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<Vec<usize>> {
+/// The window of a weight: its extents behind the first two, which are numbers or else what `kernel_shape` says. Returned with the
+/// weight of those extents.
+pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<(Vec<usize>, Tensor)> {
     if x.rank() < 3 || w.rank() != x.rank() {
         return invalid(format!(
             "an input of rank {} with a weight of rank {}; expected one rank, at least 3",
@@ -98,30 +99,42 @@ pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<Ve
             w.rank()
         ));
     }
-    let Some(shape) = w.const_shape() else {
-        return unsupported("a weight of symbolic extents; expected numbers");
-    };
-    let size = shape[2..].to_vec();
-    if size.contains(&0) {
-        return invalid("an empty window; expected at least one element");
-    }
-    match c.ints("kernel_shape")? {
-        Some(declared) if !declared.iter().copied().eq(size.iter().map(|&s| s as i64)) => {
-            invalid(format!("kernel_shape {declared:?}; expected the weight's {size:?}"))
+    let mut shape = w.shape();
+    let own: Vec<Option<i64>> = shape[2..].iter().map(Dim::as_const).collect();
+    let declared = c.ints("kernel_shape")?;
+    if let Some(declared) = &declared {
+        let differs = |(own, declared): (&Option<i64>, &i64)| own.is_some_and(|n| n != *declared);
+        if declared.len() != own.len() || own.iter().zip(declared).any(differs) {
+            let own: Vec<String> = own.iter().map(|n| n.map_or("?".into(), |n| n.to_string())).collect();
+            let own = own.join(", ");
+            return invalid(format!("kernel_shape {declared:?}; expected the weight's [{own}]"));
         }
-        _ => Ok(size),
     }
+    let Some(size) = declared.or_else(|| own.iter().copied().collect()) else {
+        return unsupported("a weight whose window has symbolic extents; expected numbers, or kernel_shape");
+    };
+    if let Some(n) = size.iter().find(|n| !(1..1 << 31).contains(*n)) {
+        return invalid(format!("a window of {n} elements along an axis; expected at least one"));
+    }
+    // A guard says that the weight has them.
+    shape.truncate(2);
+    shape.extend(size.iter().map(|&n| Dim::from(n)));
+    let w = match own.contains(&None) {
+        true => w.broadcast_to(shape),
+        false => w.clone(),
+    };
+    Ok((size.into_iter().map(|n| n as usize).collect(), w))
 }
 
 fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Outcome<Tensor> {
-    let size = kernel(c, x, w)?;
+    let (size, w) = kernel(c, x, w)?;
     let windows = Windows::of(c, x, &size)?;
     let groups = c.int("group", 1)?;
     let options = Conv::new()
         .stride(windows.stride.clone())
         .dilation(windows.dilation.clone())
         .groups(usize::try_from(groups).unwrap_or(0));
-    Ok(windows.padded(x, x.dtype().zero()).conv(w, bias, &options))
+    Ok(windows.padded(x, x.dtype().zero()).conv(&w, bias, &options))
 }
 
 pub(super) fn conv(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -176,18 +189,18 @@ pub(super) fn qlinear_conv(c: &mut Call<'_, '_, '_>) -> Answer {
 
 /// What each element of the image makes of the weights, and where that lies added up: `[batch, outputs, space..]`, with all that the windows
 /// reach. How the sum is computed is decided by [`Tensor::overlap_add`].
-fn transposed(x: &Tensor, w: &Tensor, groups: usize, w_shape: &[usize], windows: (&[usize], &[usize])) -> Tensor {
-    let (inner, outer, size) = (w_shape[0] / groups, w_shape[1], &w_shape[2..]);
+fn transposed(x: &Tensor, w: &Tensor, groups: usize, size: &[usize], windows: (&[usize], &[usize])) -> Tensor {
+    let (inner, outer) = (w.dim(0) / groups, w.dim(1));
     let n = size.len();
     let (space, window) = (&"uvwxyz"[..n], &"ijklmn"[..n]);
     let space_of_x = x.shape()[2..].to_vec();
-    let mut grouped: Vec<Dim> = vec![x.dim(0), groups.into(), inner.into()];
+    let mut grouped: Vec<Dim> = vec![x.dim(0), groups.into(), inner.clone()];
     grouped.extend(space_of_x.iter().cloned());
-    let mut weight = vec![groups, inner, outer];
-    weight.extend(size);
+    let mut weight = vec![Dim::from(groups), inner, outer.clone()];
+    weight.extend(size.iter().map(Dim::from));
     let equation = format!("gco{window},bgc{space}->bgo{space}{window}");
     let y = tlc_record::einsum(&equation, &[&w.reshape(weight), &x.reshape(grouped)]);
-    let mut joined: Vec<Dim> = vec![x.dim(0), (groups * outer).into()];
+    let mut joined: Vec<Dim> = vec![x.dim(0), outer * groups];
     joined.extend(space_of_x.iter().cloned());
     joined.extend(size.iter().map(Dim::from));
     let mut y = y.reshape(joined);
@@ -202,14 +215,13 @@ fn transposed(x: &Tensor, w: &Tensor, groups: usize, w_shape: &[usize], windows:
 
 pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
-    let size = kernel(c, &x, &w)?;
+    let (size, w) = kernel(c, &x, &w)?;
     let n = size.len();
-    let (Some(w_shape), groups) = (w.const_shape(), c.int("group", 1)?) else {
-        return unsupported("a weight of symbolic extents; expected numbers");
-    };
-    let groups = usize::try_from(groups).ok().filter(|&g| g > 0 && w_shape[0] % g == 0);
-    let Some(groups) = groups else {
-        return invalid(format!("{} channels in groups that do not divide them", w_shape[0]));
+    let groups = c.int("group", 1)?;
+    let divides = |g: i64| g > 0 && w.dim(0).as_const().is_none_or(|n| n % g == 0);
+    let Some(groups) = usize::try_from(groups).ok().filter(|&g| divides(g as i64)) else {
+        let channels = w.dim(0).as_const().map_or("the".into(), |n| n.to_string());
+        return invalid(format!("{channels} channels in {groups} groups; expected a divisor"));
     };
     let stride = positive(c.ints("strides")?, n, "strides", 1)?;
     let dilation = positive(c.ints("dilations")?, n, "dilations", 1)?;
@@ -262,7 +274,7 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     if n > 6 {
         return unsupported(format!("{n} axes of space; expected at most 6"));
     }
-    let mut y = transposed(&x, &w, groups, &w_shape, (&stride, &dilation));
+    let mut y = transposed(&x, &w, groups, &size, (&stride, &dilation));
     // What is added behind, less what is taken away on both sides.
     let simple = |d: Dim| Dim::from(x.graph().simplify(d.expr()));
     for i in 0..n {
@@ -282,8 +294,8 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
         each[axis] = (lo, hi);
         y = y.pad(&each, y.dtype().zero());
     }
-    let mut along_channels = vec![1; n + 1];
-    along_channels[0] = groups * w_shape[1];
+    let mut along_channels = vec![Dim::from(1); n + 1];
+    along_channels[0] = w.dim(1) * groups;
     one(match bias {
         Some(bias) => y + bias.reshape(along_channels),
         None => y,

@@ -121,14 +121,16 @@ pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
     if x.rank() < 3 {
         return invalid(format!("rank {}; expected at least 3", x.rank()));
     }
-    let Some(channels) = x.dim(1).as_const().filter(|&n| groups > 0 && n % groups == 0) else {
+    // Where they are a symbol, a guard says that the groups divide them.
+    let channels = x.dim(1);
+    if groups < 1 || channels.as_const().is_some_and(|n| n % groups != 0) {
         return invalid(format!(
             "channels that {groups} groups do not divide; expected a divisor"
         ));
-    };
+    }
     let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     let mut shape = x.shape();
-    shape[1] = (channels / groups).into();
+    shape[1] = channels / groups;
     shape.insert(1, groups.into());
     let y = standardized(&x.cast(wide).reshape(shape), (2..=x.rank() as i64).collect(), eps);
     let fit = |v: &Tensor, like: &Tensor| per_channel(&v.cast(wide), like.rank());
@@ -173,6 +175,10 @@ pub(super) fn local_response(c: &mut Call<'_, '_, '_>) -> Answer {
             "size {size} with rank {}; expected a positive size and rank 2 or more",
             x.rank()
         ));
+    }
+    if x.dim(1).as_const() == Some(0) {
+        // There is nothing to normalize, nor a neighbour.
+        return one(x);
     }
     let (alpha, beta, bias) = (c.float("alpha", 1e-4)?, c.float("beta", 0.75)?, c.float("bias", 1.0)?);
     let mut each = vec![(0, 0); x.rank()];

@@ -5,6 +5,7 @@ use tlc_ir::{DType, IndexExpr, Scalar};
 use super::convolution::{Windows, positive};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{OperatorRefusal, Outcome, invalid};
+use crate::value::Value;
 use tlc_formats::ErrorKind;
 use tlc_record::Tensor;
 use tlc_record::dim::{Axes, Dim};
@@ -70,6 +71,32 @@ impl Pooling {
             })
     }
 
+    /// The result's shape where no window fits, so that it is empty. Where the first window is so much larger that not even
+    /// none is the number of windows, it is left to be refused, as ONNX Runtime does.
+    fn none(&self, x: &Tensor) -> Option<Vec<Dim>> {
+        let w = &self.windows;
+        let mut shape = x.shape()[..2].to_vec();
+        let mut none = false;
+        for (i, &size) in self.size.iter().enumerate() {
+            let padded = x.dim(2 + i as i64) + &w.before[i] + &w.behind[i] + &self.over[i];
+            let (stride, reach) = (w.stride[i] as i64, w.dilation[i] * (size - 1) + 1);
+            let room = padded - reach;
+            let count = (&room / stride + 1).max(0);
+            if room.as_const().is_some_and(|room| room < 0) {
+                // The quotient is rounded toward zero there: with one that is less than a stride, ONNX Runtime has a part of a window.
+                if room
+                    .as_const()
+                    .is_some_and(|room| room > -stride || room <= -2 * stride)
+                {
+                    return None;
+                }
+                none = true;
+            }
+            shape.push(count);
+        }
+        none.then_some(shape)
+    }
+
     /// Whether a window may have padding.
     fn pads(&self) -> bool {
         let sides = self.windows.before.iter().chain(&self.windows.behind).chain(&self.over);
@@ -89,6 +116,12 @@ pub(super) fn max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
         1 => true,
         n => return invalid(format!("storage_order {n}; expected 0 or 1")),
     };
+    if let Some(shape) = pooling.none(&x) {
+        let empty = |dtype: DType| Value::from(c.graph().zeros(shape.clone(), dtype));
+        let mut results = vec![empty(x.dtype()), empty(DType::I64)];
+        results.truncate(c.outputs.max(1));
+        return Ok(results);
+    }
     let windows = pooling.windows(&x, 2, x.dtype().lowest())?;
     let space = &x.shape()[2..];
     let inside = |graph: &tlc_record::Graph| {
@@ -211,6 +244,9 @@ pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
     let dtype = x.dtype();
     let pooling = Pooling::of(c, &x)?;
+    if let Some(shape) = pooling.none(&x) {
+        return one(c.graph().zeros(shape, dtype));
+    }
     let wide = x.cast(dtype.accumulator());
     let sums = pooling.windows(&wide, 2, wide.dtype().zero())?.sum(pooling.axes());
     let all = pooling.size.iter().fold(1f64, |n, &s| n * s as f64);
@@ -253,6 +289,9 @@ pub(super) fn lp_pool(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
     let dtype = x.dtype();
     let pooling = Pooling::of(c, &x)?;
+    if let Some(shape) = pooling.none(&x) {
+        return one(c.graph().zeros(shape, dtype));
+    }
     let p = c.int("p", 2)?;
     let powers = power(&x.cast(dtype.accumulator()), p);
     let sums = pooling.windows(&powers, 2, powers.dtype().zero())?.sum(pooling.axes());

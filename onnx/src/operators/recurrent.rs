@@ -123,28 +123,23 @@ impl Network {
             Some(t) => Ok(wide(t)),
             None => c.tensor(i),
         };
-        let (x, w, r) = (given(0, 3)?, given(1, 3)?, given(2, 3)?);
+        let (x, mut w, mut r) = (given(0, 3)?, given(1, 3)?, given(2, 3)?);
         let hidden = match (r.dim(2).as_const(), c.maybe_int("hidden_size")?) {
             (Some(size), given) if given.is_none_or(|g| g == size) && size > 0 => size,
             (Some(size), Some(given)) => return invalid(format!("hidden_size {given}; expected {size}, as R has")),
             (Some(size), None) => return invalid(format!("a hidden state of {size}; expected at least 1")),
-            (None, _) => return unsupported("a symbolic hidden size; expected a number"),
+            (None, Some(given)) if given > 0 => given,
+            (None, Some(given)) => return invalid(format!("hidden_size {given}; expected at least 1")),
+            (None, None) => return unsupported("a symbolic hidden size; expected a number, or hidden_size"),
         };
         let directions = reverse.len() as i64;
-        for (name, t, rows) in [("W", &w, cell.gates * hidden), ("R", &r, cell.gates * hidden)] {
-            if t.dim(0).as_const() != Some(directions) || t.dim(1).as_const() != Some(rows) {
-                return invalid(format!(
-                    "{name} of shape {:?}; expected [{directions}, {rows}, ..]",
-                    t.const_shape().unwrap_or_default()
-                ));
-            }
-        }
-        let b = ranked(3, 2)?.map(wide);
-        if let Some(b) = &b
-            && b.const_shape() != Some(vec![directions as usize, (2 * cell.gates * hidden) as usize])
-        {
-            return invalid(format!("B; expected [{directions}, {}]", 2 * cell.gates * hidden));
-        }
+        let rows = cell.gates * hidden;
+        w = of_shape("W", &w, &[Some(directions), Some(rows), None])?;
+        r = of_shape("R", &r, &[Some(directions), Some(rows), Some(hidden)])?;
+        let b = match ranked(3, 2)?.map(wide) {
+            Some(b) => Some(of_shape("B", &b, &[Some(directions), Some(2 * rows)])?),
+            None => None,
+        };
         let swap = |t: Tensor| if batch_first { t.swap_axes(0, 1) } else { t };
         let mut initial = Vec::new();
         for k in 0..cell.states {
@@ -241,6 +236,34 @@ impl Network {
         }
         results.iter().map(|t| t.cast(self.dtype)).collect()
     }
+}
+
+/// An operand of that shape, `None` for any extent. Where it has symbols, a guard says that they are these numbers.
+fn of_shape(name: &str, t: &Tensor, expected: &[Option<i64>]) -> Outcome<Tensor> {
+    let own = t.shape();
+    let same = |(own, expected): (&Dim, &Option<i64>)| match (own.as_const(), expected) {
+        (Some(own), Some(expected)) => own == *expected,
+        _ => true,
+    };
+    if own.len() != expected.len() || !own.iter().zip(expected).all(same) {
+        let text = |n: Option<i64>| n.map_or("?".into(), |n| n.to_string());
+        let list = |all: Vec<Option<i64>>| all.into_iter().map(text).collect::<Vec<String>>().join(", ");
+        let (own, expected) = (own.iter().map(Dim::as_const).collect(), expected.to_vec());
+        return invalid(format!(
+            "{name} of shape [{}]; expected [{}]",
+            list(own),
+            list(expected)
+        ));
+    }
+    let wanted = own
+        .iter()
+        .zip(expected)
+        .map(|(own, n)| n.map_or(own.clone(), Dim::from));
+    let wanted: Vec<Dim> = wanted.collect();
+    Ok(match wanted == own {
+        true => t.clone(),
+        false => t.broadcast_to(wanted),
+    })
 }
 
 /// The functions of each direction.
@@ -353,12 +376,10 @@ pub(super) fn lstm(c: &mut Call<'_, '_, '_>) -> Answer {
     let n = Network::new(c, &cell)?;
     let coupled = c.flag("input_forget", false)?;
     let size = n.hidden;
-    let peepholes = c.optional(7)?.map(|p| p.cast(n.x.dtype()));
-    if let Some(p) = &peepholes
-        && p.const_shape() != Some(vec![n.reverse.len(), 3 * size as usize])
-    {
-        return invalid(format!("P; expected [{}, {}]", n.reverse.len(), 3 * size));
-    }
+    let peepholes = match c.optional(7)?.map(|p| p.cast(n.x.dtype())) {
+        Some(p) => Some(of_shape("P", &p, &[Some(n.reverse.len() as i64), Some(3 * size)])?),
+        None => None,
+    };
     let both = |b: &Tensor| b.narrow(0, 0, 4 * size) + b.narrow(0, 4 * size, 4 * size);
     let results = n.run(&both, &|i, d, old, x| {
         let (h, cell) = (&old[0], &old[1]);

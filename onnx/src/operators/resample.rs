@@ -215,6 +215,14 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
         if !crops && scale.is_none_or(|s| s == 1.0) && length == extent {
             continue;
         }
+        // Of a batch or channels that a model names and resizes to a number, it means that they are as many. Antialiased they could be
+        // no others, for how many neighbours count depends on the ratio; a guard says so.
+        if how.antialias && axis < 2 && scale.is_none() && extent.as_const().is_none() {
+            let mut shape = y.shape();
+            shape[axis] = length;
+            y = y.broadcast_to(shape);
+            continue;
+        }
         options = options.coordinates(coordinates);
         if let Some(scale) = scale {
             options = options.scale(scale);

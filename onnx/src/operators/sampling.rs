@@ -57,7 +57,7 @@ pub(super) fn affine_grid(c: &mut Call<'_, '_, '_>) -> Answer {
 pub(super) fn deform_conv(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, w, offset) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     let (bias, mask) = (c.optional(3)?, c.optional(4)?);
-    let size = kernel(c, &x, &w)?;
+    let (size, w) = kernel(c, &x, &w)?;
     let windows = Windows::of(c, &x, &size)?;
     let count = |name: &str, n: i64| match usize::try_from(n) {
         Ok(n) if n > 0 => Ok(n),

@@ -216,11 +216,13 @@ impl Tensor {
             self.exactly_rank("an input", n + 2)?;
             weight.exactly_rank("a weight", n + 2)?;
             let groups = options.groups;
-            let (outputs, channels) = (weight.const_extent(0)?, weight.const_extent(1)?);
-            if groups == 0 || outputs % groups != 0 {
+            let (outputs, channels) = (weight.extents()[0].clone(), weight.extents()[1].clone());
+            if groups == 0 || outputs.as_const().is_some_and(|n| n % groups as i64 != 0) {
+                let outputs = self.graph().dim_text(&outputs);
                 return refuse_expecting(format!("{outputs} outputs in {groups} groups"), "a divisor");
             }
-            self.extent_is("the input", 1, &(channels * groups).into())?;
+            let in_groups = IndexExpr::from(groups);
+            self.extent_is("the input", 1, &(channels.clone() * in_groups.clone()))?;
             let stride = options.stride.of("stride", n)?;
             let dilation = options.dilation.of("dilation", n)?;
             let (before, behind) = (options.before.of("padding", n)?, options.behind.of("padding", n)?);
@@ -238,7 +240,7 @@ impl Tensor {
             let place = |i: usize| 4 + i as u16;
             let (space, kernel_labels): (Vec<u16>, Vec<u16>) =
                 ((0..n).map(place).collect(), (n..2 * n).map(place).collect());
-            let mut result = vec![windows.extents()[0].clone(), outputs.into()];
+            let mut result = vec![windows.extents()[0].clone(), outputs.clone()];
             result.extend_from_slice(&windows.extents()[2..2 + n]);
             let y = if groups == 1 {
                 let x_labels = [&[B, C], &space[..], &kernel_labels].concat();
@@ -249,14 +251,14 @@ impl Tensor {
                     None,
                 )?
             } else {
-                let grouped = |t: &Tensor, axis: usize, inner: usize| {
+                let grouped = |t: &Tensor, axis: usize, inner: IndexExpr| {
                     let mut shape = t.extents().to_vec();
-                    shape[axis] = inner.into();
-                    shape.insert(axis, groups.into());
+                    shape[axis] = inner;
+                    shape.insert(axis, in_groups.clone());
                     t.reshaped(&shape)
                 };
                 let x = grouped(&windows, 1, channels)?;
-                let w = grouped(weight, 0, outputs / groups)?;
+                let w = grouped(weight, 0, IndexExpr::floor_div(&outputs, &in_groups))?;
                 let x_labels = [&[B, G, C], &space[..], &kernel_labels].concat();
                 let w_labels = [&[G, F, C], &kernel_labels[..]].concat();
                 contract(

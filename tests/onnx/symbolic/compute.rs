@@ -47,6 +47,22 @@ fn reductions_and_normalizations() {
         one("global max", 1, "GlobalMaxPool x -> y", &[]).at_opset(17),
         scaled("batch norm", 15, "BatchNormalization x s b c v -> y", &[]),
         scaled("instance norm", 6, "InstanceNormalization x s b -> y", &[]).at_opset(17),
+        case(
+            "group norm of any channels",
+            21,
+            &[("x", F32, "2 n l 3"), ("s", F32, "n"), ("b", F32, "n")],
+            vec![],
+            vec![op("GroupNormalization x s b -> y", &[("num_groups", I(2))])],
+        )
+        .bound(&[[4, 5, 1], [2, 3, 1], [6, 1, 1]]),
+        case(
+            "lrn of no channels",
+            13,
+            &[("x", F32, "2 n l 3")],
+            vec![],
+            vec![op("LRN x -> y", &[("size", I(3))])],
+        )
+        .bound(&[[0, 5, 1], [4, 3, 1], [1, 3, 1]]),
         scaled(
             "group norm",
             21,
@@ -248,7 +264,69 @@ fn convolutions_and_pools() {
     };
     let strides = |a, b| ("strides", Is(vec![a, b]));
     let pads = ("pads", Is(vec![1, 0, 1, 1]));
+    // Where the weight's extents are symbols the node says the window.
+    let weighted = |name, text: &str, x: &'static str, w: &'static str, attributes: &[(&str, A)]| {
+        let mut all = vec![("kernel_shape", Is(vec![3, 2]))];
+        all.extend_from_slice(attributes);
+        case(
+            name,
+            11,
+            &[("x", F32, x), ("w", F32, w), ("b", F32, "m")],
+            vec![],
+            vec![op(text, &all)],
+        )
+    };
     check(vec![
+        weighted("conv of any channels", "Conv x w b -> y", "2 n 5 6", "m n 3 2", &[]).bound(&[
+            [1, 1, 1],
+            [4, 1, 6],
+            [3, 1, 2],
+        ]),
+        weighted(
+            "conv of any channels in groups",
+            "Conv x w b -> y",
+            "2 n 5 6",
+            "m l 3 2",
+            &[("group", I(2)), ("pads", Is(vec![1, 0, 1, 1])), strides(2, 1)],
+        )
+        .bound(&[[4, 2, 6], [2, 1, 2], [6, 3, 4]]),
+        weighted(
+            "conv of a window that is named",
+            "Conv x w b -> y",
+            "2 4 5 6",
+            "m 4 n l",
+            &[("auto_pad", T("SAME_UPPER"))],
+        )
+        .bound(&[[3, 2, 1], [3, 2, 6]]),
+        weighted(
+            "transposed of any channels",
+            "ConvTranspose x w b -> y",
+            "2 n 5 6",
+            "n m 3 2",
+            &[strides(2, 2)],
+        )
+        .bound(&[[4, 1, 6], [1, 1, 1], [3, 1, 2]]),
+        case(
+            "rnn whose units the node counts",
+            14,
+            &[("x", F32, "4 3 n"), ("w", F32, "1 m n"), ("r", F32, "1 m l")],
+            vec![],
+            vec![op("RNN x w r -> y", &[("hidden_size", I(5))])],
+        )
+        .bound(&[[2, 5, 5], [1, 5, 5]]),
+        case(
+            "lstm whose units the node counts",
+            14,
+            &[
+                ("x", F32, "4 3 2"),
+                ("w", F32, "1 m 2"),
+                ("r", F32, "1 m l"),
+                ("b", F32, "1 n"),
+            ],
+            vec![],
+            vec![op("LSTM x w r b -> y", &[("hidden_size", I(5))])],
+        )
+        .bound(&[[40, 5, 20]]),
         conv("conv", &[]),
         conv("conv padded", &[("pads", Is(vec![1, 1, 1, 1])), strides(2, 1)]),
         conv(
@@ -392,6 +470,14 @@ fn resampling() {
             &[1.0, 1.0, 0.6, 0.3],
             &[linear.clone(), ("antialias", I(1))],
         ),
+        case(
+            "antialias of a batch and channels that are numbers in the sizes",
+            19,
+            &[("x", F32, "n l 8 9")],
+            vec![i("s", &[2, 3, 4, 5])],
+            vec![op("Resize x _ _ s -> y", &[linear.clone(), ("antialias", I(1))])],
+        )
+        .bound(&[[2, 3, 1]]),
         to("linear to a size", std::slice::from_ref(&linear)),
         to("cubic to a size", &[cubic, place("pytorch_half_pixel")]),
         case(

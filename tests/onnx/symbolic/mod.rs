@@ -94,7 +94,7 @@ fn bytes(case: &Case, binding: Option<[i64; 3]>) -> Vec<u8> {
         };
         inputs.push(value(name, element, &dims));
     }
-    let outputs = ["y", "z"][..case.outputs].iter().map(|n| value(n, FLOAT, &[]));
+    let outputs = ["y", "z"][..case.outputs].iter().map(|n| result(n));
     let g = graph(case.nodes.clone(), case.constants.clone(), inputs, outputs.collect());
     model_of(case.opset, g, vec![])
 }
