@@ -106,7 +106,8 @@ fn outer_of_long_rows(threads: usize) -> Updates {
 fn rows_are_added_in_blocks_or_by_the_owners_of_their_ranges() {
     // Blocks of 2 KiB at least, as many as there are threads if they divide the row. Owners only of long rows.
     let serial = |_| Updates::Serial;
-    let cases: [(usize, usize, usize, &dyn Fn(usize) -> Updates); 7] = [
+    type Expected<'a> = &'a dyn Fn(usize) -> Updates;
+    let cases: [(usize, usize, usize, Expected<'_>); 7] = [
         (1000, 33, 700, &serial),
         (3, 64, 500, &serial),
         (4, 1536, 30, &row_blocks(1, [2, 3, 3])),
