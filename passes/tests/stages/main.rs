@@ -18,3 +18,4 @@ mod precision;
 mod random_schedules;
 mod share;
 mod states;
+mod streamed_lines;
