@@ -372,12 +372,13 @@ fn same(a: &HostTensor, b: &HostTensor) -> bool {
 #[test]
 fn short_sums_and_channels_that_fill_no_vector_are_products() {
     let mut rng = Rng::new(9);
-    for (channels, outputs, direct) in [
-        (16, 32, true),
-        (3, 32, true),
-        (2, 32, false),
-        (16, 20, false),
-        (1, 64, false),
+    for (channels, outputs, kernel, direct) in [
+        (16, 32, [3, 3], true),
+        (3, 32, [3, 3], true),
+        (1, 64, [3, 3], true),
+        (2, 32, [2, 2], false),
+        (16, 20, [3, 3], false),
+        (1, 64, [2, 3], false),
     ] {
         let case = Case {
             images: 1,
@@ -385,7 +386,7 @@ fn short_sums_and_channels_that_fill_no_vector_are_products() {
             channels,
             outputs,
             sides: [8, 14],
-            kernel: [3, 3],
+            kernel,
             stride: 1,
             dilation: 1,
             padding: [1, 1],
@@ -394,7 +395,7 @@ fn short_sums_and_channels_that_fill_no_vector_are_products() {
             activation: true,
             special: false,
         };
-        let weights = data(&[outputs, channels, 3, 3], &mut rng, false);
+        let weights = data(&[outputs, channels, kernel[0], kernel[1]], &mut rng, false);
         let bias = data(&[outputs, 1, 1], &mut rng, false);
         let graph = case.record(false, &weights, &bias);
         let e = compile_ir(&graph, &CompileOptions::default()).unwrap();

@@ -79,8 +79,8 @@ impl fmt::Display for PathReport<'_> {
         )?;
         let chosen = path.flops.log10();
         let ratio = path.naive_flops_log10 - chosen;
-        if ratio.is_finite() && ratio >= 0.0 {
-            // The same to rounding is as many.
+        // The same to rounding, of which logarithms leave more or less, is as many.
+        if ratio.is_finite() && ratio > -1e-9 {
             let factor = if ratio < 6.0 {
                 number((10f64.powf(ratio) * 1e6).round() / 1e6)
             } else {

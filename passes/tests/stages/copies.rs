@@ -10,10 +10,10 @@ use tlc_ir::target::Cpu;
 use tlc_ir::{DType, Graph, HostTensor, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp};
 use tlc_passes::{Compiled, Options, compile};
 
-/// With a last cache of 256 KiB, so that results of 512 KiB are written past it.
+/// With a last cache of 500 kB, so that results of 512 KiB are written past it.
 fn compiled(graph: &Graph) -> Compiled {
     let cpu = Cpu {
-        l3_bytes: 1 << 18,
+        l3_bytes: 500_000,
         ..Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))
     };
     let compiled = compile(graph, &Options::new(cpu)).unwrap();
