@@ -421,6 +421,80 @@ impl Generator<'_> {
         self.add(kind, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
     }
 
+    /// A view whose result has that shape, and the shape of what it shows.
+    pub(super) fn view_onto(&mut self, dtype: DType, shape: &Shape) -> (View, Shape) {
+        let at = self.rng.below(shape.len());
+        match self.rng.below(6) {
+            0 if !shape.is_empty() => {
+                let axes = self.permutation(shape.len());
+                let mut before = shape.clone();
+                axes.iter()
+                    .zip(shape)
+                    .for_each(|(&p, d)| before[p as usize] = d.clone());
+                (View::Permute(axes), before)
+            }
+            1 if !shape.is_empty() => {
+                let mut before = shape.clone();
+                match at == 0 && self.rng.chance(1, 2) {
+                    true => drop(before.remove(0)),
+                    false => before[at] = IndexExpr::ONE,
+                }
+                (View::Expand(shape.clone()), before)
+            }
+            2 if !shape.is_empty() => {
+                let (mut start, mut step): (Shape, SmallVec<[i64; 4]>) = Default::default();
+                let mut before = shape.clone();
+                for (axis, d) in shape.iter().enumerate() {
+                    let (from, by, whole) = match self.rng.below(4) {
+                        _ if axis != at => (IndexExpr::ZERO, 1, d.clone()),
+                        0 => (d.clone() - IndexExpr::ONE, -1, d.clone()),
+                        1 => (IndexExpr::ZERO, 2, d.clone() * 2.into()),
+                        2 => (IndexExpr::ONE, 1, d.clone() + IndexExpr::ONE),
+                        _ => (IndexExpr::ZERO, 1, d.clone() + 2.into()),
+                    };
+                    start.push(from);
+                    step.push(by);
+                    before[axis] = whole;
+                }
+                let size = shape.clone();
+                (View::Slice { start, step, size }, before)
+            }
+            3 if shape.get(at).and_then(IndexExpr::as_const).is_some_and(|n| n > 1) => {
+                let (mut lo, mut hi): (Shape, Shape) = Default::default();
+                for axis in 0..shape.len() {
+                    lo.push(IndexExpr::Const(if axis == at { self.rng.range(0, 1) } else { 0 }));
+                    hi.push(IndexExpr::Const(if axis == at { self.rng.range(0, 1) } else { 0 }));
+                }
+                let mut before = shape.clone();
+                before[at] = before[at].clone() - lo[at].clone() - hi[at].clone();
+                let pad = View::Pad {
+                    interior: smallvec![0; shape.len()],
+                    lo,
+                    hi,
+                    value: dtype.zero(),
+                };
+                (pad, before)
+            }
+            4 if shape.len() > 1 && shape.iter().all(|d| d.as_const().is_some_and(|n| n > 0)) => {
+                // Windows that slide over an axis before the last.
+                let axis = at.min(shape.len() - 2);
+                let (stride, dilation) = (self.rng.range(1, 2), self.rng.range(1, 2));
+                let size = shape[shape.len() - 1].clone();
+                let mut before: Shape = shape[..shape.len() - 1].into();
+                let reach = (size.clone() - IndexExpr::ONE) * dilation.into();
+                before[axis] = (shape[axis].clone() - IndexExpr::ONE) * stride.into() + reach + IndexExpr::ONE;
+                let window = View::Window {
+                    axis: axis as u8,
+                    size,
+                    stride,
+                    dilation,
+                };
+                (window, before)
+            }
+            _ => (View::Reshape(shape.clone()), self.reshaped(shape)),
+        }
+    }
+
     pub(super) fn view(&mut self, kind: ViewKind, ty: &TensorType) -> Option<View> {
         let rank = ty.rank();
         Some(match kind {
