@@ -145,7 +145,9 @@ fn packages_outside_of_the_workspace_compile_run_and_pass_their_tests() {
     assert!(text.contains("embeddings_are_the_reference_s_in_batches_of_any_size_and_length ... ok"));
     cargo(&folder, &["build", "--workspace"], &target());
     let built = |name: &str| {
+        // Where what they write is not taken for a part of the repository.
         let run = Command::new(target().join("debug").join(name))
+            .current_dir(&folder)
             .output()
             .expect("it runs");
         let text = String::from_utf8_lossy(&run.stdout).into_owned();
