@@ -1,7 +1,7 @@
 //! Constants that calls read from a mapped file, copied to huge pages.
 //!
 //! A file is mapped in pages of a few KiB, and the processor looks up each of them when a product reads its weights from end to end; on huge
-//! pages what a decoding step reads comes up to half as fast again. Copying takes as long as some ten calls gain by it, so it is done on a thread of
+//! pages what a decoding step reads comes up to half as fast again. Copying takes longer than a call that reads it all, so it is done on a thread of
 //! its own once an executable has been called a few times. The copies are the tensors' ([`HostTensor::place`]), so that all executables of a graph share
 //! them, and the file's pages are given back: what is resident stays the same.
 //!
@@ -37,8 +37,10 @@ impl Streamed {
     /// Those of a plan and of its loops' bodies.
     pub(super) fn of(plan: &Plan) -> Streamed {
         let mut constants = Vec::new();
-        if matches!(huge_page_mode(), HugePageMode::Always | HugePageMode::Madvise) {
-            collect(plan, &mut constants);
+        collect(plan, &mut constants);
+        // Most plans have none, and the system is not asked.
+        if !constants.is_empty() && !matches!(huge_page_mode(), HugePageMode::Always | HugePageMode::Madvise) {
+            constants.clear();
         }
         Streamed {
             constants,
@@ -100,11 +102,25 @@ fn place(constants: &[HostTensor]) {
 
 /// The plan's constants that lie in a mapped file, fill a huge page, and are read by a step of a call from where an index says that no data decides.
 fn collect(plan: &Plan, out: &mut Vec<HostTensor>) {
-    let mut streamed = vec![false; plan.constants.len()];
+    for step in &plan.steps {
+        if let Step::Loop(l) = step {
+            collect(&l.body, out);
+        }
+    }
+    let large = |c: &HostTensor| c.bytes().len() >= HUGE_PAGE_BYTES && crate::mmap::holds(c.bytes());
+    let large: Vec<bool> = plan.constants.iter().map(large).collect();
+    // Kernels are looked at only if there is something to be found.
+    if !large.contains(&true) {
+        return;
+    }
     let mut see = |slot| {
         let slot = &plan.slots[plan.root(slot).0 as usize];
-        if let (Storage::Constant(k), 0) = (&slot.storage, slot.device.0) {
-            streamed[*k as usize] = true;
+        if let (Storage::Constant(k), 0) = (&slot.storage, slot.device.0)
+            && large[*k as usize]
+            && let constant = &plan.constants[*k as usize]
+            && !out.iter().any(|other| other.same_data(constant))
+        {
+            out.push(constant.clone());
         }
     };
     for step in &plan.steps {
@@ -115,21 +131,9 @@ fn collect(plan: &Plan, out: &mut Vec<HostTensor>) {
                 .filter(|&(_, p)| streams(kernel, p))
                 .for_each(|(&slot, _)| see(slot));
         }
-        match step {
-            Step::Gemm(g) => {
-                let behind = g.behind().into_iter().flat_map(|p| [p.lhs.slot, p.rhs.slot]);
-                [g.lhs.slot, g.rhs.slot].into_iter().chain(behind).for_each(&mut see);
-            }
-            Step::Loop(l) => collect(&l.body, out),
-            Step::Launch(_) | Step::Group(_) | Step::Copy { .. } | Step::Call(_) => {}
-        }
-    }
-    let read = plan.constants.iter().zip(streamed).filter(|(_, streamed)| *streamed);
-    for (constant, _) in read {
-        let bytes = constant.bytes();
-        let known = |other: &HostTensor| other.same_data(constant);
-        if bytes.len() >= HUGE_PAGE_BYTES && crate::mmap::holds(bytes) && !out.iter().any(known) {
-            out.push(constant.clone());
+        if let Step::Gemm(g) = step {
+            let behind = g.behind().into_iter().flat_map(|p| [p.lhs.slot, p.rhs.slot]);
+            [g.lhs.slot, g.rhs.slot].into_iter().chain(behind).for_each(&mut see);
         }
     }
 }

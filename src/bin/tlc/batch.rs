@@ -15,6 +15,7 @@ use crate::console::with_schema;
 use crate::data::source_of;
 use crate::failure::{Code, Failure};
 use crate::grad::{Asked, PREFIX, differentiated};
+use crate::onnx::Purpose;
 use crate::panics;
 use crate::run::{run_model, write_outputs};
 use crate::session::{Session, display, open};
@@ -177,10 +178,11 @@ fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
         model: case.model.clone(),
         graph: case.graph.clone(),
     };
-    let mut model = match &case.grad {
-        Some(_) => session.model_to_differentiate(&chosen, &specs)?,
-        None => session.model_for(&chosen, &specs)?,
+    let purpose = match &case.grad {
+        Some(_) => Purpose::Derivatives,
+        None => Purpose::Values,
     };
+    let mut model = session.imported_model(&chosen, &specs, purpose)?;
     if let Some(Grad {
         of,
         wrt,

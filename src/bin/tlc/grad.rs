@@ -14,6 +14,7 @@ use crate::args::ModelArgs;
 use crate::data::{InputSpec, declared, input_spec};
 use crate::failure::{Code, Failure};
 use crate::import::{check_name, write_text};
+use crate::onnx::Purpose;
 use crate::session::{Model, Session};
 
 /// Arguments.
@@ -321,7 +322,7 @@ fn list(session: &Session, model: &Model) -> Result<(), Failure> {
 
 /// Runs the command.
 pub fn run(session: &Session, args: &Grad) -> Result<(), Failure> {
-    let model = session.model_to_differentiate(&args.model, &args.inputs)?;
+    let model = session.imported_model(&args.model, &args.inputs, Purpose::Derivatives)?;
     let names = declared(&model.graph);
     if args.wrt == [LIST] && !names.iter().any(|(name, _)| *name == LIST) {
         return list(session, &model);

@@ -162,12 +162,8 @@ impl Session {
         self.imported_model(args, inputs, Purpose::Values)
     }
 
-    /// As [`Session::model_for`], of a model that is to be differentiated.
-    pub fn model_to_differentiate(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<Model, Failure> {
-        self.imported_model(args, inputs, Purpose::Derivatives)
-    }
-
-    fn imported_model(&self, args: &ModelArgs, inputs: &[InputSpec], purpose: Purpose) -> Result<Model, Failure> {
+    /// As [`Session::model_for`], of a model that may be wanted for its derivatives.
+    pub fn imported_model(&self, args: &ModelArgs, inputs: &[InputSpec], purpose: Purpose) -> Result<Model, Failure> {
         let (file, graph) = match is_onnx(&args.model) {
             true => self.onnx_graph(args, inputs, purpose)?,
             false => {

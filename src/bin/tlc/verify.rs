@@ -164,10 +164,7 @@ impl What {
             options.passes = Some(names.clone());
         }
         options.max_memory_bytes = Some(session.memory_limit());
-        let model = match purpose {
-            Purpose::Values => session.model_for(&self.model, &self.inputs)?,
-            Purpose::Derivatives => session.model_to_differentiate(&self.model, &self.inputs)?,
-        };
+        let model = session.imported_model(&self.model, &self.inputs, purpose)?;
         let tensors = inputs(session, &model.file, &model.graph, &self.inputs, Some(Source::Random))?;
         let case = Case {
             graph: model.graph.clone(),

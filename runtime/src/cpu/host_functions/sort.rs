@@ -527,15 +527,20 @@ mod tests {
         (0..count).map(|k| (value(k), places[k])).collect()
     }
 
-    #[test]
-    fn a_long_row_is_in_the_defined_order_on_any_number_of_threads() {
+    /// Numbers of 64 bits.
+    fn random() -> impl FnMut() -> u64 {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move || {
+        move || {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             state
-        };
+        }
+    }
+
+    #[test]
+    fn a_long_row_is_in_the_defined_order_on_any_number_of_threads() {
+        let mut random = random();
         let extent = SHARED_ROW + 77;
         for dtype in [DType::F32, DType::I32, DType::U32, DType::F16, DType::BF16, DType::I8] {
             let mask = u64::MAX >> (64 - 8 * dtype.bytes());
@@ -555,13 +560,7 @@ mod tests {
 
     #[test]
     fn rows_of_every_dtype_and_length_are_in_the_defined_order() {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = random();
         for dtype in DType::ALL.into_iter().filter(|d| !d.is_storage() && *d != DType::Bool) {
             let mask = u64::MAX >> (64 - 8 * dtype.bytes());
             let special = [-0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.0, 1.0];
