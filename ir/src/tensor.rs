@@ -1,10 +1,12 @@
 //! Host tensors: the data of constants, of interpreted values and of files.
 //!
 //! Invariants: elements are C-contiguous and stored in the machine's byte order; bools are 0 or 1, and bits above a type's value
-//! bits are 0; the byte length is `elements * dtype.bytes()` exactly. What a tensor owns is aligned to 8 bytes. Bytes that another
-//! owner lends, such as a mapped file, are shared where they are, aligned or not; those of bools and of types of less than a
+//! bits are 0; the byte length is `elements * dtype.bytes()` exactly. What a tensor owns is aligned to 8 bytes, and to a cache line from one page
+//! on. Bytes that another owner lends, such as a mapped file, are shared where they are, aligned or not; those of bools and of types of less than a
 //! byte are copied unless they keep the invariants.
 
+use std::alloc::{Layout, handle_alloc_error};
+use std::collections::TryReserveError;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, OnceLock};
@@ -42,7 +44,7 @@ pub struct HostTensor {
 #[derive(Clone)]
 enum Storage {
     /// In a vector of its own: that can be refused memory, and is not copied when it is shared.
-    Own(Arc<Vec<u64>>),
+    Own(Arc<Words>),
     /// A part of what another keeps, from that byte on.
     Lent(BytesOwner, usize, Arc<Copies>),
 }
@@ -53,7 +55,7 @@ struct Copies {
     /// Whether the bytes that are lent lie aligned to the elements.
     aligned: bool,
     /// Where they do not, a copy that does, made when somebody wants one.
-    own: OnceLock<Vec<u64>>,
+    own: OnceLock<Words>,
     /// A copy that somebody made elsewhere.
     placed: OnceLock<BytesOwner>,
 }
@@ -129,10 +131,7 @@ impl HostTensor {
     /// [`TensorError::TooLarge`] if the element count overflows, [`TensorError::OutOfMemory`] if memory is refused.
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<HostTensor, TensorError> {
         let byte_len = Self::checked_bytes(dtype, shape)?;
-        let mut words: Vec<u64> = Vec::new();
-        fallibly(|| words.try_reserve_exact(byte_len.div_ceil(8)))
-            .map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
-        words.resize(byte_len.div_ceil(8), 0);
+        let words = fallibly(|| Words::zeros(byte_len)).map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
         Ok(HostTensor {
             dtype,
             shape: shape.to_vec(),
@@ -283,7 +282,7 @@ impl HostTensor {
     /// The element bytes, native-endian, C order; of a tensor made by [`HostTensor::from_owner`] not necessarily aligned.
     pub fn bytes(&self) -> &[u8] {
         match &self.storage {
-            Storage::Own(words) => &bytemuck::cast_slice(words.as_slice())[..self.byte_len],
+            Storage::Own(words) => &words.bytes()[..self.byte_len],
             Storage::Lent(owner, start, _) => &(**owner).as_ref()[*start..*start + self.byte_len],
         }
     }
@@ -295,8 +294,8 @@ impl HostTensor {
                 Some(bytes) => bytes,
                 None if copies.aligned => self.bytes(),
                 None => {
-                    let words = copies.own.get_or_init(|| words_of(self.bytes()));
-                    &bytemuck::cast_slice(words)[..self.byte_len]
+                    let words = copies.own.get_or_init(|| Words::copied(self.bytes()));
+                    &words.bytes()[..self.byte_len]
                 }
             },
             Storage::Own(_) => self.bytes(),
@@ -345,12 +344,12 @@ impl HostTensor {
             Storage::Lent(..) => false,
         };
         if !unshared {
-            self.storage = Storage::Own(Arc::new(words_of(self.bytes())));
+            self.storage = Storage::Own(Arc::new(Words::copied(self.bytes())));
         }
         match &mut self.storage {
             Storage::Own(words) => {
                 let words = Arc::get_mut(words).expect("unshared just now");
-                &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len]
+                &mut words.bytes_mut()[..self.byte_len]
             }
             Storage::Lent(..) => unreachable!("owned just now"),
         }
@@ -441,11 +440,47 @@ impl HostTensor {
     }
 }
 
-/// The bytes in words, zeros behind them.
-fn words_of(bytes: &[u8]) -> Vec<u64> {
-    let mut words = vec![0u64; bytes.len().div_ceil(8)];
-    bytemuck::cast_slice_mut(words.as_mut_slice())[..bytes.len()].copy_from_slice(bytes);
-    words
+/// Bytes in memory of their own, zeros behind them. From [`LINED`] bytes on they begin at a cache line: a vector of 64 bytes that
+/// begins elsewhere is two lines for each load and store, and an allocator puts large blocks 16 bytes behind a page's start.
+struct Words {
+    words: Vec<u64>,
+    /// The word that the bytes begin with. They lie there as long as the vector does, which never grows.
+    start: usize,
+}
+
+/// The bytes of a cache line.
+const LINE: usize = 64;
+
+/// Tensors of as many bytes begin at a line: below a page the words in front of it are much beside the tensor's.
+const LINED: usize = 4096;
+
+impl Words {
+    /// Zeros, at least `bytes` of them.
+    fn zeros(bytes: usize) -> Result<Words, TryReserveError> {
+        let len = bytes.div_ceil(8);
+        let spare = if bytes < LINED { 0 } else { LINE / 8 - 1 };
+        let mut words: Vec<u64> = Vec::new();
+        words.try_reserve_exact(len + spare)?;
+        let to_line = words.as_ptr().addr().next_multiple_of(LINE) - words.as_ptr().addr();
+        let start = if spare == 0 { 0 } else { to_line / 8 };
+        words.resize(start + len, 0);
+        Ok(Words { words, start })
+    }
+
+    fn copied(bytes: &[u8]) -> Words {
+        let mut words = Words::zeros(bytes.len()).unwrap_or_else(|_| handle_alloc_error(Layout::for_value(bytes)));
+        words.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        words
+    }
+
+    /// All bytes, those behind the tensor's as well.
+    fn bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(&self.words[self.start..])
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.words[self.start..])
+    }
 }
 
 impl PartialEq for HostTensor {
@@ -479,6 +514,21 @@ mod tests {
             assert_eq!(t.get(5), d.one());
             assert_eq!(t.get(4), d.zero());
             assert_eq!(HostTensor::full(&[2], d.one()).unwrap().get(1), d.one());
+        }
+    }
+
+    #[test]
+    fn large_tensors_begin_at_a_line() {
+        for elements in [1024, 1031, 100_000] {
+            let zeros = HostTensor::zeros(DType::F32, &[elements]).unwrap();
+            let mut written = zeros.clone();
+            written.set(elements - 1, Scalar::from_f64(DType::F32, 3.0));
+            for tensor in [&zeros, &written] {
+                assert!(tensor.data_address().is_multiple_of(LINE), "{elements}");
+                assert_eq!(tensor.bytes().len(), elements * 4);
+            }
+            assert_eq!(zeros.get(elements - 1).as_f64(), 0.0);
+            assert_eq!(written.get(elements - 1).as_f64(), 3.0);
         }
     }
 
