@@ -304,6 +304,21 @@ directives! {
         /// Cache, or registers for loops of exactly that many iterations.
         scope: Scope,
     },
+    /// Three nested loops that add to a tile of scratch in memory, `for m { for n { for k { t[m, n] += b } } }`, become one nest that loads
+    /// the tile to registers, one that adds to it there, and one that stores it. Each sum keeps its order. Returns the loops of the three
+    /// in that order, those of the sum behind the second's two.
+    Hold "hold" {
+        /// The loop over the rows of the tile.
+        outer: VarId,
+        /// The loop inside it over the columns.
+        inner: VarId,
+        /// The loop inside that which adds up, the outermost of a perfect nest.
+        sum: VarId,
+        /// Rows of the tile, the iterations of the outer loop.
+        rows: i64,
+        /// Columns of the tile, the iterations of the inner loop.
+        columns: i64,
+    },
     /// What the innermost of nested loops computes is computed before them for all iterations of those of the loops that it
     /// differs in, and put into scratch, which the nest loads. Returns the loops that fill the scratch.
     Pack "pack" {
@@ -768,6 +783,7 @@ place shared scratch=3
 distribute i1 i2 threads=128
 one-thread i1
 tile-sum i1 i2 i3 rows=4 columns=8 cache
+hold i1 i2 i3 rows=4 columns=8
 pack i1 %7 shared turned padded
 pack i1 %7 cache
 stage-region i1 param=0 shared

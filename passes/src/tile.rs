@@ -23,9 +23,8 @@ const WIDEST_TILE: i64 = 256;
 const VERY_WIDE_TILE: i64 = 1024;
 /// How many columns those are.
 const VERY_MANY_COLUMNS: i64 = 16_384;
-/// Columns of a tile of accumulators, about: pieces of a row that are half a page long or more are read from memory at up to 1.3 times
-/// the rate of 1 KiB pieces (hand-written loops over 768x3072 elements in f32 on a Xeon of the fourth generation).
-const WIDE_TILE_OF_SUMS: i64 = 576;
+/// Bytes that a tile keeps for each sum: one of all rows, and one of a block of them.
+const SUM_BYTES: i64 = 8;
 
 /// Columns of accumulators from which a tile is half of them, in whole steps; two steps are halved too, and what lies between would leave one
 /// thread little.
@@ -54,18 +53,22 @@ fn tile_of_sums(columns: Option<i64>, between: impl FnOnce(i64) -> i64) -> i64 {
     }
 }
 
-/// Columns of a tile of accumulators, such that an even number of tiles is near even: two threads take as many each.
-pub fn accumulator_tile(columns: Option<i64>) -> i64 {
-    let step = 4 * NARROWEST_TILE;
-    if let Some(n @ ..=MOST_SHARED) = columns
+/// Columns of a tile of accumulators of a processor: each thread takes one tile, of all columns if there is one thread, as long as half of the first
+/// cache holds a tile's sums. Rows that are walked whole are read from memory one line behind the other, at up to 1.2 times the rate of
+/// pieces of 256 bytes (hand-written loops over 768x3072 and 9216x128 elements in f32 on a Xeon of the fifth generation).
+pub fn accumulator_tile(columns: Option<i64>, threads: usize, close_bytes: u64) -> i64 {
+    let (step, threads) = (4 * NARROWEST_TILE, threads.max(1) as i64);
+    if threads > 1
+        && let Some(n @ ..=MOST_SHARED) = columns
         && (n >= FEWEST_SHARED || n == 2 * step)
     {
         return (n / 2 - 1) / step * step + step;
     }
     tile_of_sums(columns, |n| {
-        let pairs = ((n + WIDE_TILE_OF_SUMS) / (2 * WIDE_TILE_OF_SUMS)).max(1);
+        let most = (close_bytes as i64 / 2 / SUM_BYTES).max(step);
+        let tiles = (n + threads * most - 1) / (threads * most) * threads;
         // Of as many steps as that takes, rounded up.
-        (n - 1) / (2 * pairs * step) * step + step
+        ((n - 1) / (tiles * step) * step + step).min(n)
     })
 }
 

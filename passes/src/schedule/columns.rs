@@ -23,7 +23,7 @@ impl Scheduler<'_> {
         };
         let columns = self.kernel.extents[column.0 as usize].as_const();
         let width = match self.kept_bytes {
-            0 => accumulator_tile(columns),
+            0 => accumulator_tile(columns, self.cpu.threads, self.cpu.l1_bytes),
             bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
         };
         let tiles = Directive::TileColumns { var: column, width };

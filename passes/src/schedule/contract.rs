@@ -191,7 +191,7 @@ fn inside(kernel: &Kernel, var: VarId, extent: &IndexExpr, size: i64) -> SmallVe
 }
 
 /// Whether the index of a tile is that of a matrix of different elements, one of whose strides steps over what the other reaches.
-fn is_matrix(index: &IndexExpr, vars: [VarId; 2], size: [i64; 2]) -> bool {
+pub(super) fn is_matrix(index: &IndexExpr, vars: [VarId; 2], size: [i64; 2]) -> bool {
     let stride = |e: &IndexExpr, v: VarId| {
         let (stride, rest) = e.affine_in(v)?;
         Some((stride.as_const()?, rest))

@@ -81,6 +81,13 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             columns,
             scope,
         } => super::tile_sum::tile_sum(kernel, [*outer, *inner, *sum], [*rows, *columns], *scope),
+        Directive::Hold {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+        } => super::hold::hold(kernel, [*outer, *inner, *sum], [*rows, *columns]),
         Directive::Pack {
             var,
             value,

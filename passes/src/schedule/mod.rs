@@ -17,6 +17,7 @@ mod elementwise;
 mod flops;
 mod gpu;
 pub mod hoist;
+mod hold;
 mod inward;
 mod keep;
 mod lanes;

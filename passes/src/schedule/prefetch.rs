@@ -91,7 +91,12 @@ fn runs(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<(i
             if *length.get_or_insert(stride) != stride {
                 return None;
             }
-            if !firsts.contains(&first) {
+            // What begins within the elements of another run is a part of it.
+            let within = |f: &IndexExpr| {
+                let from = (first.clone() - f.clone()).simplify(kernel);
+                from.as_const().is_some_and(|n| (0..stride).contains(&n))
+            };
+            if !firsts.iter().any(within) {
                 firsts.push(first);
             }
         }

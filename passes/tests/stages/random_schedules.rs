@@ -156,7 +156,15 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 columns,
                 scope,
             };
+            let hold = |&([outer, inner, sum], rows, columns): &([VarId; 3], i64, i64)| Directive::Hold {
+                outer,
+                inner,
+                sum,
+                rows,
+                columns,
+            };
             let mut nests: Vec<Directive> = sizes.iter().map(contract).collect();
+            nests.extend(sizes.iter().map(hold));
             nests.extend(sizes.iter().map(tile_sum));
             if n > 20 {
                 nests.reverse();
@@ -485,6 +493,7 @@ fn a_random_legal_schedule_keeps_columns_windows_and_products() {
     }
     for name in [
         "tile-sum",
+        "hold",
         "contract",
         "pack",
         "lengthen",
