@@ -165,7 +165,7 @@ fn functions_at_their_corners() {
             &[1.0, 4.0 * (1.0 + std::f64::consts::LN_2)],
         ),
         ("fma(x, x, x)", |x| x.fma(x, x), &[3.0], &[7.0]),
-        ("atan2(x, x)", |x| x.atan2(x), &[3.0, 0.0], &[0.0, NAN]),
+        ("atan2(x, x)", |x| x.atan2(x), &[3.0, 0.0], &[0.0, 0.0]),
     ];
     for (name, f, x, expected) in table {
         same(name, &slope(x, f), expected);
@@ -253,6 +253,38 @@ fn scans_at_ties_and_zeros() {
         &[1.0, 0.0, 2.0, 1.0],
     );
     same("of -inf", &slope(&[-INF, -INF], |x| x.cummax(0)), &[2.0, 0.0]);
+}
+
+/// PyTorch's; JAX has NaN there.
+#[test]
+fn the_angle_at_the_origin() {
+    let g = Graph::default();
+    let (y, x) = (
+        g.constant([0.0f64, -0.0, 0.0, 3.0]),
+        g.constant([0.0f64, 0.0, -0.0, 4.0]),
+    );
+    let first = grad(&y.atan2(&x).sum(..), &[&y, &x]);
+    same(
+        "by y",
+        first[0].eval().unwrap().as_slice().unwrap(),
+        &[0.0, 0.0, 0.0, 4.0 / 25.0],
+    );
+    same(
+        "by x",
+        first[1].eval().unwrap().as_slice().unwrap(),
+        &[0.0, 0.0, 0.0, -3.0 / 25.0],
+    );
+    let second = grad(&first[0].sum(..), &[&y, &x]);
+    same(
+        "by y, y",
+        second[0].eval().unwrap().as_slice().unwrap(),
+        &[0.0, 0.0, 0.0, -24.0 / 625.0],
+    );
+    same(
+        "by y, x",
+        second[1].eval().unwrap().as_slice().unwrap(),
+        &[0.0, 0.0, 0.0, -7.0 / 625.0],
+    );
 }
 
 /// jnp.ndarray.at[..].set: of several updates of one place, the last has the derivative. torch.scatter_reduce (amax, prod).

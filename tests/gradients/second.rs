@@ -1,6 +1,6 @@
 //! Gradients of gradients, and laws.
 
-use tlc::{DType, Graph, Monoid, Tensor, einsum, grad, hvp, vjp};
+use tlc::{DType, Graph, Monoid, Tensor, einsum, grad, hvp, jvp, vjp};
 
 use crate::against::check;
 
@@ -41,6 +41,30 @@ fn derivatives_of_derivatives() {
     });
     check("sort", m, |_, x| first(&x[0], |x| x.sort(1, false).exp()));
     check("var", m, |_, x| first(&x[0], |x| x.var(1, 1).exp()));
+}
+
+/// `∂²(x ** e) / ∂x ∂e = x ** (e - 1) * (1 + e * ln x)`, which is `1 / x` where the exponent is 0 although the slope is 0 there.
+#[test]
+fn how_the_slope_of_a_power_changes_with_an_exponent_of_0() {
+    let g = Graph::default();
+    let (x, e) = (g.constant([2.0f64, 0.5, 1.0]), g.constant([0.0f64, 0.0, 0.0]));
+    let y = x.pow(&e);
+    let first = grad(&y.sum(..), &[&x, &e]);
+    for t in [
+        &grad(&first[0].sum(..), &[&e])[0],
+        &grad(&first[1].sum(..), &[&x])[0],
+        &jvp(&[&first[0]], &[&e], &[&e.ones_like()])[0],
+        &jvp(&[&first[1]], &[&x], &[&x.ones_like()])[0],
+    ] {
+        assert_eq!(t.eval().unwrap().as_slice::<f64>().unwrap(), [0.5, 2.0, 1.0]);
+    }
+    // Where it has no bound, all of them are 0, as is the slope.
+    let x = g.constant([0.0f64, -0.0, f64::NAN]);
+    let first = grad(&x.pow(&e).sum(..), &[&x]).remove(0);
+    let second = grad(&first.sum(..), &[&e]).remove(0);
+    for t in [&first, &second] {
+        assert_eq!(t.eval().unwrap().as_slice::<f64>().unwrap(), [0.0; 3]);
+    }
 }
 
 /// x ** 5, five times: 120.

@@ -12,6 +12,7 @@ fn texts_that_say_nothing_known_are_told_what_is() {
              adafactor, muon, lamb, lion, adabound",
         ),
         ("", "there is no optimizer ``, but sgd, adam, adamw, adamax"),
+        ("lion:lr=1,wd=0, lr = 2", "lion: `lr` is given twice"),
         ("lion:lr=1,beta=2", "lion has no setting `beta`, but lr, b1, b2, wd"),
         ("lion:lr", "lion: `lr` needs a value, as in `lr=...`"),
         ("lion:lr=", "lion: `lr=`, expected a rate of at least 0, step("),

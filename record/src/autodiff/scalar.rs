@@ -7,9 +7,10 @@
 //! - Each cotangent is linear in that of the result, so that the rules serve forwards as well.
 //!
 //! Corners are as in PyTorch: `abs` and `sign` give 0 at 0, `max` and `min` split evenly between equal operands, `x ** 0` gives 0
-//! everywhere, `sqrt`, `log` and `1 / x` give an infinity at 0, and `rem` and `mod` those of the quotient that they took off.
+//! everywhere, `atan2` gives 0 at the origin, `sqrt`, `log` and `1 / x` give an infinity at 0, and `rem` and `mod` those of the
+//! quotient that they took off.
 
-use tlc_ir::{Scalar, ScalarOp};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::node::{At, Cotangents, Linearized, sum};
 use crate::graph::Tensor;
@@ -73,11 +74,14 @@ pub(super) fn rule(op: ScalarOp, at: &At<'_>) -> Step<Cotangents> {
             }
         }),
         ScalarOp::Atan2 => at.each(|k| {
-            let square = x(0)?.square() + x(1)?.square();
-            match k {
-                0 => Ok(d()? * (x(1)? / square)),
-                _ => Ok(-d()? * (x(0)? / square)),
-            }
+            // The angle of no direction.
+            let origin = x(0)?.eq(0.0).logical_and(x(1)?.eq(0.0));
+            let square = origin.select(1.0, x(0)?.square() + x(1)?.square());
+            let slope = match k {
+                0 => d()? * (x(1)? / square),
+                _ => -d()? * (x(0)? / square),
+            };
+            Ok(origin.select(0.0, slope))
         }),
         ScalarOp::Max => at.each(|k| Ok(extremum(g, &at.operands[k], &at.operands[1 - k]))),
         ScalarOp::Min => at.each(|k| Ok(extremum(g, &at.operands[1 - k], &at.operands[k]))),
@@ -125,7 +129,7 @@ fn off_unit(x: &Tensor) -> Tensor {
     (1.0 - x) * (x + 1.0)
 }
 
-/// The cotangent of a base: `d * e * x ** (e - 1)`, and 0 where `e` is.
+/// The cotangent of a base: `d * e * x ** (e - 1)`, which is 0 where `e` is.
 fn power(at: &At<'_>, x: &Tensor, e: &Tensor, d: &Tensor) -> Step<Option<Tensor>> {
     let known = at.operands[1].id();
     let known = known.and_then(|id| at.graph().with_ir(|ir| ir.splat_value(id)));
@@ -136,8 +140,16 @@ fn power(at: &At<'_>, x: &Tensor, e: &Tensor, d: &Tensor) -> Step<Option<Tensor>
         Some(3.0) => Some(d * 3.0 * x.square()),
         Some(e) => Some(d * e * x.pow(e - 1.0)),
         None => {
-            let slope = d * e * x.pow(e - 1.0);
-            Some(e.eq(0.0).select(0.0, slope))
+            // Where the factor `e` is 0, so is the slope, but not how it changes with `e`: only what would be 0 * inf is left out.
+            let (least, most) = match x.dtype() {
+                DType::F64 => (f64::MIN_POSITIVE, f64::MAX),
+                _ => (f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)),
+            };
+            let size = x.abs();
+            let tame = size.ge(least).logical_and(size.le(most));
+            let flat = e.eq(0.0).logical_and(tame.logical_not());
+            let slope = d * e * flat.select(1.0, x).pow(e - 1.0);
+            Some(flat.select(0.0, slope))
         }
     })
 }

@@ -169,10 +169,11 @@ impl Optimizer {
     /// ```
     ///
     /// # Errors
-    /// A setting that the optimizer does not have, or a value that it does not take.
+    /// A setting that the optimizer does not have or that is given twice, or a value that it does not take.
     pub fn with(&self, settings: &str) -> Result<Optimizer, UnknownOptimizer> {
         let mut changed = self.clone();
         let name = changed.name();
+        let mut given: Vec<&str> = vec![];
         for setting in parts(settings, ',') {
             let (key, value) = setting
                 .split_once('=')
@@ -187,6 +188,10 @@ impl Optimizer {
                     "{name}: `{key}` needs a value, as in `{key}=...`"
                 )));
             };
+            if given.contains(&key) {
+                return Err(UnknownOptimizer(format!("{name}: `{key}` is given twice")));
+            }
+            given.push(key);
             if let Err(fits) = changed.rule_mut().set(key, value) {
                 return Err(UnknownOptimizer(format!("{name}: `{key}={value}`, expected {fits}")));
             }
