@@ -5,11 +5,19 @@
 //!
 //! `TLC_SEEDS=from..to` runs other seeds.
 
+use std::sync::Arc;
+
 use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
 use tlc_codegen::wide::Level;
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::rng::Rng;
+use tlc_ir::target::Cpu;
 use tlc_ir::testgen::seeds;
+use tlc_passes::schedule::Directive;
+use tlc_passes::{Options, compile};
+use tlc_runtime::driver::{Executable, TensorView};
+use tlc_runtime::memory::BufferPool;
+use tlc_runtime::pool::Pool;
 
 /// One convolution.
 #[derive(Clone, Debug)]
@@ -453,4 +461,113 @@ fn lines_of_short_images_are_used_whole() {
         let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
         compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("{m}\n{explained}"));
     }
+}
+
+/// Long sums over images that the second cache does not hold, a few channels at a time: on a processor with small caches, so that small images
+/// are such. Results are the bits of those added up at once.
+#[test]
+fn long_sums_are_added_up_in_rounds_to_the_same_bits() {
+    let Some(level) = tlc_runtime::cpu::level::wide() else {
+        println!("SKIP: tiles are in vectors of AVX2 or wider");
+        return;
+    };
+    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
+    let mut rng = Rng::new(23);
+    let of = |channels, outputs, sides, kernel: [usize; 2], dilation| Case {
+        images: 1,
+        groups: 1,
+        channels,
+        outputs,
+        sides,
+        kernel,
+        stride: 1,
+        dilation,
+        padding: kernel.map(|k| dilation * (k / 2)),
+        bias: true,
+        residual: true,
+        activation: true,
+        special: false,
+    };
+    let cases = [
+        // One row; several blocks of channels, rows that no vector fills.
+        of(512, 64, [8, 16], [1, 1], 1),
+        of(520, 32, [9, 15], [1, 1], 1),
+        Case {
+            special: true,
+            ..of(1024, 64, [5, 13], [1, 1], 1)
+        },
+        Case {
+            images: 2,
+            groups: 2,
+            ..of(512, 32, [8, 16], [1, 1], 1)
+        },
+        // Windows that lie apart: rows of padding are left out, and the rows of the image are parts of their own.
+        of(256, 32, [16, 16], [3, 3], 12),
+        Case {
+            special: true,
+            ..of(272, 32, [15, 16], [3, 3], 12)
+        },
+    ];
+    let mut in_rounds = 0;
+    for case in cases {
+        let weights = data(
+            &[
+                case.groups * case.outputs,
+                case.channels,
+                case.kernel[0],
+                case.kernel[1],
+            ],
+            &mut rng,
+            false,
+        );
+        let bias = data(&[case.groups * case.outputs, 1, 1], &mut rng, false);
+        let graph = case.record(false, &weights, &bias);
+        let [h, w] = case.sides;
+        let input = data(
+            &[case.images, case.groups * case.channels, h, w],
+            &mut rng,
+            case.special,
+        );
+        let bounded = interpret_with_bounds(&graph, std::slice::from_ref(&input), &interp::Options::default()).unwrap();
+        let run = |shared_by: usize| {
+            let cpu = Cpu {
+                l1_bytes: 32 << 10,
+                l2_bytes: 256 << 10,
+                threads: shared_by,
+                ..tlc_runtime::target::cpu(emitters.clone())
+            };
+            let compiled = compile(&graph, &Options::new(cpu)).unwrap().planned;
+            let launches = compiled.launches.iter().flat_map(|l| &l.schedule.applied);
+            let rounds = launches
+                .filter(|a| matches!(a.directive, Directive::Hold { .. }))
+                .count();
+            let pool = Arc::new(Pool::new(shared_by.min(3)));
+            let executable = Executable::new(compiled.plan, pool, BufferPool::new(), tlc_passes::memory::pack).unwrap();
+            let view = TensorView {
+                dtype: input.dtype(),
+                shape: input.shape(),
+                data: input.bytes(),
+            };
+            let found = executable.run(&[view]).unwrap().remove(0);
+            let found = HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap();
+            compare(&found, &bounded[0]).unwrap_or_else(|e| panic!("{case:?} for {shared_by} threads: {e}"));
+            (found, rounds)
+        };
+        // There are fewer blocks than threads.
+        let (expected, none) = run(1 << 20);
+        assert_eq!(none, 0, "{case:?}");
+        for threads in [1, 2] {
+            let (found, rounds) = run(threads);
+            let bits = |t: &HostTensor| {
+                t.as_slice::<f32>()
+                    .unwrap()
+                    .iter()
+                    .map(|x| x.to_bits())
+                    .collect::<Vec<_>>()
+            };
+            assert!(bits(&found) == bits(&expected), "{case:?}, {threads} threads");
+            in_rounds += usize::from(rounds > 0);
+        }
+    }
+    assert!(in_rounds >= 8, "{in_rounds} of 12 in rounds on {level:?}");
 }

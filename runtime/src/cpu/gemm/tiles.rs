@@ -34,7 +34,7 @@ const STRIPS_AT_ONCE: usize = 8;
 const LINE_BYTES: usize = 64;
 /// Bytes of complete lines from which on it pays to call what follows them.
 const REPORT_BYTES: usize = 16 << 10;
-/// Panels of one pass over the strips, at most, unless it is the only one.
+/// Panels of one pass over the strips, at most.
 const MAX_PANELS: usize = 16;
 
 /// A micro-kernel: `(rows, columns, depth, dst, panel, strip, dst column stride, dst row stride, panel stride along the
@@ -239,14 +239,8 @@ fn second_level_bytes() -> usize {
     *BYTES.get_or_init(|| crate::machine::second_level_bytes() as usize)
 }
 
-/// Panels of one pass over a result so many elements wide: half of the second-level cache holds them. All of them, if blocks of the sum are so short
-/// that less than half of it holds them, for then what follows the product finds its lines there.
-fn panels_of_a_pass<K: Tiles>(wide: usize, block: usize) -> usize {
-    let all = wide.div_ceil(K::PANEL).max(1);
-    let bytes = [all, K::PANEL, block, size_of::<K::Element>()];
-    if bytes.into_iter().fold(1, usize::saturating_mul) <= second_level_bytes() / 5 * 2 {
-        return all;
-    }
+/// Panels of one pass: half of the second-level cache holds them.
+fn panels_of_a_pass<K: Tiles>() -> usize {
     (second_level_bytes() / 2 / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
 }
 
@@ -255,9 +249,8 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     fn bytes<K: Tiles>(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
-        let block = block(p.k, size);
-        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>(wide, block));
-        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block;
+        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
+        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size);
         let tall = if along_rows(p) { p.n } else { p.m };
         packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
@@ -528,7 +521,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         .fold(0, usize::saturating_add)
         > second_level_bytes();
     let block = block(p.k, size);
-    let pass = panels_of_a_pass::<K>(wide, block) * K::PANEL;
+    let pass = panels_of_a_pass::<K>() * K::PANEL;
     let panels = scratch.cast::<K::Element>();
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
