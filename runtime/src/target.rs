@@ -7,7 +7,7 @@ use tlc_ir::target::{Cpu, CpuEmitter, Gpu, LibraryShare, Multiprocessor, Product
 use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cuda::{Context, Properties};
 use crate::error::Unavailable;
-use crate::machine::{cache_sizes, vendor_and_family};
+use crate::machine::{cache_sizes, streams_lines};
 use crate::pool::default_threads;
 
 /// What the passes need to know of this machine: what its emitters have, caches from the processor, speeds from the machine
@@ -24,14 +24,6 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
         streams_lines: streams_lines(),
         ..Cpu::with_emitters(emitters)
     }
-}
-
-/// The first family of AMD's processors, Zen 5, that loads two vectors of 512 bits in a cycle (Software Optimization Guide for the AMD Zen5
-/// Microarchitecture). Of others it is not known that they stream lines, for none was measured.
-const ZEN5: u32 = 26;
-
-fn streams_lines() -> bool {
-    vendor_and_family().is_some_and(|(vendor, family)| vendor == "AuthenticAMD" && family >= ZEN5)
 }
 
 /// f32 multiply-adds that a multiprocessor begins in a clock (CUDA C++ Programming Guide, "Arithmetic Instructions"); those of 8.0 begin

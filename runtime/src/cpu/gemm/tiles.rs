@@ -510,6 +510,8 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             columns: wide,
             k: p.k,
             block: block(p.k, size),
+            ahead: wide.saturating_mul(p.k).saturating_mul(size) > second_level_bytes() / 2
+                && !crate::machine::streams_lines(),
         };
         // SAFETY: the caller's promise; scratch has room for the accumulators of so many rows.
         return unsafe { few(part, scratch.cast()) };

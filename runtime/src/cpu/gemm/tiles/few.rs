@@ -32,6 +32,8 @@ pub(super) struct Part<T> {
     pub k: usize,
     /// Elements of a block of the sum.
     pub block: usize,
+    /// Whether the next lines are asked for while these are multiplied: they come from far, and apart from each other.
+    pub ahead: bool,
 }
 
 /// Columns of one piece.
@@ -83,9 +85,17 @@ macro_rules! few {
                 (lines, stride): (*const $element, isize),
                 (rows, (row, along), count): (*const $element, (isize, isize), usize),
                 (sums, pitch): (*mut $element, usize),
-                first: bool,
+                (first, ahead): (bool, bool),
             ) {
                 let mut w = [[$zero(); V]; K];
+                if ahead {
+                    unroll!(k < K {
+                        unroll!(v < V {
+                            let next = lines.wrapping_offset((K + k) as isize * stride).wrapping_add(v * LANES);
+                            _mm_prefetch::<_MM_HINT_T0>(next.cast());
+                        });
+                    });
+                }
                 // SAFETY: the caller's promise.
                 unsafe {
                     unroll!(k < K {
@@ -128,8 +138,8 @@ macro_rules! few {
                             while j + WIDTH <= columns {
                                 let (lines, sums) = ((line.add(j), p.line_stride), (sums.add(j), pitch));
                                 match taken {
-                                    TOGETHER => add::<TOGETHER, $vectors>(lines, rows, sums, first),
-                                    _ => add::<1, $vectors>(lines, rows, sums, first),
+                                    TOGETHER => add::<TOGETHER, $vectors>(lines, rows, sums, (first, p.ahead)),
+                                    _ => add::<1, $vectors>(lines, rows, sums, (first, false)),
                                 }
                                 j += WIDTH;
                             }
@@ -146,8 +156,8 @@ macro_rules! few {
                                 }
                                 let sums = (sums.add(j), pitch);
                                 match taken {
-                                    TOGETHER => add::<TOGETHER, 1>(lines, rows, sums, first),
-                                    _ => add::<1, 1>(lines, rows, sums, first),
+                                    TOGETHER => add::<TOGETHER, 1>(lines, rows, sums, (first, false)),
+                                    _ => add::<1, 1>(lines, rows, sums, (first, false)),
                                 }
                                 j += width;
                             }
@@ -267,6 +277,7 @@ mod tests {
                                     columns,
                                     k,
                                     block,
+                                    ahead: k == 40,
                                 };
                                 // SAFETY: the vectors have so many elements, and the feature was looked for.
                                 unsafe { $f(part, sums.as_mut_ptr()) };
