@@ -23,7 +23,7 @@ use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
 use tlc_ir::plan::{DeviceId, KernelId, Plan, PlanState};
 use tlc_ir::target::{Cpu, Gpu, ProductLibrary, Products};
-use tlc_ir::{Graph as IrGraph, IndexExpr, Precision, TensorType};
+use tlc_ir::{Graph as IrGraph, IndexExpr, NodeKind, Precision, TensorType};
 use tlc_passes::contraction::has_products;
 use tlc_passes::devices::{Devices, Link, Place, StateBinding};
 use tlc_passes::pipeline::PassError;
@@ -62,8 +62,8 @@ pub struct CompileOptions {
     /// Optional passes, by name; the default pipeline if `None`.
     pub passes: Option<String>,
     /// The most bytes that a call may need ([`Executable::memory`]), of the host's memory and of that of each device. Where keeping every
-    /// value that is read again later would need more, values are computed again; where that is not enough, loops whose derivatives keep what
-    /// each iteration began with keep it of some ([`tlc_passes::segments`]). What cannot be brought below the limit is
+    /// value that is read again later would need more, values are computed again, or loops whose derivatives keep what each iteration began
+    /// with keep it of some ([`tlc_passes::segments`]), or both: what fits and takes the least time by prediction. What cannot be brought below the limit is
     /// [`RunError::MemoryLimit`]: as the graph is compiled, or, where sizes are symbols, before a call runs.
     pub max_memory_bytes: Option<u64>,
     /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
@@ -265,39 +265,21 @@ impl Compiler {
         if plan.sources().any(|(_, ty)| ty.shape.iter().any(decided_by_inputs)) {
             return Ok(version);
         }
-        let need = version.inner.fixed_memory()?;
-        match need.within(limit) {
+        match version.inner.fixed_memory()?.within(limit) {
             Ok(()) => return Ok(version),
             // Data decides sizes, for which there is as much room as they may need.
             Err(e) if !plan.symbols.is_empty() => return Err(e.into()),
             Err(_) => {}
         }
-        drop(version);
-        let again = Options {
-            arena_limits: arena_limits(limit, needs(&need)),
-            ..self.options.clone()
+        let fitting = Fitting {
+            limit,
+            graph,
+            options: &self.options,
+            load: &|compiled| self.load(graph, compiled, compiling),
+            needs: &|version: &Version| Ok(needs(&version.inner.fixed_memory()?).collect()),
+            decided: |version| version.compiled,
         };
-        let version = self.load(graph, tlc_passes::compile(graph, &again)?, compiling)?;
-        let fits = version.inner.fixed_memory()?.within(limit);
-        let Err(too_large) = fits else { return Ok(version) };
-        drop(version);
-        // What loops keep is in none of the values that can be computed again.
-        let mut options = Options {
-            segment_loops: true,
-            ..self.options.clone()
-        };
-        let compiled = tlc_passes::compile(graph, &options)?;
-        if compiled.segmented.is_empty() {
-            return Err(too_large.into());
-        }
-        let version = self.load(graph, compiled, compiling)?;
-        let need = version.inner.fixed_memory()?;
-        if need.within(limit).is_ok() {
-            return Ok(version);
-        }
-        drop(version);
-        options.arena_limits = arena_limits(limit, needs(&need));
-        let version = self.load(graph, tlc_passes::compile(graph, &options)?, compiling)?;
+        let version = fitting.of(version)?;
         version.inner.fixed_memory()?.within(limit)?;
         Ok(version)
     }
@@ -371,50 +353,126 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
     let options = pass_options(devices, options)?;
     let mut compiled = tlc_passes::compile(graph, &options)?;
     if let (Some(limit), true) = (options.max_memory_bytes, compiled.planned.plan.symbols.is_empty()) {
-        compiled = within(limit, graph, options, compiled)?;
+        compiled = within(limit, graph, &options, compiled)?;
     }
     checked(graph, &compiled.planned.plan)?;
     Ok(compiled)
 }
 
-/// What is decided about a graph so that each device needs no more than so many bytes, as far as that is possible, in the order of
+/// What is decided about a graph so that each device needs no more than so many bytes, as far as that is possible, as in
 /// `Compiler::version`; `compiled` is what is decided without a limit.
-fn within(limit: u64, graph: &IrGraph, mut options: Options, compiled: Compiled) -> Result<Compiled, BuildError> {
+fn within(limit: u64, graph: &IrGraph, options: &Options, compiled: Compiled) -> Result<Compiled, BuildError> {
     let threads = options.devices.host().threads;
-    let needs = |compiled: &Compiled| -> Result<Vec<(u64, u64)>, RunError> {
-        let plan = &compiled.planned.plan;
-        let binder = Binder {
-            plan,
-            given: &[],
-            packer: memory::pack,
-        };
-        let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
-        Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
+    let fitting = Fitting {
+        limit,
+        graph,
+        options,
+        load: &Ok,
+        needs: &|compiled: &Compiled| {
+            let plan = &compiled.planned.plan;
+            let binder = Binder {
+                plan,
+                given: &[],
+                packer: memory::pack,
+            };
+            let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
+            Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
+        },
+        decided: |compiled| compiled,
     };
-    let fits = |needs: &[(u64, u64)]| needs.iter().all(|need| need.0 <= limit);
-    let need = needs(&compiled)?;
-    if fits(&need) {
-        return Ok(compiled);
-    }
-    options.arena_limits = arena_limits(limit, need.into_iter());
-    let again = tlc_passes::compile(graph, &options)?;
-    if fits(&needs(&again)?) {
-        return Ok(again);
-    }
-    options.segment_loops = true;
-    options.arena_limits.clear();
-    let cut = tlc_passes::compile(graph, &options)?;
-    let need = needs(&cut)?;
-    if cut.segmented.is_empty() {
-        return Ok(again);
-    }
-    if fits(&need) {
-        return Ok(cut);
-    }
-    options.arena_limits = arena_limits(limit, need.into_iter());
-    Ok(tlc_passes::compile(graph, &options)?)
+    fitting.of(compiled)
 }
 
+/// How a graph is compiled again so that each device needs no more than so many bytes.
+struct Fitting<'a, V> {
+    limit: u64,
+    graph: &'a IrGraph,
+    /// Those of compiling it without a limit.
+    options: &'a Options,
+    /// What can be asked for what it needs of memory. Of two of them there may be no room beside each other.
+    load: &'a dyn Fn(Compiled) -> Result<V, BuildError>,
+    /// By device, all that a call needs, and its arena alone.
+    needs: &'a dyn Fn(&V) -> Result<Vec<(u64, u64)>, BuildError>,
+    /// What was decided, without the rest.
+    decided: fn(V) -> Compiled,
+}
+
+impl<V> Fitting<'_, V> {
+    /// Of the ways to need less memory, what takes the least time by prediction of those that fit; if none does, what needs the least. `free` is what
+    /// is made without a limit, which nothing here is faster than.
+    fn of(&self, free: V) -> Result<V, BuildError> {
+        let need = (self.needs)(&free)?;
+        if self.excess(&need) == 0 {
+            return Ok(free);
+        }
+        let free = (self.decided)(free);
+        let has_loops = free
+            .graph
+            .nodes()
+            .any(|(_, node)| matches!(node.kind, NodeKind::Loop(_)));
+        drop(free);
+        let again = self.again(self.options, need)?;
+        let again_ns = self.predicted_ns(&again);
+        let again = (self.load)(again)?;
+        if !has_loops {
+            return Ok(again);
+        }
+        // What loops keep is in none of the values that can be computed again.
+        let options = Options {
+            segment_loops: true,
+            ..self.options.clone()
+        };
+        let cut = tlc_passes::compile(self.graph, &options)?;
+        let excess = self.excess(&(self.needs)(&again)?);
+        let no_faster = |other: &Compiled| excess == 0 && self.predicted_ns(other) >= again_ns;
+        // With values computed again beside that it would take longer still.
+        if cut.segmented.is_empty() || no_faster(&cut) {
+            return Ok(again);
+        }
+        let again = (self.decided)(again);
+        let cut = (self.load)(cut)?;
+        let need = (self.needs)(&cut)?;
+        if self.excess(&need) == 0 {
+            return Ok(cut);
+        }
+        drop(cut);
+        let both = self.again(&options, need)?;
+        if no_faster(&both) {
+            return (self.load)(again);
+        }
+        let both = (self.load)(both)?;
+        match self.excess(&(self.needs)(&both)?) {
+            more if more > excess => {
+                drop(both);
+                (self.load)(again)
+            }
+            _ => Ok(both),
+        }
+    }
+
+    /// What is decided where the arenas are as small as the rest of what calls need, by device, leaves room for.
+    fn again(&self, options: &Options, needs: Vec<(u64, u64)>) -> Result<Compiled, BuildError> {
+        let options = Options {
+            arena_limits: arena_limits(self.limit, needs.into_iter()),
+            ..options.clone()
+        };
+        Ok(tlc_passes::compile(self.graph, &options)?)
+    }
+
+    /// By how many bytes what the neediest device needs is above the limit.
+    fn excess(&self, needs: &[(u64, u64)]) -> u64 {
+        let most = needs.iter().map(|need| need.0).max();
+        most.unwrap_or(0).saturating_sub(self.limit)
+    }
+
+    /// The least time of a call. Where nobody knows how often a loop runs, it is no part of it: such loops are not cut, so that they are in all
+    /// that is compared.
+    fn predicted_ns(&self, compiled: &Compiled) -> f64 {
+        let devices = crate::machine_model::assumed_of(&self.options.devices);
+        let costs = crate::explain::step_costs(&compiled.planned.plan, &devices);
+        costs.iter().filter_map(|(_, cost)| cost.predicted_ns).sum()
+    }
+}
 /// What a limit of all that a device needs leaves for its arena, of all and of the arena now, by device.
 fn arena_limits(limit: u64, needs: impl Iterator<Item = (u64, u64)>) -> Vec<u64> {
     needs.map(|(all, arena)| limit.saturating_sub(all - arena)).collect()

@@ -33,20 +33,10 @@ pub fn measured() -> Option<HwBench> {
 /// A target with the speeds to compare with: measured where that was done, assumed elsewhere; and which of the two. For all
 /// threads of the target together.
 pub fn limits(target: &Cpu) -> (Cpu, bool) {
-    let mut limits = target.clone();
     let Some(bench) = measured() else {
-        // What is assumed is of one thread; cores have their own caches and units, and share the memory.
-        let threads = target.threads as f64;
-        limits.bytes_per_second[..2]
-            .iter_mut()
-            .for_each(|rate| *rate *= threads);
-        limits.f32_flops_per_second *= threads;
-        limits
-            .emitters
-            .iter_mut()
-            .for_each(|e| e.vector_ops_per_second *= threads);
-        return (limits, false);
+        return (assumed(target), false);
     };
+    let mut limits = target.clone();
     let footprints = [
         target.l2_bytes / 2,
         target.l3_bytes / 2,
@@ -65,6 +55,27 @@ pub fn limits(target: &Cpu) -> (Cpu, bool) {
         e.vector_ops_per_second *= measured / portable;
     }
     (limits, true)
+}
+
+/// A target with the assumed speeds of all its threads together.
+fn assumed(target: &Cpu) -> Cpu {
+    let mut limits = target.clone();
+    // What is assumed is of one thread; cores have their own caches and units, and share the memory.
+    let threads = target.threads as f64;
+    limits.bytes_per_second[..2]
+        .iter_mut()
+        .for_each(|rate| *rate *= threads);
+    limits.f32_flops_per_second *= threads;
+    limits
+        .emitters
+        .iter_mut()
+        .for_each(|e| e.vector_ops_per_second *= threads);
+    limits
+}
+
+/// Devices with assumed speeds, for decisions: what was measured on a machine changes none.
+pub(crate) fn assumed_of(devices: &Devices) -> Devices {
+    devices.clone().with_host(assumed(devices.host()))
 }
 
 /// As [`limits`], of a host and the devices beside it, whose speeds are what their drivers say.

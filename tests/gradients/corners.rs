@@ -92,8 +92,8 @@ fn functions_at_their_corners() {
             &[1.0, 0.5, 0.0, 1.0],
         ),
         ("max(x, x)", |x| x.maximum(x), &[1.0, -2.0], &[1.0, 1.0]),
-        // torch.nn.functional: 0 at the bounds, but for clamp, which passes there (the derivatives in
-        // tools/autograd/derivatives.yaml compare with `>` and `>=`); elu has that of its branch for negative numbers.
+        // torch.nn.functional: 0 at the bounds; elu has that of its branch for negative numbers. Clamp passes at its bounds, as it did
+        // in PyTorch before 2.15.
         (
             "relu",
             |x| x.relu(),

@@ -162,6 +162,88 @@ fn loops_in_segments_have_the_bits_of_loops_that_keep_all() {
     }
 }
 
+/// A loop that is cheap to run again, beside products that are not.
+fn loop_beside_products(iterations: usize, layers: usize, batch: usize) -> Graph {
+    let g = Graph::new("mixed");
+    let h = g.input("h", DType::F32, [1000]);
+    let x = g.input("x", DType::F32, [batch, 256]);
+    let w = g.input("w", DType::F32, [256, 256]);
+    let last = g
+        .repeat(iterations)
+        .carry(&h)
+        .record(|i| vec![i.carried[0].square() * 0.5])
+        .remove(0);
+    let mut y = x.clone();
+    for _ in 0..layers {
+        y = y.matmul(&w).square();
+    }
+    let loss = last.sum(..) + y.sum(..);
+    for (k, d) in grad(&loss, &[&h, &w]).iter().enumerate() {
+        g.output(&format!("d{k}"), d);
+    }
+    g
+}
+
+#[test]
+fn no_plan_is_slower_by_prediction_than_one_of_less_memory() {
+    let mut graphs: Vec<(String, Graph)> = [(256, 4, 512), (64, 6, 256), (256, 2, 128), (1024, 3, 256)]
+        .into_iter()
+        .map(|(iterations, layers, batch)| {
+            let of = format!("{iterations} iterations, {layers} layers of {batch}");
+            (of, loop_beside_products(iterations, layers, batch))
+        })
+        .collect();
+    let with = With {
+        slices: true,
+        stacks: true,
+        ..With::default()
+    };
+    graphs.push(("a recurrence alone".into(), recurrence(144, 600, with)));
+    let (mut cut_where_again_fits, mut refused) = (0, 0);
+    for (of, g) in graphs {
+        let predicted = |e: &Executable| -> f64 {
+            let costs = tlc::explain::step_costs(e.plan(), e.devices());
+            costs
+                .iter()
+                .map(|(_, cost)| cost.predicted_ns.expect("sizes are known"))
+                .sum()
+        };
+        let free = g.compile(&limited(None)).expect("it compiles");
+        let inputs = g.finish().expect("a graph");
+        let shapes = inputs
+            .inputs()
+            .iter()
+            .map(|i| inputs.ty(*i).shape.iter().map(|d| d.as_const().expect("fixed")));
+        let zeros: Vec<HostTensor> = shapes
+            .map(|shape| HostTensor::zeros(DType::F32, &shape.map(|n| n as usize).collect::<Vec<_>>()).expect("memory"))
+            .collect();
+        let kept = need(&free, &zeros);
+        let mut slowest_above = predicted(&free);
+        // From the largest limit, which all fit, down to the least.
+        for part in 0..16 {
+            let limit = kept.total() - kept.arena * part / 16;
+            let Ok(made) = g.compile(&limited(Some(limit))) else {
+                refused += 1;
+                break;
+            };
+            assert!(need(&made, &zeros).total() <= limit, "{of}, {limit}");
+            let time = predicted(&made);
+            // What is decided for a machine that is not run on is the same.
+            let planned = tlc::plan_ir(&inputs, made.devices().clone(), &limited(Some(limit))).expect("it is planned");
+            let (planned, made_segments) = (&planned.segmented, &made.decisions().segmented);
+            assert_eq!(planned.len(), made_segments.len(), "{of}, {limit}");
+            assert!(
+                time >= slowest_above * (1.0 - 1e-9),
+                "{of}: {limit} bytes take {time} ns, and more bytes {slowest_above} ns"
+            );
+            slowest_above = time;
+            let again = &made.decisions().planned.rematerialized;
+            cut_where_again_fits += usize::from(!made.decisions().segmented.is_empty() && again.is_empty());
+        }
+    }
+    assert!(cut_where_again_fits > 0 && refused > 0);
+}
+
 #[test]
 fn what_is_kept_grows_as_the_root_of_the_iterations() {
     let arena = |iterations: usize| {

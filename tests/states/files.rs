@@ -72,6 +72,21 @@ fn another_models_state_is_refused() {
     same.load(&file).expect("the same model");
     assert_eq!(same["w"].as_slice::<f32>(), Ok(&[1.0f32, 2.0][..]));
     assert!(same["w"].is_frozen() && !same["c"].is_frozen());
+    // Their order stays, though the file has bytes of `w` elsewhere.
+    let names = |s: &State| s.iter().map(|e| e.name().to_string()).collect::<Vec<_>>();
+    assert_eq!(names(&same), ["c", "w"]);
+    let mut turned = State::new();
+    turned.insert("w", [0.0f32, 0.0]).expect("an entry");
+    turned.insert("c", [0.0f32]).expect("an entry");
+    turned.load(&file).expect("the same model");
+    assert_eq!(names(&turned), ["w", "c"]);
+    assert_eq!(turned["c"].as_slice::<f32>(), Ok(&[1.0f32][..]));
+    assert_eq!(turned["w"].as_slice::<f32>(), Ok(&[1.0f32, 2.0][..]));
+    // What is opened has the file's order: wide elements first, then by name.
+    turned.insert("z", 1.0f64).expect("an entry");
+    turned.save(&file).expect("saved");
+    assert_eq!(names(&State::open(&file).expect("opened")), ["z", "c", "w"]);
+    other.save(&file).expect("saved");
     let mut empty = State::new();
     empty.load(&file).expect("any model");
     assert_eq!(empty.len(), 2);

@@ -179,6 +179,9 @@ fn a_call_that_fails_in_the_middle_leaves_a_torn_state() {
     let five = g.input("five", DType::I64, (1, 5));
     g.output("y", &(new.gt(0.0).nonzero() + five));
     let step = g.compile(&CompileOptions::default()).expect("it compiles");
+    let g = Graph::new("look");
+    g.output("y", &(g.state("w", DType::F32, [6]) * 2.0));
+    let look = g.compile(&CompileOptions::default()).expect("it compiles");
     let five = ndarray::Array2::<i64>::zeros((1, 5));
     let mut state = State::new();
     state.insert("w", [1.0f32, 1.0, 1.0, 1.0, 1.0, -7.0]).expect("an entry");
@@ -196,16 +199,64 @@ fn a_call_that_fails_in_the_middle_leaves_a_torn_state() {
         again.starts_with("the state was left half written by a call that failed (") && again.contains(&error),
         "{again}"
     );
+    // A share has a half-written entry in the same memory.
+    other.freeze(|_| true);
+    let mut shared = other.share();
+    assert_eq!(
+        shared["w"].bytes().expect("here").as_ptr(),
+        other["w"].bytes().expect("here").as_ptr()
+    );
+    assert!(shared.is_torn() && shared.share().is_torn());
+    let refused = look.run_with(&mut shared, &inputs![]).unwrap_err().to_string();
+    assert!(
+        refused.contains("half written") && refused.contains(&error),
+        "{refused}"
+    );
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("w.safetensors");
+    assert!(shared.save(&file).unwrap_err().to_string().contains("half written"));
     assert!(other.save(&file).unwrap_err().to_string().contains("half written"));
     assert!(!file.exists());
     state.save(&file).expect("it is whole");
     other.load(&file).expect("the same model");
-    step.run_with(&mut other, &inputs![&five])
-        .expect("five are positive again");
+    assert!(other["w"].is_frozen() && !other.is_torn() && !other.share().is_torn());
+    look.run_with(&mut other, &inputs![]).expect("it is whole again");
+    shared.load(&file).expect("the same model");
+    look.run_with(&mut shared, &inputs![]).expect("it is whole again");
     other.clear();
     assert!(other.is_empty() && !other.is_torn());
+    other.load(&file).expect("any model");
+    step.run_with(&mut other, &inputs![&five])
+        .expect("five are positive again");
+}
+
+/// What was frozen before a call failed is as it was, so that others may go on with it.
+#[test]
+fn shares_of_what_no_call_may_set_are_whole() {
+    let g = Graph::new("torn");
+    let (w, c) = (g.state("w", DType::F32, [6]), g.state("c", DType::F32, [6]));
+    let new = &w + &c;
+    g.set("c", &new);
+    let five = g.input("five", DType::I64, (1, 5));
+    g.output("y", &(new.gt(0.0).nonzero() + five));
+    let step = g.compile(&CompileOptions::default()).expect("it compiles");
+    let five = ndarray::Array2::<i64>::zeros((1, 5));
+    let mut state = State::new();
+    state.insert("w", [1.0f32; 6]).expect("an entry");
+    state.insert("c", [1.0f32; 6]).expect("an entry");
+    state.freeze(|name| name == "w");
+    step.run_with(&mut state, &inputs![&five])
+        .expect_err("six are positive");
+    assert!(state.is_torn());
+    let mut other = state.share();
+    assert!(!other.is_torn());
+    other.insert("c", [1.0f32, 1.0, 1.0, 1.0, 1.0, -7.0]).expect("an entry");
+    step.run_with(&mut other, &inputs![&five]).expect("five are positive");
+    // Frozen again, it is none the worse; what is frozen now is.
+    state.freeze(|name| name == "w");
+    assert!(!state.share().is_torn());
+    state.freeze(|name| name == "c");
+    assert!(state.share().is_torn());
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub struct Entry {
     data: Option<Arc<StateMemory>>,
     /// It stays so: what was packed of the value would be wrong for another.
     frozen: bool,
+    /// It was frozen in a torn state, so that what it holds may be half written.
+    half_written: bool,
     /// What calls have made of a frozen value, in the same hands as `data`.
     packed: Arc<PackedForms>,
 }
@@ -310,6 +312,7 @@ impl State {
             shape,
             data: Some(data),
             frozen: false,
+            half_written: false,
             packed: Arc::default(),
         };
         match self.numbers.get(name) {
@@ -377,12 +380,16 @@ impl State {
     /// more; [`CompileOptions::max_memory_bytes`](super::CompileOptions::max_memory_bytes) limits that, and
     /// [`Executable::memory_with`](super::Executable::memory_with) says how many bytes they are.
     pub fn freeze(&mut self, which: impl Fn(&str) -> bool) {
-        let frozen = self.entries.iter_mut().filter(|e| which(&e.name));
-        frozen.for_each(|e| e.frozen = true);
+        let torn = self.is_torn();
+        for e in self.entries.iter_mut().filter(|e| which(&e.name)) {
+            // Of those that were frozen before it was torn, the call that failed has written none.
+            e.half_written |= torn && !e.frozen;
+            e.frozen = true;
+        }
     }
 
     /// A state of its own that has this one's frozen entries, in the same memory: eight decoders have one set of weights, and each a cache
-    /// of its own.
+    /// of its own. It is torn as well if any of them was frozen while this one was torn.
     ///
     /// ```
     /// let mut weights = tlc::State::new();
@@ -404,6 +411,9 @@ impl State {
                 if let Some(&at) = other.numbers.get(&e.name) {
                     other.entries[at].packed = Arc::clone(&e.packed);
                 }
+                if e.half_written {
+                    other.torn.clone_from(&self.torn);
+                }
             }
         }
         other.freeze(|_| true);
@@ -417,8 +427,12 @@ impl State {
         }
     }
 
-    /// Puts the values of another in place of all of these.
-    pub(super) fn replace(&mut self, other: State) {
+    /// Puts the values of another in place of all of these. Entries that were here keep their order; others come behind them.
+    pub(super) fn replace(&mut self, mut other: State) {
+        let place = |e: &Entry| self.numbers.get(&e.name).copied().unwrap_or(usize::MAX);
+        other.entries.sort_by_key(place);
+        let numbered = other.entries.iter().enumerate();
+        other.numbers = numbered.map(|(at, e)| (e.name.clone(), at)).collect();
         *self = other;
     }
 

@@ -96,7 +96,7 @@ impl State {
         written(path, |file| safetensors::write(all(), &metadata, file))
     }
 
-    /// The state in a safetensors file, which nobody may write meanwhile. Beside the entries there is one of them in memory at a time.
+    /// The state in a safetensors file, which nobody may write meanwhile; entries come in the order of their bytes there. Beside the entries there is one of them in memory at a time.
     ///
     /// # Errors
     /// A file that cannot be read, is broken, or has elements of a type that tlc does not have.
@@ -135,8 +135,8 @@ impl State {
         Ok(state)
     }
 
-    /// Gives all entries the values that a file has for them. The file has the same names and types. Frozen entries stay frozen, and a torn
-    /// state is whole again; one without entries becomes that of the file.
+    /// Gives all entries the values that a file has for them. The file has the same names and types. Entries keep their order, whatever the
+    /// file's is; frozen ones stay frozen, and a torn state is whole again; one without entries becomes that of the file.
     ///
     /// # Errors
     /// As [`State::open`], and a file with other names or types, of which the error lists some. The state is then as it was.

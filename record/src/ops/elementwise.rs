@@ -435,8 +435,8 @@ impl Tensor {
         })
     }
 
-    /// `x` limited to `lo..=hi`: `min(max(x, lo), hi)`; NaN stays NaN. The derivative by `x` is 1 at the bounds, as in PyTorch; see
-    /// [`Tensor::hard_tanh`] for 0.
+    /// `x` limited to `lo..=hi`: `min(max(x, lo), hi)`; NaN stays NaN. The derivative by `x` is 1 at the bounds, where PyTorch 2.15 has
+    /// 0 for bounds that are numbers, and a half for tensors; see [`Tensor::hard_tanh`] for 0.
     ///
     /// ```
     /// use tlc::Graph;
