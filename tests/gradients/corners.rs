@@ -92,8 +92,7 @@ fn functions_at_their_corners() {
             &[1.0, 0.5, 0.0, 1.0],
         ),
         ("max(x, x)", |x| x.maximum(x), &[1.0, -2.0], &[1.0, 1.0]),
-        // torch.nn.functional: 0 at the bounds; elu has that of its branch for negative numbers. Clamp passes at its bounds, as it did
-        // in PyTorch before 2.15.
+        // torch.nn.functional: 0 at the bounds; elu has that of its branch for negative numbers. Clamp passes at its bounds.
         (
             "relu",
             |x| x.relu(),
