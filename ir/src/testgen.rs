@@ -362,11 +362,7 @@ impl Generator<'_> {
         };
         let results = infer::results(&self.graph, &kind, operands, &mut Vec::new()).ok()?;
         let guards_fit = conditions.is_empty() || (self.options.guards && conditions.iter().all(holds));
-        if !guards_fit
-            || !self.small(&ty)
-            || !results.iter().all(|t| self.small(t))
-            || !self.windows_fit(&kind, operands)
-        {
+        if !guards_fit || !self.small(&ty) || !results.iter().all(|t| self.small(t)) {
             return None;
         }
         let id = self.graph.add(kind, operands, Origin::Unknown).ok()?;
@@ -374,21 +370,6 @@ impl Generator<'_> {
             self.bounds.push(bound);
         }
         Some(id)
-    }
-
-    /// Whether windows of symbolic extents are no longer than what they slide over under the binding: where the extents are numbers they
-    /// must not be.
-    fn windows_fit(&self, kind: &NodeKind, operands: &[NodeId]) -> bool {
-        let NodeKind::View(View::Window {
-            axis, size, dilation, ..
-        }) = kind
-        else {
-            return true;
-        };
-        let extent = self.value(&self.graph.ty(operands[0]).shape[usize::from(*axis)]);
-        let size = self.value(size);
-        size.zip(extent)
-            .is_some_and(|(size, extent)| (size - 1) * dilation < extent)
     }
 
     fn input_of(&mut self, ty: TensorType) {

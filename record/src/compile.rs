@@ -18,6 +18,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use tlc_ir::binding::idle_symbols;
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
@@ -327,6 +328,7 @@ impl Compiler {
         let inner = tlc_runtime::driver::Executable::load(plan, load)?;
         let inner = inner
             .with_symbols(self.symbols.clone())
+            .with_idle_symbols(idle_symbols(graph, &self.symbols))
             .with_memory_limit(self.options.max_memory_bytes);
         Ok(Version { inner, compiled })
     }
@@ -386,6 +388,7 @@ fn within(limit: u64, graph: &IrGraph, mut options: Options, compiled: Compiled)
         let binder = Binder {
             plan,
             given: &[],
+            idle: &[],
             packer: memory::pack,
         };
         let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
