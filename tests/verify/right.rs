@@ -40,6 +40,44 @@ fn random_graphs_are_right_in_every_value() {
     assert!(uncertain * 4 < elements, "{uncertain} of {elements} may be anything");
 }
 
+/// NaN, infinities, negative zero, subnormals and the ends of integers as inputs; more axes than most graphs have.
+#[test]
+fn random_graphs_are_right_on_the_ends_of_their_dtypes() {
+    let wide = GenOptions {
+        max_rank: 10,
+        extents: vec![1, 2, 1, 2, 3],
+        ..GenOptions::default()
+    };
+    let (mut elements, mut uncertain, mut ranks) = (0, 0, 0);
+    let mut wrong = Vec::new();
+    for seed in seeds(0..160) {
+        let generated = random_case(seed, [&GenOptions::default(), &wide][(seed % 2) as usize]);
+        ranks = generated
+            .graph
+            .nodes()
+            .map(|(_, n)| n.ty.rank())
+            .fold(ranks, usize::max);
+        let names = generated.graph.symbols().iter().map(|s| s.name.clone());
+        let case = Case {
+            inputs: generated.edge_data(seed),
+            symbols: names.zip(generated.binding.iter().copied()).collect(),
+            graph: generated.graph,
+        };
+        let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");
+        elements += report.elements;
+        uncertain += report.uncertain;
+        if let Some(finding) = report.findings.first() {
+            let guilty = guilty::find(&case, &CompileOptions::default());
+            let guilty = guilty.map_or_else(String::new, |g| format!("; guilty: {g}"));
+            wrong.push(format!("seed {seed}: {finding}{guilty}\n{}", case.graph));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(elements > 1000, "{elements} elements");
+    assert!(uncertain * 2 < elements, "{uncertain} of {elements} may be anything");
+    assert!(ranks > 7 || seeds(0..160) != (0..160), "rank {ranks}");
+}
+
 /// A recorded graph on random data, under values of its symbols.
 fn recorded(g: &Graph, symbols: &[(&str, i64)]) -> Case {
     let graph = g.finish().expect("a graph");
