@@ -7,11 +7,11 @@
 //!
 //! An input extent that is just a symbol binds it. Every other extent is only checked: no equation is solved. A symbol that
 //! no input binds takes its value from the caller, by name; failing that, its only possible value (a range of one); failing
-//! that, if nothing in the graph mentions it, its smallest. A symbol that data decides is given its upper bound; what depends on it
-//! is checked when a call binds it.
+//! that, if nothing that the outputs need mentions it, its smallest (see [`idle_symbols`]): nothing is checked then that mentions it. A
+//! symbol that data decides is given its upper bound; what depends on it is checked when a call binds it.
 
 use crate::dtype::DType;
-use crate::graph::control::mentions_data;
+use crate::graph::control::{mentions, mentions_data};
 use crate::graph::{Condition, Graph, NodeId, NodeKind, Symbol};
 use crate::index::{IndexExpr, IndexNode, SymId};
 
@@ -164,6 +164,70 @@ pub fn condition_waits(symbols: &[Symbol], condition: &Condition) -> bool {
     }
 }
 
+/// Whether a condition mentions one of the symbols.
+pub fn condition_mentions(condition: &Condition, symbols: &[bool]) -> bool {
+    match condition {
+        Condition::Equal(a, b) => mentions(a, symbols) || mentions(b, symbols),
+        Condition::NonNegative(a) => mentions(a, symbols),
+    }
+}
+
+/// By symbol: whether no value of it changes what the graph computes, and nothing says which it has. Such a symbol is the extent of no
+/// input, nothing that the outputs need mentions it, and it has several possible values, of which `given` says none by name.
+/// Extents of inputs that nothing reads, and what other values assumed, may mention it.
+pub fn idle_symbols(graph: &Graph, given: &[(String, i64)]) -> Vec<bool> {
+    let open = |s: &Symbol| s.upper.is_none() && s.lo != s.hi && given.iter().all(|(name, _)| *name != s.name);
+    let mut idle: Vec<bool> = graph.symbols().iter().map(open).collect();
+    let extents = graph.inputs().iter().flat_map(|&id| &graph.ty(id).shape);
+    for s in extents.filter_map(plain_symbol) {
+        idle.get_mut(s.0 as usize).into_iter().for_each(|idle| *idle = false);
+    }
+    if !idle.contains(&true) {
+        return idle;
+    }
+    let mut needed = vec![false; graph.len()];
+    for o in graph.outputs() {
+        needed
+            .get_mut(o.node.index())
+            .into_iter()
+            .for_each(|needed| *needed = true);
+    }
+    let mut used = vec![false; idle.len()];
+    let binders = graph.binders();
+    for (id, node) in (0..graph.len())
+        .rev()
+        .map(|i| NodeId(i as u32))
+        .map(|id| (id, graph.node(id)))
+    {
+        if !needed[id.index()] {
+            continue;
+        }
+        graph.visit_needs(id, &binders, &mut |o| needed[o.index()] = true);
+        let mut mark = |e: &IndexExpr| mark(e, &mut used);
+        node.ty.shape.iter().for_each(&mut mark);
+        node.results.iter().flat_map(|t| &t.shape).for_each(&mut mark);
+        node.kind.visit_sizes(&mut mark);
+    }
+    // A bound of what data decides mentions symbols before it.
+    for (i, s) in graph.symbols().iter().enumerate().rev() {
+        if let (true, Some(upper)) = (used[i], &s.upper) {
+            mark(upper, &mut used);
+        }
+    }
+    idle.iter().zip(used).map(|(idle, used)| *idle && !used).collect()
+}
+
+/// Marks the symbols that an expression mentions.
+fn mark(e: &IndexExpr, used: &mut [bool]) {
+    e.visit_atoms(&mut |a| {
+        if let IndexNode::Sym(s) = a
+            && let Some(used) = used.get_mut(s.0 as usize)
+        {
+            *used = true;
+        }
+    });
+}
+
 /// Whether a condition holds; one that has no value (overflow, division by zero) does not.
 pub fn condition_holds(condition: &Condition, symbols: &[i64]) -> bool {
     match condition {
@@ -177,15 +241,7 @@ pub fn condition_holds(condition: &Condition, symbols: &[i64]) -> bool {
 /// The symbols' values, printed: `b = 2, s = 7`; only those that the expressions mention.
 pub fn values_text(graph: &Graph, symbols: &[i64], mentioned: &[&IndexExpr]) -> String {
     let mut used = vec![false; symbols.len()];
-    for e in mentioned {
-        e.visit_atoms(&mut |a| {
-            if let IndexNode::Sym(s) = a
-                && let Some(u) = used.get_mut(s.0 as usize)
-            {
-                *u = true;
-            }
-        });
-    }
+    mentioned.iter().for_each(|e| mark(e, &mut used));
     let parts: Vec<String> = (0..symbols.len())
         .filter(|&i| used[i])
         .map(|i| format!("{} = {}", graph.symbol_name(SymId(i as u32)), symbols[i]))
@@ -286,8 +342,8 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// What no input binds: the only value of a range of one, or the smallest of a symbol that nothing mentions.
-    fn rest(&mut self) -> Result<Vec<i64>, BindError> {
+    /// What no input binds: the only value of a range of one, or the smallest of an idle symbol.
+    fn rest(&mut self, idle: &[bool]) -> Result<Vec<i64>, BindError> {
         for (i, s) in self.graph.symbols().iter().enumerate() {
             // What data decides is at most this; a call says what it is.
             if let (None, Some(upper)) = (self.values[i], &s.upper) {
@@ -296,37 +352,12 @@ impl Binder<'_> {
                 self.values[i] = Some((most, None));
             }
         }
-        if self.values.iter().any(Option::is_none) {
-            let mut used = vec![false; self.values.len()];
-            let mut mark = |e: &IndexExpr| {
-                e.visit_atoms(&mut |a| {
-                    if let IndexNode::Sym(s) = a
-                        && let Some(u) = used.get_mut(s.0 as usize)
-                    {
-                        *u = true;
-                    }
-                });
-            };
-            for (_, n) in self.graph.nodes() {
-                n.kind.visit_sizes(&mut mark);
-                n.ty.shape.iter().for_each(&mut mark);
-            }
-            for g in self.graph.guards() {
-                match &g.condition {
-                    Condition::Equal(a, b) => {
-                        mark(a);
-                        mark(b);
-                    }
-                    Condition::NonNegative(a) => mark(a),
+        for (i, s) in self.graph.symbols().iter().enumerate() {
+            if self.values[i].is_none() {
+                if !idle[i] && s.lo != s.hi {
+                    return Err(BindError::Unbound { symbol: s.name.clone() });
                 }
-            }
-            for (i, s) in self.graph.symbols().iter().enumerate() {
-                if self.values[i].is_none() {
-                    if used[i] && s.lo != s.hi {
-                        return Err(BindError::Unbound { symbol: s.name.clone() });
-                    }
-                    self.set(SymId(i as u32), s.lo, None)?;
-                }
+                self.set(SymId(i as u32), s.lo, None)?;
             }
         }
         Ok(self.values.iter().map(|v| v.map_or(0, |v| v.0)).collect())
@@ -356,9 +387,13 @@ pub fn bind_symbols(
         binder.set(sym, *value, None)?;
     }
     binder.plain_extents(inputs)?;
-    let symbols = binder.rest()?;
+    let idle = idle_symbols(graph, given);
+    let symbols = binder.rest(&idle)?;
     for (i, &id) in graph.inputs().iter().enumerate() {
         for (axis, d) in graph.ty(id).shape.iter().enumerate() {
+            if mentions(d, &idle) {
+                continue;
+            }
             let (value, found) = (d.eval_symbols(&symbols), inputs[i].1[axis]);
             if value.and_then(|v| usize::try_from(v).ok()) != Some(found) {
                 let expected = match (d.as_const(), value) {
@@ -381,13 +416,13 @@ pub fn bind_symbols(
         }
     }
     for g in graph.guards() {
-        if !condition_waits(graph.symbols(), &g.condition) {
+        if !condition_waits(graph.symbols(), &g.condition) && !condition_mentions(&g.condition, &idle) {
             check_condition(graph, (g.node, Some(&g.needed_by)), &g.condition, &symbols)?;
         }
     }
     for (id, node) in graph.nodes() {
         for (axis, d) in node.ty.shape.iter().enumerate() {
-            if graph.is_data_bound(d) {
+            if graph.is_data_bound(d) || mentions(d, &idle) {
                 continue;
             }
             let value = d.eval_symbols(&symbols);

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, VarId};
-use tlc_ir::plan::{Leg, Strides};
+use tlc_ir::plan::{StridedDim, Strides};
 use tlc_ir::target::ProductLibrary;
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
@@ -35,7 +35,7 @@ pub struct MatrixOperand {
 impl MatrixOperand {
     /// Whether its rows or columns are several axes in one, as those of sliding windows are.
     pub fn is_composite(&self) -> bool {
-        self.row.legs.len() > 1 || self.column.legs.len() > 1
+        self.row.dims.len() > 1 || self.column.dims.len() > 1
     }
 }
 
@@ -82,8 +82,8 @@ impl MatrixProduct {
 impl MatrixOperand {
     /// Whether the elements of a row or of a column lie together, and rows or columns do not overlap.
     fn is_packed(&self, extents: [&IndexExpr; 2], bounds: &dyn Bounds) -> bool {
-        let [row, column] = [&self.row, &self.column].map(|s| match &s.legs[..] {
-            [leg] => Some(&leg.stride),
+        let [row, column] = [&self.row, &self.column].map(|s| match &s.dims[..] {
+            [dim] => Some(&dim.stride),
             _ => None,
         });
         let (Some(row), Some(column)) = (row, column) else {
@@ -221,15 +221,15 @@ fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>) -
     let (m, n, k) = (count(&rows), count(&columns), count(&summed));
     let straight =
         |extent: &IndexExpr, strides: &[IndexExpr], i: usize| Strides::straight(extent.clone(), strides[i].clone());
-    let legs = |s: &Strided, of: &[usize]| walk(s, of, &extents);
+    let dims = |s: &Strided, of: &[usize]| walk(s, of, &extents);
     let [lhs_walks, rhs_walks] = match composite {
         Some(0) => [
-            [legs(&lhs, &rows)?, legs(&lhs, &summed)?],
+            [dims(&lhs, &rows)?, dims(&lhs, &summed)?],
             [straight(&k, &summed_strides, 0), straight(&n, &column, 0)],
         ],
         Some(_) => [
             [straight(&m, &row, 0), straight(&k, &summed_strides, 0)],
-            [legs(&rhs, &summed)?, legs(&rhs, &columns)?],
+            [dims(&rhs, &summed)?, dims(&rhs, &columns)?],
         ],
         None => [
             [straight(&m, &row, 0), straight(&k, &summed_strides, 0)],
@@ -269,23 +269,23 @@ fn composite(rows: &[usize], columns: &[usize], output: &Labels) -> Option<usize
     }
 }
 
-/// How labels together walk an operand; `None` if that takes too many legs.
+/// How labels together walk an operand; `None` if that takes too many dimensions.
 fn walk(s: &Strided, of: &[usize], extents: &[IndexExpr]) -> Option<Strides> {
-    let mut legs: SmallVec<[Leg; 1]> = SmallVec::new();
+    let mut dims: SmallVec<[StridedDim; 1]> = SmallVec::new();
     for &l in of.iter().rev().filter(|&&l| !extents[l].is(1)) {
         let (extent, stride) = (extents[l].clone(), s.strides[l].clone()?);
-        match legs.last_mut() {
+        match dims.last_mut() {
             Some(inner) if stride == inner.stride.clone() * inner.extent.clone() => {
                 inner.extent = extent * inner.extent.clone()
             }
-            _ => legs.push(Leg { extent, stride }),
+            _ => dims.push(StridedDim { extent, stride }),
         }
     }
-    if legs.is_empty() {
+    if dims.is_empty() {
         return Some(Strides::straight(IndexExpr::ONE, IndexExpr::ONE));
     }
-    legs.reverse();
-    (legs.len() <= Strides::MAX_LEGS).then_some(Strides { legs })
+    dims.reverse();
+    (dims.len() <= Strides::MAX_DIMS).then_some(Strides { dims })
 }
 
 /// The labels of a binary contraction by what they are in the product.

@@ -35,7 +35,7 @@ impl Bias {
 
     /// As [`Bias::fits`], of a step.
     pub(crate) fn fits_step(&self, g: &Gemm) -> bool {
-        match (&g.dst.row.legs[..], &g.dst.column.legs[..]) {
+        match (&g.dst.row.dims[..], &g.dst.column.dims[..]) {
             ([row], [column]) => self.fits([&g.m, &g.n], [&row.stride, &column.stride]),
             _ => false,
         }

@@ -18,6 +18,7 @@ use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use tlc_ir::binding::idle_symbols;
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
@@ -309,6 +310,7 @@ impl Compiler {
         let inner = tlc_runtime::driver::Executable::load(plan, load)?;
         let inner = inner
             .with_symbols(self.symbols.clone())
+            .with_idle_symbols(idle_symbols(graph, &self.symbols))
             .with_memory_limit(self.options.max_memory_bytes);
         Ok(Version { inner, compiled })
     }
@@ -363,6 +365,7 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
 /// `Compiler::version`; `compiled` is what is decided without a limit.
 fn within(limit: u64, graph: &IrGraph, options: &Options, compiled: Compiled) -> Result<Compiled, BuildError> {
     let threads = options.devices.host().threads;
+<<<<<<< HEAD
     let fitting = Fitting {
         limit,
         graph,
@@ -379,6 +382,18 @@ fn within(limit: u64, graph: &IrGraph, options: &Options, compiled: Compiled) ->
             Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
         },
         decided: |compiled| compiled,
+=======
+    let needs = |compiled: &Compiled| -> Result<Vec<(u64, u64)>, RunError> {
+        let plan = &compiled.planned.plan;
+        let binder = Binder {
+            plan,
+            given: &[],
+            idle: &[],
+            packer: memory::pack,
+        };
+        let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
+        Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
+>>>>>>> defects
     };
     fitting.of(compiled)
 }

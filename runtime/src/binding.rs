@@ -11,8 +11,8 @@ pub mod repeat;
 pub mod segments;
 pub mod steps;
 
-use tlc_ir::binding::{condition_holds, condition_waits};
-use tlc_ir::graph::control::mentions_data;
+use tlc_ir::binding::{condition_holds, condition_mentions, condition_waits};
+use tlc_ir::graph::control::{mentions, mentions_data};
 use tlc_ir::graph::{Condition, Guard, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::verify::verify_layout;
@@ -117,6 +117,8 @@ pub struct Binder<'p> {
     pub plan: &'p Plan,
     /// Values of symbols that no input's shape determines, by name.
     pub given: &'p [(String, i64)],
+    /// By symbol: whether nothing that is computed needs a value of it; see [`idle_symbols`](tlc_ir::binding::idle_symbols). None if empty.
+    pub idle: &'p [bool],
     /// What places arena slots.
     pub packer: Packer,
 }
@@ -131,7 +133,7 @@ impl Binder<'_> {
     /// # Errors
     /// [`RunError::Guard`].
     pub fn check_guard(&self, guard: &Guard, symbols: &[i64]) -> Result<(), RunError> {
-        if condition_holds(&guard.condition, symbols) {
+        if condition_holds(&guard.condition, symbols) || condition_mentions(&guard.condition, self.idle) {
             return Ok(());
         }
         let condition = match &guard.condition {
@@ -198,14 +200,14 @@ impl Binder<'_> {
             }
         }
         let mut symbols = Vec::with_capacity(values.len());
-        for (s, value) in self.plan.symbols.iter().zip(values) {
+        for ((k, s), value) in self.plan.symbols.iter().enumerate().zip(values) {
             let most = || {
                 let most = s.upper.as_ref()?.eval_symbols(&symbols)?;
                 Some(most.clamp(0, s.hi))
             };
             let value = match value.or_else(most) {
                 Some(v) => v,
-                None if s.lo == s.hi => s.lo,
+                None if s.lo == s.hi || self.idle.get(k) == Some(&true) => s.lo,
                 None => return Err(RunError::SymbolUnbound { name: s.name.clone() }),
             };
             if value < s.lo || value > s.hi {
@@ -220,7 +222,7 @@ impl Binder<'_> {
         }
         for (k, ((_, declared), given)) in self.plan.sources().zip(shapes).enumerate() {
             for (d, &n) in declared.shape.iter().zip(given) {
-                if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
+                if d.eval_symbols(&symbols) != i64::try_from(n).ok() && !mentions(d, self.idle) {
                     return Err(self.shape_error(k, &shapes[k]));
                 }
             }

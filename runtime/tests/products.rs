@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(target_os = "linux")]
 use guarded::{Edge, Guarded};
 use tlc_ir::DType;
-use tlc_runtime::cpu::gemm::{Composite, Follow, Leg, Matrix, Product, Side, cut, multiply};
+use tlc_runtime::cpu::gemm::{Composite, Follow, Matrix, Product, Side, StridedDim, cut, multiply};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 
@@ -521,25 +521,25 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
 }
 
 /// Axes in one, as sliding windows make them: extents and strides, outermost first, and the elements that they span.
-fn legs(random: &mut Random, most: usize) -> Vec<Leg> {
+fn dims(random: &mut Random, most: usize) -> Vec<StridedDim> {
     let count = 1 + random.below(3);
     (0..count)
-        .map(|_| Leg {
+        .map(|_| StridedDim {
             extent: 1 + random.below(most),
             stride: random.below(7) as isize,
         })
         .collect()
 }
 
-fn elements(legs: &[Leg]) -> usize {
-    legs.iter().map(|l| l.extent).product()
+fn elements(dims: &[StridedDim]) -> usize {
+    dims.iter().map(|l| l.extent).product()
 }
 
-fn place(legs: &[Leg], mut number: usize) -> isize {
+fn place(dims: &[StridedDim], mut number: usize) -> isize {
     let mut sum = 0;
-    for leg in legs.iter().rev() {
-        sum += (number % leg.extent) as isize * leg.stride;
-        number /= leg.extent;
+    for dim in dims.iter().rev() {
+        sum += (number % dim.extent) as isize * dim.stride;
+        number /= dim.extent;
     }
     sum
 }
@@ -547,7 +547,7 @@ fn place(legs: &[Leg], mut number: usize) -> isize {
 /// A composite operand (`left` says which) against its copy in C order: the same bits.
 fn composite_equals_copied<T: Element>(seed: u64, left: bool) {
     let mut random = Random(seed);
-    let (mut outer, mut inner) = (legs(&mut random, 4), legs(&mut random, 4));
+    let (mut outer, mut inner) = (dims(&mut random, 4), dims(&mut random, 4));
     if let Some(last) = inner.last_mut() {
         // Mostly 1, which is copied in vectors.
         last.stride = [1, 1, 1, 2, 0][random.below(5)];
@@ -565,13 +565,13 @@ fn composite_equals_copied<T: Element>(seed: u64, left: bool) {
 /// thread, nothing was packed.
 fn lying_equals_copied<T: Element>(
     random: &mut Random,
-    outer: &[Leg],
-    inner: &[Leg],
+    outer: &[StridedDim],
+    inner: &[StridedDim],
     (batch, other): (usize, usize),
     left: bool,
 ) -> bool {
     let (summed, across) = (elements(outer), elements(inner));
-    let span = |l: &[Leg]| place(l, elements(l) - 1) as usize;
+    let span = |l: &[StridedDim]| place(l, elements(l) - 1) as usize;
     let one = span(outer) + span(inner) + 1;
     let mut x: Vec<T> = (0..batch * one).map(|_| T::of(random.value())).collect();
     let mut y: Vec<T> = (0..batch * summed * other).map(|_| T::of(random.value())).collect();
@@ -644,7 +644,7 @@ fn lying_equals_copied<T: Element>(
         let stride = cut.scratch_bytes.next_multiple_of(64);
         let mut scratch = AlignedBuffer::zeroed(stride * threads).expect("memory");
         scratch.as_mut_slice().fill(0xff);
-        // SAFETY: the buffers have the elements that legs and strides reach; the result is a buffer of its own.
+        // SAFETY: the buffers have the elements that dimensions and strides reach; the result is a buffer of its own.
         unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride, None) }.expect("no panic");
         let packed = scratch.as_slice().iter().any(|&b| b != 0xff);
         (c.into_iter().map(Element::bits).collect::<Vec<u64>>(), packed)
@@ -687,18 +687,18 @@ fn blocks_of_panels_are_multiplied_where_they_lie() {
         (96, 2, 20),
         (48, 2, 9),
     ] {
-        let outer = [Leg {
+        let outer = [StridedDim {
             extent: summed,
             stride: width as isize,
         }];
         // Blocks may have something between them.
         for gap in [0, 5] {
             let inner = [
-                Leg {
+                StridedDim {
                     extent: blocks,
                     stride: (summed * width + gap) as isize,
                 },
-                Leg {
+                StridedDim {
                     extent: width,
                     stride: 1,
                 },

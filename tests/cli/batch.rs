@@ -193,3 +193,33 @@ fn a_line_that_is_no_case_fails_the_batch() {
         }
     }
 }
+
+#[test]
+fn a_key_that_means_nothing_is_an_error_that_names_it() {
+    let p = place();
+    for (line, expected) in [
+        (
+            r#"{"model": "m.tlir", "input": {"x": "x.npy"}}"#,
+            r#"b.jsonl:2:21: unknown key "input" (did you mean "inputs"?); expected "id", "model", "inputs", "output_dir", "graph", "grad""#,
+        ),
+        (
+            r#"{"model": "m.tlir", "inputs": {"x": "x.npy"}, "outputDir": "out"}"#,
+            r#"b.jsonl:2:47: unknown key "outputDir" (did you mean "output_dir"?); expected "#,
+        ),
+        (
+            r#"{"model": "m.tlir", "inputs": {"x": "x.npy"}, "comment": "a"}"#,
+            r#"b.jsonl:2:47: unknown key "comment"; expected "id", "#,
+        ),
+        (
+            r#"{"model": "m.tlir", "inputs": {"x": "x.npy"}, "grad": {"of": ["y"], "wrt": ["x"], "frezee": ["x"]}}"#,
+            r#"b.jsonl:2:83: unknown key "frezee" of "grad" (did you mean "freeze"?); expected "of", "wrt", "freeze", "prefix""#,
+        ),
+    ] {
+        p.write("b.jsonl", format!("\n{line}\n"));
+        let ran = p.run(&["run", "--batch", "b.jsonl"]).code(1);
+        let answers = lines(&ran);
+        let message = answers[0]["message"].as_str().expect("a text");
+        assert!(message.contains(expected), "{message}");
+        assert!(!p.path("out").exists());
+    }
+}

@@ -121,7 +121,8 @@ fn a_size_that_nothing_determines_is_asked_for() {
     let p = Place::new();
     p.write(
         "m.tlir",
-        "graph @f(%x: f32[n], %z: f32[m - 1]) where n in 1..=4, m in 2..=9 {\n  %0 = exp %x : f32[n]\n  return %0 as y\n}\n",
+        "graph @f(%x: f32[n], %z: f32[m - 1]) where n in 1..=4, m in 2..=9 {\n  %0 = exp %x : f32[n]\n  \
+         %1 = exp %z : f32[m - 1]\n  return %0 as y, %1 as w\n}\n",
     );
     for command in ["run", "verify", "bench"] {
         let ran = p.run(&[
@@ -132,4 +133,31 @@ fn a_size_that_nothing_determines_is_asked_for() {
         assert_eq!(ran.first_error(), expected);
     }
     p.run(&["verify", "m.tlir", "--set", "n=3", "--set", "m=4"]).code(0);
+}
+
+#[test]
+fn a_size_that_nothing_needs_is_not_asked_for() {
+    let p = Place::new();
+    // Nothing reads `z`, nobody takes what is repeated `q` times, and nothing mentions `r`.
+    p.write(
+        "m.tlir",
+        "graph @f(%x: f32[n], %z: f32[m - 1]) where n in 1..=4, m in 2..=9, q in 2..=3, r in 5..=6 {\n  \
+         %0 = expand %x : f32[q, n]\n  %1 = slice %0 {start=[1, 0], step=[1, 1], size=[q - 1, n]} : f32[q - 1, n]\n  \
+         %2 = neg %x : f32[n]\n  return %2 as y\n}\n",
+    );
+    p.f32s("x.npy", &[2], &[1.0, -2.0]);
+    p.f32s("z.npy", &[5], &[0.0; 5]);
+    p.f32s("flat.npy", &[1, 5], &[0.0; 5]);
+    let given = ["m.tlir", "--input", "x=x.npy", "--input", "z=z.npy"];
+    let with = |command: &'static str, more: &[&'static str]| p.run(&[&[command], &given[..], more].concat());
+    for command in ["run", "verify"] {
+        with(command, &[]).code(0);
+        with(command, &["--set", "m=6"]).code(0);
+        // A value that is given is one that the inputs are held to.
+        with(command, &["--set", "m=7"]).code(3);
+    }
+    p.run(&["bench", "m.tlir", "--set", "n=2"]).code(0);
+    p.run(&["plan", "m.tlir", "--set", "n=2"]).code(0);
+    let flat = p.run(&["run", "m.tlir", "--input", "x=x.npy", "--input", "z=flat.npy"]);
+    flat.code(3);
 }

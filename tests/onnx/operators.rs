@@ -581,3 +581,37 @@ fn broken_nodes_are_refused_with_the_reason() {
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Antialiased, the ratio of the extents says how many neighbours count, and that is a number of the compiled graph: what is open is
+/// not supported, which is something else than a model that is wrong.
+#[test]
+fn antialiased_sizes_over_an_open_axis_are_unsupported() {
+    let resized = |mode: &'static str, shape: &[D]| {
+        let node = op(
+            "Resize x _ _ s -> out",
+            &[("mode", T(mode)), ("antialias", I(1)), ("axes", Is(vec![3, 2]))],
+        );
+        let sizes = vec![ints("s", &[2], &[3, 2])];
+        let g = graph(
+            vec![node],
+            sizes,
+            vec![value("x", FLOAT, shape)],
+            vec![value("out", FLOAT, &[])],
+        );
+        import(&model_of(19, g, vec![]), &ImportOptions::default())
+            .map_err(|e| (e.kind(), e.to_string()))
+            .map(|_| ())
+    };
+    let open = [D::N(1), D::N(2), D::Sym("h"), D::N(6)];
+    for mode in ["linear", "cubic"] {
+        let (kind, text) = resized(mode, &open).expect_err("the axis is open");
+        assert_eq!(kind, ErrorKind::Unsupported, "{text}");
+        assert!(
+            text.contains("antialias by sizes over axis 2 of symbolic extent; expected scales"),
+            "{text}"
+        );
+    }
+    // The nearest one is no other for it.
+    assert_eq!(resized("nearest", &open), Ok(()));
+    assert_eq!(resized("linear", &[D::N(1), D::N(2), D::N(5), D::N(6)]), Ok(()));
+}

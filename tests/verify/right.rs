@@ -5,6 +5,7 @@ use tlc::verify::{Case, guilty, verify};
 use tlc::{CompileOptions, DType, Graph, keep};
 use tlc_ir::NodeKind;
 use tlc_ir::testgen::{GenOptions, random_case, seeds};
+use tlc_ir::text::parse_graph;
 
 /// A random graph with data.
 pub fn random(seed: u64, options: &GenOptions) -> Case {
@@ -37,6 +38,44 @@ fn random_graphs_are_right_in_every_value() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(values > 100 && elements > 1000, "{values} values, {elements} elements");
     assert!(uncertain * 4 < elements, "{uncertain} of {elements} may be anything");
+}
+
+/// NaN, infinities, negative zero, subnormals and the ends of integers as inputs; more axes than most graphs have.
+#[test]
+fn random_graphs_are_right_on_the_ends_of_their_dtypes() {
+    let wide = GenOptions {
+        max_rank: 10,
+        extents: vec![1, 2, 1, 2, 3],
+        ..GenOptions::default()
+    };
+    let (mut elements, mut uncertain, mut ranks) = (0, 0, 0);
+    let mut wrong = Vec::new();
+    for seed in seeds(0..160) {
+        let generated = random_case(seed, [&GenOptions::default(), &wide][(seed % 2) as usize]);
+        ranks = generated
+            .graph
+            .nodes()
+            .map(|(_, n)| n.ty.rank())
+            .fold(ranks, usize::max);
+        let names = generated.graph.symbols().iter().map(|s| s.name.clone());
+        let case = Case {
+            inputs: generated.edge_data(seed),
+            symbols: names.zip(generated.binding.iter().copied()).collect(),
+            graph: generated.graph,
+        };
+        let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");
+        elements += report.elements;
+        uncertain += report.uncertain;
+        if let Some(finding) = report.findings.first() {
+            let guilty = guilty::find(&case, &CompileOptions::default());
+            let guilty = guilty.map_or_else(String::new, |g| format!("; guilty: {g}"));
+            wrong.push(format!("seed {seed}: {finding}{guilty}\n{}", case.graph));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(elements > 1000, "{elements} elements");
+    assert!(uncertain * 2 < elements, "{uncertain} of {elements} may be anything");
+    assert!(ranks > 7 || seeds(0..160) != (0..160), "rank {ranks}");
 }
 
 /// A recorded graph on random data, under values of its symbols.
@@ -143,4 +182,49 @@ fn many_sums_down_the_columns_of_a_state_are_right() {
             }
         }
     }
+}
+
+/// A window longer than its axis has no position, wherever that is known: in the body of a region or a loop whose symbols have values
+/// around it, and in a graph whose sizes are put in.
+#[test]
+fn windows_that_do_not_fit_have_no_position() {
+    let body = "body @b(%a: f32[m]) where m in 1..=64, j in 1..=64 {
+      %0 = window %a {axis=0, size=j, stride=2, dilation=3} : f32[max(0, (m - 3*j + 2) floordiv 2 + 1), j]
+      %1 = reduce add %0 {axes=[0, 1]} : f32[]
+      %2 = expand %1 : f32[m]
+      %3 = add %a, %2 : f32[m]
+      return %3
+    }";
+    for (kind, text) in [
+        ("region", format!("region opaque %x {{symbols=[5, 4]}} {body}")),
+        (
+            "loop",
+            format!(
+                "loop %x {{trip=2, carried=1, symbols=[5, 4]}} {}",
+                body.replace("@b(", "@b(%i: i64[], ")
+            ),
+        ),
+    ] {
+        let text = format!(
+            "graph @g(%x: f32[5]) {{\n %0 = {text} : (f32[5])\n %1 = project %0 {{result=0}} : f32[5]\n return %1\n}}"
+        );
+        let graph = parse_graph(&text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{kind}: {e:?}\n{text}"));
+        let x = [1.0f32, -2.0, 3.0, 4.0, 0.5];
+        let case = Case {
+            graph,
+            inputs: vec![tlc::HostTensor::from_slice(&[5], &x).expect("a tensor")],
+            symbols: vec![],
+        };
+        let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");
+        assert!(report.is_right(), "{kind}: {:?}", report.findings);
+        let found = tlc_ir::interp::interpret(&case.graph, &case.inputs, &Default::default()).expect("values");
+        assert_eq!(found[0].bytes(), case.inputs[0].bytes(), "{kind}");
+    }
+    let text = "graph @g(%x: f32[n]) where n in 1..=64 {
+      %0 = window %x {axis=0, size=10, stride=1, dilation=1} : f32[max(0, n - 9), 10]
+      return %0
+    }";
+    let graph = parse_graph(text, &mut tlc_ir::text::no_data).expect("a graph");
+    let five = graph.specialize(&[Some(5)]).expect("a graph");
+    assert_eq!(five.ty(five.outputs()[0].node).const_shape(), Some(vec![0, 10]));
 }

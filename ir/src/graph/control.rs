@@ -239,6 +239,19 @@ impl Graph {
     }
 }
 
+/// Whether an expression mentions one of the symbols.
+pub fn mentions(e: &IndexExpr, symbols: &[bool]) -> bool {
+    let mut found = false;
+    if symbols.contains(&true) {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a {
+                found |= symbols.get(s.0 as usize).is_some_and(|&m| m);
+            }
+        });
+    }
+    found
+}
+
 /// True if data decides a symbol that the expression mentions.
 pub fn mentions_data(symbols: &[Symbol], e: &IndexExpr) -> bool {
     let mut found = false;

@@ -6,6 +6,7 @@
 //! `x.len()` and `(&x + &y).len()` are recorded alike. So such a graph is refused, unless both readings give the same result
 //! because the extent only repeats what is broadcast in an elementwise operation behind it.
 
+use super::control::mentions;
 use super::{Graph, GraphError, NodeId, NodeKind, Operands, Origin, Shape, TensorType, View};
 use crate::index::{IndexExpr, IndexNode, SymId};
 
@@ -17,17 +18,6 @@ fn wider(mut to: Shape, operand: &Shape) -> Shape {
         }
     }
     to
-}
-
-/// Whether a size mentions one of the symbols.
-fn mentions(size: &IndexExpr, symbols: &[bool]) -> bool {
-    let mut found = false;
-    size.visit_atoms(&mut |a| {
-        if let IndexNode::Sym(SymId(s)) = a {
-            found |= symbols.get(*s as usize).is_some_and(|&m| m);
-        }
-    });
-    found
 }
 
 /// Finds sizes that two readings of a graph disagree about.

@@ -643,17 +643,17 @@ impl<'p> Machine<'p> {
         }
         let value = |e: &IndexExpr| e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()));
         let walk = |w: &Strides| -> Result<Vec<(i64, i64)>, PlanError> {
-            let legs = w.legs.iter().map(|l| Ok((value(&l.extent)?, value(&l.stride)?)));
-            legs.collect()
+            let dims = w.dims.iter().map(|l| Ok((value(&l.extent)?, value(&l.stride)?)));
+            dims.collect()
         };
         type Walked = (i64, Vec<i64>, [Vec<(i64, i64)>; 2]);
         let strides = |o: &GemmOperand| -> Result<Walked, PlanError> {
             let batch: Result<Vec<i64>, _> = o.batch.iter().map(value).collect();
             Ok((value(&o.offset)?, batch?, [walk(&o.row)?, walk(&o.column)?]))
         };
-        let place = |legs: &[(i64, i64)], mut index: i64| {
+        let place = |dims: &[(i64, i64)], mut index: i64| {
             let mut sum = 0;
-            for (number, &(extent, stride)) in legs.iter().enumerate().rev() {
+            for (number, &(extent, stride)) in dims.iter().enumerate().rev() {
                 let here = if number == 0 { index } else { index % extent };
                 sum += here * stride;
                 index /= extent.max(1);

@@ -292,13 +292,13 @@ pub struct GemmOperand {
 impl GemmOperand {
     /// Whether its rows or columns are composite: several axes in one, as those of sliding windows are.
     pub fn is_composite(&self) -> bool {
-        self.row.legs.len() > 1 || self.column.legs.len() > 1
+        self.row.dims.len() > 1 || self.column.dims.len() > 1
     }
 }
 
 /// One axis of several that make up a [`Strides`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Leg {
+pub struct StridedDim {
     /// Elements.
     pub extent: IndexExpr,
     /// Stride.
@@ -306,21 +306,21 @@ pub struct Leg {
 }
 
 /// How one axis of a matrix walks memory: with one stride, or, where several axes of a tensor are taken as one, with a
-/// stride for each, outermost first. It has at least one leg, and the product of the legs' extents is the axis's.
+/// stride for each, outermost first. It has at least one dimension, and the product of the dimensions' extents is the axis's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Strides {
     /// The axes in one.
-    pub legs: SmallVec<[Leg; 1]>,
+    pub dims: SmallVec<[StridedDim; 1]>,
 }
 
 impl Strides {
-    /// The most legs of a walk.
-    pub const MAX_LEGS: usize = 8;
+    /// The most dimensions of a walk.
+    pub const MAX_DIMS: usize = 8;
 
     /// A walk of one stride.
     pub fn straight(extent: IndexExpr, stride: IndexExpr) -> Strides {
         Strides {
-            legs: [Leg { extent, stride }].into_iter().collect(),
+            dims: [StridedDim { extent, stride }].into_iter().collect(),
         }
     }
 }

@@ -538,14 +538,14 @@ impl Checker<'_> {
             }
             let [rows, columns] = extents(operand);
             for (walk, whole) in [(&operand.row, &rows), (&operand.column, &columns)] {
-                let product = walk.legs.iter().fold(IndexExpr::ONE, |n, l| n * l.extent.clone());
-                if product != *whole || walk.legs.is_empty() || walk.legs.len() > Strides::MAX_LEGS {
-                    self.error(PlanRule::Legs(operand.slot));
+                let product = walk.dims.iter().fold(IndexExpr::ONE, |n, l| n * l.extent.clone());
+                if product != *whole || walk.dims.is_empty() || walk.dims.len() > Strides::MAX_DIMS {
+                    self.error(PlanRule::Dims(operand.slot));
                 }
             }
-            let legs = operand.row.legs.iter().chain(&operand.column.legs);
+            let dims = operand.row.dims.iter().chain(&operand.column.dims);
             let axes = operand.batch.iter().zip(&g.batch);
-            let axes = axes.chain(legs.map(|l| (&l.stride, &l.extent)));
+            let axes = axes.chain(dims.map(|l| (&l.stride, &l.extent)));
             let (mut low, mut high) = (operand.offset.clone(), operand.offset.clone());
             let bounds = Ranges(&plan.symbols);
             let mut empty = false;

@@ -35,7 +35,7 @@ use std::fmt::{self, Write as _};
 use crate::graph::{Condition, HostFunction};
 use crate::index::{IndexExpr, SymId};
 use crate::plan::{
-    DeviceId, Gemm, GemmOperand, Launch, Leg, Plan, QueueId, Repeat, SlotId, Step, Storage, Strides, Turn, Work,
+    DeviceId, Gemm, GemmOperand, Launch, Plan, QueueId, Repeat, SlotId, Step, Storage, StridedDim, Strides, Turn, Work,
 };
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
@@ -109,17 +109,17 @@ impl Plan {
 
     fn operand(&self, o: &GemmOperand) -> String {
         let batch = o.batch.iter().map(|s| self.dim(s));
-        let strides: Vec<String> = batch.chain([self.legs(&o.row), self.legs(&o.column)]).collect();
+        let strides: Vec<String> = batch.chain([self.strides(&o.row), self.strides(&o.column)]).collect();
         let (offset, strides) = (self.dim(&o.offset), strides.join(", "));
         format!("{} offset {offset} strides [{strides}]", o.slot)
     }
 
-    fn legs(&self, w: &Strides) -> String {
-        if let [leg] = &w.legs[..] {
-            return self.dim(&leg.stride);
+    fn strides(&self, w: &Strides) -> String {
+        if let [dim] = &w.dims[..] {
+            return self.dim(&dim.stride);
         }
-        let leg = |l: &Leg| format!("{} by {}", self.dim(&l.extent), self.dim(&l.stride));
-        format!("[{}]", w.legs.iter().map(leg).collect::<Vec<_>>().join(", "))
+        let dim = |l: &StridedDim| format!("{} by {}", self.dim(&l.extent), self.dim(&l.stride));
+        format!("[{}]", w.dims.iter().map(dim).collect::<Vec<_>>().join(", "))
     }
 
     fn write_step(&self, f: &mut String, step: &Step, turn: &str) -> fmt::Result {

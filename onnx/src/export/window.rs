@@ -90,6 +90,10 @@ fn windows(graph: &Graph, mut id: NodeId) -> Option<(NodeId, Windows)> {
         pads: vec![],
         fill: None,
     };
+    // What has no place for a window is no operator's business: runtimes refuse it.
+    if graph.ty(id).shape.iter().any(|d| d.is(0)) {
+        return None;
+    }
     let mut axes = vec![];
     while let NodeKind::View(View::Window {
         axis,

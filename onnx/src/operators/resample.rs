@@ -231,6 +231,13 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
             options = options.exclude_outside();
         }
         if how.antialias {
+            // How many neighbours count is a number of the compiled graph.
+            let weighs = !matches!(how.interpolation, Interpolation::Nearest(_));
+            if weighs && scale.is_none() && (extent.as_const().is_none() || length.as_const().is_none()) {
+                return unsupported(format!(
+                    "antialias by sizes over axis {axis} of symbolic extent; expected scales"
+                ));
+            }
             options = options.antialias();
         }
         y = y.resample(axis as i64, length, &options);

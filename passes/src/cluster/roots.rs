@@ -170,7 +170,7 @@ impl Clusterer<'_> {
     /// The last of the values that a library can compute with a product, each of which is all that the one before is for.
     fn library_last(&self, id: NodeId, product: &MatrixProduct) -> NodeId {
         let (mut last, mut at) = (id, id);
-        let ([row], [column]) = (&product.dst.row.legs[..], &product.dst.column.legs[..]) else {
+        let ([row], [column]) = (&product.dst.row.dims[..], &product.dst.column.dims[..]) else {
             return last;
         };
         let strides = [&row.stride, &column.stride];

@@ -389,8 +389,20 @@ impl Tensor {
     pub fn window(&self, axis: i64, size: impl Into<Dim>, stride: usize, dilation: usize) -> Tensor {
         let size = size.into().0;
         op("window", &[self], || {
+            let axis = self.axis(axis)?;
+            // The language gives such windows no position, as it must where sizes are symbols; who writes numbers made a mistake.
+            let span = (size.clone() - IndexExpr::ONE) * IndexExpr::Const(dilation.try_into().unwrap_or(i64::MAX));
+            let (extent, span) = (&self.extents()[axis], span + IndexExpr::ONE);
+            if self
+                .graph()
+                .with_ir(|ir| (extent.clone() - span.clone()).interval(ir).hi < 0)
+            {
+                let text = |d: &IndexExpr| self.graph().with_ir(|ir| ir.dim_text(d));
+                let problem = format!("a window over {} elements", text(&span));
+                return refuse_expecting(problem, format!("at most the extent {}", text(extent)));
+            }
             self.view(View::Window {
-                axis: self.axis(axis)? as u8,
+                axis: axis as u8,
                 size,
                 stride: stride.try_into().unwrap_or(i64::MAX),
                 dilation: dilation.try_into().unwrap_or(i64::MAX),

@@ -9,7 +9,7 @@ use crate::error::RunError;
 
 /// One axis of several that are taken as one axis of a matrix, outermost first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leg {
+pub struct StridedDim {
     /// Elements.
     pub extent: usize,
     /// Stride.
@@ -36,16 +36,16 @@ pub struct PackedLayout {
     /// Extent and stride of each batch axis along which the matrices differ.
     pub batch: Vec<(usize, isize)>,
     /// How its elements across the sum follow each other, outermost first.
-    pub across: Vec<Leg>,
+    pub across: Vec<StridedDim>,
     /// How those along the sum do.
-    pub depth: Vec<Leg>,
+    pub depth: Vec<StridedDim>,
     /// Elements across a panel.
     pub width: usize,
 }
 
-/// The elements that legs count.
-fn count(legs: &[Leg]) -> usize {
-    legs.iter().fold(1, |n, l| n.saturating_mul(l.extent))
+/// The elements that dimensions count.
+fn count(dims: &[StridedDim]) -> usize {
+    dims.iter().fold(1, |n, l| n.saturating_mul(l.extent))
 }
 
 impl PackedLayout {
@@ -102,9 +102,9 @@ pub struct BoundMatrix {
     /// Stride of each batch axis.
     pub batch: Vec<isize>,
     /// How its rows follow each other.
-    pub row: Vec<Leg>,
+    pub row: Vec<StridedDim>,
     /// How its columns follow each other.
-    pub column: Vec<Leg>,
+    pub column: Vec<StridedDim>,
     /// Whether its rows or columns are several axes in one.
     pub composite: bool,
 }
@@ -179,14 +179,14 @@ impl BoundProduct {
     ) -> Result<BoundProduct, RunError> {
         let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
         let stride = |e: &IndexExpr| eval(e, &g.label).map(|v| v as isize);
-        let walk = |w: &Strides| -> Result<Vec<Leg>, RunError> {
-            let leg = |l: &tlc_ir::plan::Leg| -> Result<Leg, RunError> {
-                Ok(Leg {
+        let walk = |w: &Strides| -> Result<Vec<StridedDim>, RunError> {
+            let dim = |l: &tlc_ir::plan::StridedDim| -> Result<StridedDim, RunError> {
+                Ok(StridedDim {
                     extent: size(&l.extent)?,
                     stride: stride(&l.stride)?,
                 })
             };
-            w.legs.iter().map(leg).collect()
+            w.dims.iter().map(dim).collect()
         };
         let matrix = |o: &GemmOperand| -> Result<BoundMatrix, RunError> {
             Ok(BoundMatrix {

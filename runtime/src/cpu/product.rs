@@ -4,7 +4,7 @@ use tlc_ir::DType;
 
 use super::gemm::chain::{Chain, chain};
 use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, copied, cut, panel_width};
-use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, PackedOperand, Prepared};
+use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, PackedOperand, Prepared, StridedDim};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
 const PARTS_PER_THREAD: u64 = 4;
@@ -158,16 +158,16 @@ fn in_panels(p: &BoundProduct, which: Operand) -> Option<(PackedOperand, BoundMa
         }
     }
     let across = vec![
-        Leg {
+        StridedDim {
             extent: layout.panels(),
             stride: panel,
         },
-        Leg {
+        StridedDim {
             extent: layout.width,
             stride: 1,
         },
     ];
-    let depth = vec![Leg {
+    let depth = vec![StridedDim {
         extent: layout.elements_along(),
         stride: layout.width as isize,
     }];
@@ -287,8 +287,8 @@ pub(super) fn late(p: &BoundProduct, cut: &Cut, along: &Along, f: &mut dyn FnMut
 
 /// The side of lines that fill the result's slot one after the other, entry after entry, and the elements of a line.
 fn filled(p: &BoundProduct) -> Option<(Side, usize)> {
-    let stride = |legs: &[Leg]| match legs {
-        [leg] => Some(leg.stride),
+    let stride = |dims: &[StridedDim]| match dims {
+        [dim] => Some(dim.stride),
         _ => None,
     };
     let (row, column) = (stride(&p.dst.row)?, stride(&p.dst.column)?);
@@ -326,7 +326,7 @@ pub(super) fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p>
 
 fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p> {
     let to = m.offset * dtype.bytes() as isize;
-    let stride = |legs: &[Leg]| legs.last().map_or(0, |l| l.stride);
+    let stride = |dims: &[StridedDim]| dims.last().map_or(0, |l| l.stride);
     Matrix {
         start: slots
             .get(m.slot)
@@ -349,8 +349,8 @@ mod tests {
     use crate::binding::product::ReadState;
 
     fn matrix(row: usize, column: usize) -> BoundMatrix {
-        let leg = |stride: usize| {
-            vec![Leg {
+        let dim = |stride: usize| {
+            vec![StridedDim {
                 extent: 0,
                 stride: stride as isize,
             }]
@@ -359,8 +359,8 @@ mod tests {
             slot: 0,
             offset: 0,
             batch: Vec::new(),
-            row: leg(row),
-            column: leg(column),
+            row: dim(row),
+            column: dim(column),
             composite: false,
         }
     }

@@ -200,6 +200,8 @@ pub struct Executable {
     packer: Packer,
     /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
+    /// By symbol: whether nothing that is computed needs a value of it.
+    idle: Vec<bool>,
     /// The most bytes that a call may need of the host's memory, if there is a limit.
     memory_limit: Option<u64>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
@@ -283,6 +285,7 @@ impl Executable {
             buffers: load.buffers,
             packer: load.packer,
             given: Vec::new(),
+            idle: Vec::new(),
             memory_limit: None,
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
@@ -297,6 +300,13 @@ impl Executable {
     /// Gives values to symbols that no input's shape determines, by name. A value for one that an input determines must agree with it.
     pub fn with_symbols(mut self, given: Vec<(String, i64)>) -> Executable {
         self.given = given;
+        self
+    }
+
+    /// Says by symbol whether nothing that is computed needs a value of it, so that calls need not have one;
+    /// [`idle_symbols`](tlc_ir::binding::idle_symbols) of the graph.
+    pub fn with_idle_symbols(mut self, idle: Vec<bool>) -> Executable {
+        self.idle = idle;
         self
     }
 
@@ -754,6 +764,7 @@ impl Executable {
         Binder {
             plan: &self.plan,
             given: &self.given,
+            idle: &self.idle,
             packer: self.packer,
         }
     }

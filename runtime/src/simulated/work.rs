@@ -4,7 +4,7 @@ use tlc_ir::kernel::interp::{Buffers, interpret_on};
 use tlc_ir::{DType, Scalar};
 
 use super::World;
-use crate::binding::product::{BoundMatrix, BoundProduct, Leg};
+use crate::binding::product::{BoundMatrix, BoundProduct, StridedDim};
 use crate::device::Mark;
 
 /// Where bytes are.
@@ -237,12 +237,12 @@ impl World {
 }
 
 /// Elements from the first to one of that number.
-fn walked(legs: &[Leg], mut number: usize) -> isize {
+fn walked(dims: &[StridedDim], mut number: usize) -> isize {
     let mut sum = 0;
-    for (place, leg) in legs.iter().enumerate().rev() {
-        let here = if place == 0 { number } else { number % leg.extent.max(1) };
-        sum += here as isize * leg.stride;
-        number /= leg.extent.max(1);
+    for (place, dim) in dims.iter().enumerate().rev() {
+        let here = if place == 0 { number } else { number % dim.extent.max(1) };
+        sum += here as isize * dim.stride;
+        number /= dim.extent.max(1);
     }
     sum
 }

@@ -311,6 +311,7 @@ fn constants_of_a_loop_are_copied_once() {
         let binder = Binder {
             plan: &plan,
             given: &[],
+            idle: &[],
             packer: tlc_passes::memory::pack,
         };
         let sizes = binder.bind(vec![vec![9]]).expect("sizes");

@@ -53,6 +53,63 @@ fn prefix() -> String {
     PREFIX.into()
 }
 
+/// The keys of a line, and of its `grad`.
+const KEYS: [&str; 6] = ["id", "model", "inputs", "output_dir", "graph", "grad"];
+const GRAD_KEYS: [&str; 4] = ["of", "wrt", "freeze", "prefix"];
+
+/// A key that means nothing, which is a mistake: left alone, the line would do something else than it says.
+fn unknown_key(line: &Value) -> Option<(&str, String)> {
+    let of = |value: &Value, known: &[&str]| -> Option<String> {
+        let key = value.as_object()?.keys().find(|key| !known.contains(&key.as_str()))?;
+        Some(key.clone())
+    };
+    let (key, known, place) = match of(line, &KEYS) {
+        Some(key) => (key, &KEYS[..], ""),
+        None => (of(line.get("grad")?, &GRAD_KEYS)?, &GRAD_KEYS[..], " of \"grad\""),
+    };
+    let nearest = known.iter().map(|&k| (edits(&key, k), k)).min()?;
+    // As many letters wrong as half of it has make another word.
+    let hint = match 2 * nearest.0 <= nearest.1.chars().count() {
+        true => format!(" (did you mean \"{}\"?)", nearest.1),
+        false => String::new(),
+    };
+    let quoted: Vec<String> = known.iter().map(|k| format!("\"{k}\"")).collect();
+    let message = format!(
+        "unknown key {}{place}{hint}; expected {}",
+        Value::from(key.as_str()),
+        quoted.join(", ")
+    );
+    let own = [line.as_object(), line.get("grad").and_then(Value::as_object)];
+    let key = own.into_iter().flatten().find_map(|o| o.get_key_value(&key))?.0;
+    Some((key, message))
+}
+
+/// How many characters one has to change, put in or take out of a word to have the other.
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != *y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+/// The column, from 1, at which a key stands in the text of a line; 1 where it is written with escapes.
+fn column_of(line: &[u8], key: &str) -> usize {
+    let quoted = format!("\"{key}\"");
+    let is_key = |&at: &usize| {
+        let behind = line[at..].strip_prefix(quoted.as_bytes());
+        behind.is_some_and(|b| b.trim_ascii_start().starts_with(b":"))
+    };
+    (0..line.len()).find(is_key).map_or(1, |at| at + 1)
+}
+
 /// Runs every case of a manifest. The lines say how each went.
 ///
 /// # Errors
@@ -140,6 +197,9 @@ fn one_line(session: &Session, file: &str, number: u32, line: &[u8]) -> (Value, 
         }
     };
     let id = value.get("id").cloned().unwrap_or(Value::Null);
+    if let Some((key, message)) = unknown_key(&value) {
+        return (id, place(column_of(line, key), message));
+    }
     let case = match serde_json::from_value::<Case>(value) {
         Ok(case) => case,
         Err(e) => {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tlc::{DType, HostTensor, Scalar};
 use tlc_formats::{npy, npz};
+use tlc_ir::binding::idle_symbols;
 use tlc_ir::graph::TensorType;
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::tensor::element;
@@ -180,6 +181,10 @@ pub fn inputs(
         }
         tensors.push(Some(tensor));
     }
+    // Whatever these are changes nothing, so an input that nothing reads is made as small as it may be.
+    for ((value, s), idle) in symbols.iter_mut().zip(graph.symbols()).zip(idle_symbols(graph, &[])) {
+        *value = value.or(idle.then_some(s.lo));
+    }
     let mut total: u128 = tensors.iter().flatten().map(|t| t.bytes().len() as u128).sum();
     let mut shapes = Vec::with_capacity(declared.len());
     for (&(name, ty), tensor) in declared.iter().zip(&tensors) {
@@ -206,12 +211,12 @@ pub fn inputs(
     made.collect()
 }
 
-/// Every size must be the extent of some input, or be decided by data.
+/// Every size that what is computed needs must be the extent of some input, or be decided by data.
 fn determined(graph: &Graph, file: &str) -> Result<(), Failure> {
     let extents = || declared(graph).into_iter().flat_map(|(_, ty)| &ty.shape);
-    for (s, id) in graph.symbols().iter().zip(0..) {
+    for ((s, id), idle) in graph.symbols().iter().zip(0..).zip(idle_symbols(graph, &[])) {
         let own = IndexExpr::from(SymId(id));
-        if s.upper.is_none() && s.lo < s.hi && extents().all(|d| *d != own) {
+        if s.upper.is_none() && s.lo < s.hi && !idle && extents().all(|d| *d != own) {
             let (name, lo, hi) = (&s.name, s.lo, s.hi);
             let message =
                 format!("size `{name}` is the extent of no input; expected --set {name}=N with N in {lo}..={hi}");

@@ -8,6 +8,7 @@ use tlc::explain::{bytes_text, counted, time_text};
 use tlc::prediction::{PredictedStep, Prediction, device_text, predict};
 use tlc::{Device, RunError};
 use tlc_ir::Graph;
+use tlc_ir::binding::idle_symbols;
 use tlc_ir::plan::DeviceId;
 use tlc_ir::target::Gpu;
 use tlc_passes::memory::pack;
@@ -29,9 +30,9 @@ pub struct Plan {
 /// The values of a graph's symbols: what data decides is as large as it may get, everything else needs a size.
 fn sizes(graph: &Graph, file: &str) -> Result<Vec<i64>, Failure> {
     let mut values = Vec::new();
-    for s in graph.symbols() {
+    for (s, idle) in graph.symbols().iter().zip(idle_symbols(graph, &[])) {
         let most = s.upper.as_ref().and_then(|e| e.eval_symbols(&values));
-        let value = most.or((s.lo == s.hi).then_some(s.lo));
+        let value = most.or((s.lo == s.hi || idle).then_some(s.lo));
         values.push(value.ok_or_else(|| {
             let (name, lo) = (&s.name, s.lo.max(1));
             let message = format!("the size `{name}` is open; expected a value for it, as in --set {name}={lo}");
@@ -45,6 +46,7 @@ fn sizes(graph: &Graph, file: &str) -> Result<Vec<i64>, Failure> {
 pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
     let symbols = sizes(&model.graph, &model.file)?;
+    let idle = idle_symbols(&model.graph, &[]);
     let gpus: Vec<Gpu> = match session.global.device.unwrap_or_default() {
         Device::Cpu => Vec::new(),
         // They need not be here.
@@ -56,6 +58,7 @@ pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let binder = Binder {
         plan,
         given: &[],
+        idle: &idle,
         packer: pack,
     };
     let sizes = binder.bind_sizes(&symbols).map_err(|e| Failure::run(&model.file, &e))?;

@@ -27,8 +27,8 @@ impl Gemm {
 
     /// Whether rows of the result's length lie one after the other.
     fn fills(&self, o: &GemmOperand) -> bool {
-        let straight = |w: &Strides, extent: &IndexExpr, stride: &IndexExpr| match &w.legs[..] {
-            [leg] => extent.is(1) || leg.stride == *stride,
+        let straight = |w: &Strides, extent: &IndexExpr, stride: &IndexExpr| match &w.dims[..] {
+            [dim] => extent.is(1) || dim.stride == *stride,
             _ => false,
         };
         let mut wanted = self.m.clone() * self.n.clone();

@@ -56,11 +56,11 @@ pub enum PlanRule {
         /// Arguments of the launch.
         found: usize,
     },
-    /// The legs of a matrix's rows or columns do not make up their number, or are none or too many.
-    #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Strides::MAX_LEGS)]
-    Legs(SlotId),
+    /// The dimensions of a matrix's rows or columns do not make up their number, or are none or too many.
+    #[error("the dimensions of {0} do not make up its rows and columns, or are not 1 to {max}", max = Strides::MAX_DIMS)]
+    Dims(SlotId),
     /// A product with two composite operands, or a composite result.
-    #[error("several legs in the result or in both operands, expected them in one operand at most")]
+    #[error("several dimensions in the result or in both operands, expected them in one operand at most")]
     Composite,
     /// An argument of another dtype.
     #[error("{slot} holds {found}, expected {expected}")]

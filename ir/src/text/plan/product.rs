@@ -5,12 +5,12 @@ use super::super::expr::{dim, dims, dtype};
 use super::super::lexer::TokenKind;
 use super::{Names, PlanParser};
 use crate::index::IndexExpr;
-use crate::plan::{Epilogue, Gemm, GemmOperand, Leg, LibraryEpilogue, Lines, Strides};
+use crate::plan::{Epilogue, Gemm, GemmOperand, LibraryEpilogue, Lines, StridedDim, Strides};
 
 /// How an axis of an operand of `gemm` is written.
 enum Stride {
     One(IndexExpr),
-    Legs(Vec<Leg>),
+    Dims(Vec<StridedDim>),
 }
 
 /// `stride`, or `[extent by stride, …]`.
@@ -18,17 +18,17 @@ fn stride(c: &mut Cursor<'_>, names: &mut Names) -> Parsed<Stride> {
     if !c.eat(TokenKind::LeftBracket) {
         return Ok(Stride::One(dim(c, names)?));
     }
-    let legs = c.list(TokenKind::RightBracket, "gemm", |c| {
+    let dims = c.list(TokenKind::RightBracket, "gemm", |c| {
         let extent = dim(c, names)?;
         match c.eat_word("by") {
-            true => Ok(Leg {
+            true => Ok(StridedDim {
                 extent,
                 stride: dim(c, names)?,
             }),
             false => Err(c.unexpected("gemm", "`by`")),
         }
     });
-    Ok(Stride::Legs(legs?))
+    Ok(Stride::Dims(dims?))
 }
 
 impl PlanParser<'_, '_, '_, '_> {
@@ -130,7 +130,7 @@ impl PlanParser<'_, '_, '_, '_> {
         Ok(product)
     }
 
-    /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several legs is `[extent by stride, …]`.
+    /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several dimensions is `[extent by stride, …]`.
     fn operand(&mut self, which: &str, extents: [&IndexExpr; 2]) -> Parsed<GemmOperand> {
         self.c.anchor();
         self.word(which, "gemm")?;
@@ -149,15 +149,17 @@ impl PlanParser<'_, '_, '_, '_> {
         };
         let straight = |s: Stride| match s {
             Stride::One(stride) => Some(stride),
-            Stride::Legs(_) => None,
+            Stride::Dims(_) => None,
         };
         let Some(batch) = strides.into_iter().map(straight).collect() else {
             let span = self.c.span_since(start);
-            return Err(self.c.error(span, "a batch axis of several legs; expected one stride"));
+            return Err(self
+                .c
+                .error(span, "a batch axis of several dimensions; expected one stride"));
         };
         let walk = |s: Stride, extent: &IndexExpr| match s {
             Stride::One(stride) => Strides::straight(extent.clone(), stride),
-            Stride::Legs(legs) => Strides { legs: legs.into() },
+            Stride::Dims(dims) => Strides { dims: dims.into() },
         };
         Ok(GemmOperand {
             slot,

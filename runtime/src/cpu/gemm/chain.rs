@@ -11,7 +11,9 @@
 
 use std::ops::Range;
 
-use super::{Composite, Leg, Matrix, Operand, PackedLayout, Product, compute, copied, cut, dots, driver, pack, unit};
+use super::{
+    Composite, Matrix, Operand, PackedLayout, Product, StridedDim, compute, copied, cut, dots, driver, pack, unit,
+};
 use crate::pool::{Pool, PoolPanic};
 
 /// Blocks that each thread should get at least, so that none waits long for the last.
@@ -49,9 +51,9 @@ struct Panels {
     /// Where it begins in a worker's scratch memory.
     at: usize,
     /// How the copy's rows follow each other.
-    rows: [Leg; 1],
+    rows: [StridedDim; 1],
     /// How its columns do.
-    columns: [Leg; 2],
+    columns: [StridedDim; 2],
 }
 
 impl Panels {
@@ -66,11 +68,11 @@ impl Panels {
             dtype: p.dtype,
             offset: 0,
             batch: Vec::new(),
-            across: vec![Leg {
+            across: vec![StridedDim {
                 extent: p.n,
                 stride: p.rhs.column,
             }],
-            depth: vec![Leg {
+            depth: vec![StridedDim {
                 extent: p.k,
                 stride: p.rhs.row,
             }],
@@ -81,16 +83,16 @@ impl Panels {
         Some(Panels {
             layout,
             at: 0,
-            rows: [Leg {
+            rows: [StridedDim {
                 extent,
                 stride: width as isize,
             }],
             columns: [
-                Leg {
+                StridedDim {
                     extent: panels,
                     stride: panel,
                 },
-                Leg {
+                StridedDim {
                     extent: width,
                     stride: 1,
                 },

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
 
-pub use crate::binding::product::{Leg, Operand, PackedLayout};
+pub use crate::binding::product::{Operand, PackedLayout, StridedDim};
 use crate::pool::{Pool, PoolPanic};
 
 pub mod chain;
@@ -48,21 +48,21 @@ const PACK_COST: usize = 4;
 pub const PANEL_ELEMENTS: u32 = if cfg!(target_arch = "x86_64") { 64 } else { 0 };
 
 /// How the rows and columns of a matrix follow each other where several axes of a tensor are taken as one: the windows of a
-/// convolution. Each has at least one leg and at most [`MAX_LEGS`].
+/// convolution. Each has at least one dimension and at most [`MAX_DIMS`].
 #[derive(Clone, Copy, Debug)]
 pub struct Composite<'a> {
     /// Rows.
-    pub rows: &'a [Leg],
+    pub rows: &'a [StridedDim],
     /// Columns.
-    pub columns: &'a [Leg],
-    /// The number of the first row among those that the legs count.
+    pub columns: &'a [StridedDim],
+    /// The number of the first row among those that the dimensions count.
     pub first_row: usize,
     /// The number of the first column.
     pub first_column: usize,
 }
 
-/// The most legs of an axis.
-pub const MAX_LEGS: usize = tlc_ir::plan::Strides::MAX_LEGS;
+/// The most dimensions of an axis.
+pub const MAX_DIMS: usize = tlc_ir::plan::Strides::MAX_DIMS;
 
 /// A stack of strided matrices. Strides in elements.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 use tlc_ir::DType;
 
-use super::{Leg, Matrix, Operand, PackedLayout, Product, Progress, Unit};
+use super::{Matrix, Operand, PackedLayout, Product, Progress, StridedDim, Unit};
 
 /// A multiple of every micro-kernel's edge, and wide enough that the crate takes no shortcut that sums in another order.
 const EDGE: usize = 96;
@@ -77,12 +77,12 @@ pub(super) unsafe fn run(p: &Product<'_>, _scratch: *mut u8, progress: Progress<
     }
 }
 
-/// The offset of a number on legs.
-fn place(legs: &[Leg], mut number: usize) -> isize {
+/// The offset of a number on dimensions.
+fn place(dims: &[StridedDim], mut number: usize) -> isize {
     let mut offset = 0;
-    for leg in legs.iter().rev() {
-        offset += (number % leg.extent.max(1)) as isize * leg.stride;
-        number /= leg.extent.max(1);
+    for dim in dims.iter().rev() {
+        offset += (number % dim.extent.max(1)) as isize * dim.stride;
+        number /= dim.extent.max(1);
     }
     offset
 }

@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 
 use tlc_ir::DType;
 
-use super::{Leg, Operand, PackedLayout, Product, Progress, Side, Unit};
+use super::{Operand, PackedLayout, Product, Progress, Side, StridedDim, Unit};
 
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
@@ -259,15 +259,15 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
 
 /// Elements that a piece of that size packs.
 pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usize {
-    fn in_blocks<K: Tiles>(across: &[Leg], depth: &[Leg]) -> bool {
+    fn in_blocks<K: Tiles>(across: &[StridedDim], depth: &[StridedDim]) -> bool {
         Blocks::of(across, depth, K::PANEL).is_some()
     }
-    let legs = match (p.lhs.composite, p.rhs.composite) {
+    let dims = match (p.lhs.composite, p.rhs.composite) {
         (Some(w), _) => Some((w.rows, w.columns)),
         (_, Some(w)) => Some((w.columns, w.rows)),
         _ => None,
     };
-    if legs.is_some_and(|(across, depth)| with_tiles!(p.dtype, in_blocks(across, depth))) {
+    if dims.is_some_and(|(across, depth)| with_tiles!(p.dtype, in_blocks(across, depth))) {
         return 0;
     }
     let across = if along_rows(p) { tall } else { wide };
@@ -349,8 +349,8 @@ pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize)
             } else {
                 let source = pack::CompositeSource {
                     start,
-                    legs_across: &layout.across,
-                    legs_depth: &layout.depth,
+                    dims_across: &layout.across,
+                    dims_depth: &layout.depth,
                     first,
                     across,
                     begin: 0,
@@ -378,8 +378,8 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of a composite operand with those legs, if that is how it lies.
-    fn of(across: &[Leg], depth: &[Leg], panel: usize) -> Option<Blocks> {
+    /// The blocks of a composite operand with those dimensions, if that is how it lies.
+    fn of(across: &[StridedDim], depth: &[StridedDim], panel: usize) -> Option<Blocks> {
         let (outer, inner) = match across {
             [inner] => (None, inner),
             [outer, inner] => (Some(outer), inner),
@@ -478,7 +478,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         true => (rhs, p.rhs.column, p.rhs.row),
         false => (lhs, p.lhs.row, p.lhs.column),
     };
-    // Legs across panels and along the sum, and the number of the first element across.
+    // Dimensions across panels and along the sum, and the number of the first element across.
     let composite = match rows {
         true => p.lhs.composite.map(|w| (w.rows, w.columns, w.first_row)),
         false => p.rhs.composite.map(|w| (w.columns, w.rows, w.first_column)),
@@ -534,11 +534,11 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
-            if let Some((legs_across, legs_depth, origin)) = composite.filter(|_| blocks.is_none()) {
+            if let Some((dims_across, dims_depth, origin)) = composite.filter(|_| blocks.is_none()) {
                 let source = pack::CompositeSource {
                     start: panel,
-                    legs_across,
-                    legs_depth,
+                    dims_across,
+                    dims_depth,
                     first: origin + first,
                     across,
                     begin,

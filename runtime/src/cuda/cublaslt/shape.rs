@@ -53,9 +53,9 @@ pub(in super::super) struct Places {
 }
 
 /// The stride of a matrix' rows or columns, if they have one.
-fn straight(legs: &[crate::binding::product::Leg]) -> Option<i64> {
-    match legs {
-        [leg] => i64::try_from(leg.stride).ok(),
+fn straight(dims: &[crate::binding::product::StridedDim]) -> Option<i64> {
+    match dims {
+        [dim] => i64::try_from(dim.stride).ok(),
         _ => None,
     }
 }
@@ -153,7 +153,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::binding::product::Leg;
+    use crate::binding::product::StridedDim;
 
     /// A product of so many rows, columns and terms whose matrices have these strides: down and across.
     fn product([m, n, k]: [usize; 3], strides: [[isize; 2]; 3]) -> BoundProduct {
@@ -161,11 +161,11 @@ mod tests {
             slot: 0,
             offset: 0,
             batch: Vec::new(),
-            row: vec![Leg {
+            row: vec![StridedDim {
                 extent: rows,
                 stride: down,
             }],
-            column: vec![Leg {
+            column: vec![StridedDim {
                 extent: columns,
                 stride: across,
             }],

@@ -9,7 +9,7 @@ use std::arch::x86_64::{
     _mm256_unpacklo_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_permutex2var_ps, _mm512_setr_epi32,
 };
 
-use super::super::{Leg, MAX_LEGS};
+use super::super::{MAX_DIMS, StridedDim};
 
 /// Part of an operand: `across` elements beside each other, at `depth` steps along the sum. Strides in elements.
 #[derive(Clone, Copy)]
@@ -93,32 +93,32 @@ unsafe fn panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
 #[derive(Clone, Copy)]
 pub(super) struct CompositeSource<'a, T> {
     pub start: *const T,
-    pub legs_across: &'a [Leg],
-    pub legs_depth: &'a [Leg],
+    pub dims_across: &'a [StridedDim],
+    pub dims_depth: &'a [StridedDim],
     pub first: usize,
     pub across: usize,
     pub begin: usize,
     pub depth: usize,
 }
 
-/// A place on legs: a number in each, and the offset that they add up to.
+/// A place on dimensions: a number in each, and the offset that they add up to.
 struct Place<'a> {
-    legs: &'a [Leg],
-    digits: [usize; MAX_LEGS],
+    dims: &'a [StridedDim],
+    digits: [usize; MAX_DIMS],
     offset: isize,
 }
 
 impl<'a> Place<'a> {
-    fn new(legs: &'a [Leg], mut number: usize) -> Place<'a> {
+    fn new(dims: &'a [StridedDim], mut number: usize) -> Place<'a> {
         let mut place = Place {
-            legs,
-            digits: [0; MAX_LEGS],
+            dims,
+            digits: [0; MAX_DIMS],
             offset: 0,
         };
-        for (leg, digit) in legs.iter().zip(&mut place.digits).rev() {
-            *digit = number % leg.extent.max(1);
-            number /= leg.extent.max(1);
-            place.offset += *digit as isize * leg.stride;
+        for (dim, digit) in dims.iter().zip(&mut place.digits).rev() {
+            *digit = number % dim.extent.max(1);
+            number /= dim.extent.max(1);
+            place.offset += *digit as isize * dim.stride;
         }
         place
     }
@@ -142,11 +142,11 @@ impl<'a> Place<'a> {
         (runs, count)
     }
 
-    /// Steps that stay on the innermost leg.
+    /// Steps that stay on the innermost dimension.
     #[inline(always)]
     fn left(&self) -> usize {
-        let last = self.legs.len() - 1;
-        self.legs[last].extent - self.digits[last]
+        let last = self.dims.len() - 1;
+        self.dims[last].extent - self.digits[last]
     }
 
     /// Goes on by at most [`Place::left`] steps. It is called for each step of the sum: as a call of its own it takes a product
@@ -154,20 +154,20 @@ impl<'a> Place<'a> {
     #[inline(always)]
     fn advance(&mut self, steps: usize) {
         let mut steps = steps;
-        for (leg, digit) in self.legs.iter().zip(&mut self.digits).rev() {
+        for (dim, digit) in self.dims.iter().zip(&mut self.digits).rev() {
             *digit += steps;
-            self.offset += steps as isize * leg.stride;
-            if *digit < leg.extent {
+            self.offset += steps as isize * dim.stride;
+            if *digit < dim.extent {
                 return;
             }
-            self.offset -= *digit as isize * leg.stride;
+            self.offset -= *digit as isize * dim.stride;
             *digit = 0;
             steps = 1;
         }
     }
 }
 
-/// Neighbours of a panel that lie on the innermost leg.
+/// Neighbours of a panel that lie on the innermost dimension.
 #[derive(Clone, Copy, Default)]
 struct Run {
     offset: isize,
@@ -184,13 +184,13 @@ unsafe fn composite_panels<T: Copy + Default, const PANEL: usize, const LANES: u
     from: CompositeSource<'_, T>,
     mut to: *mut T,
 ) {
-    let stride = from.legs_across.last().map_or(1, |l| l.stride);
-    let mut across = Place::new(from.legs_across, from.first);
+    let stride = from.dims_across.last().map_or(1, |l| l.stride);
+    let mut across = Place::new(from.dims_across, from.first);
     for first in (0..from.across).step_by(PANEL) {
         let width = PANEL.min(from.across - first);
         let written = width.next_multiple_of(LANES);
         let (runs, count) = across.runs::<PANEL>(width);
-        let mut along = Place::new(from.legs_depth, from.begin);
+        let mut along = Place::new(from.dims_depth, from.begin);
         for d in 0..from.depth {
             let line = from.start.wrapping_offset(along.offset);
             let room = to.wrapping_add(d * PANEL);
@@ -285,7 +285,7 @@ pub(super) unsafe fn composite_avx512_f32<const PANEL: usize, const LANES: usize
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        match from.legs_across.last().map_or(1, |l| l.stride) {
+        match from.dims_across.last().map_or(1, |l| l.stride) {
             1 => composite_pieces::<PANEL, LANES, 1>(from, to),
             2 => composite_pieces::<PANEL, LANES, 2>(from, to),
             _ => composite_panels::<_, PANEL, LANES>(from, to),
@@ -305,7 +305,7 @@ unsafe fn composite_pieces<const PANEL: usize, const LANES: usize, const STRIDE:
     const VECTOR: usize = 16;
     let first_of = |n: usize| (((1u32 << n.min(VECTOR)) - 1) & 0xffff) as __mmask16;
     let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    let mut across = Place::new(from.legs_across, from.first);
+    let mut across = Place::new(from.dims_across, from.first);
     for first in (0..from.across).step_by(PANEL) {
         let width = PANEL.min(from.across - first);
         let (runs, count) = across.runs::<PANEL>(width);
@@ -335,7 +335,7 @@ unsafe fn composite_pieces<const PANEL: usize, const LANES: usize, const STRIDE:
             };
             used += 1;
         }
-        let mut along = Place::new(from.legs_depth, from.begin);
+        let mut along = Place::new(from.dims_depth, from.begin);
         for d in 0..from.depth {
             let line = from.start.wrapping_offset(along.offset);
             let room = to.wrapping_add(d * PANEL);
@@ -510,16 +510,16 @@ mod tests {
             return;
         }
         let image: Vec<f32> = (0..40 * 40 * 3).map(|i| i as f32).collect();
-        let leg = |extent: usize, stride: isize| Leg { extent, stride };
+        let dim = |extent: usize, stride: isize| StridedDim { extent, stride };
         for step in [1usize, 2, 3] {
             for (rows, columns) in [(7, 7), (1, 5), (12, 12), (3, 17), (13, 1), (2, 12)] {
-                let across = [leg(rows, (40 * step) as isize), leg(columns, step as isize)];
-                let depth = [leg(3, 1600), leg(2, 40), leg(3, 1)];
+                let across = [dim(rows, (40 * step) as isize), dim(columns, step as isize)];
+                let depth = [dim(3, 1600), dim(2, 40), dim(3, 1)];
                 for (first, begin) in [(0, 0), (3, 4)] {
                     let source = CompositeSource {
                         start: image.as_ptr(),
-                        legs_across: &across,
-                        legs_depth: &depth,
+                        dims_across: &across,
+                        dims_depth: &depth,
                         first,
                         across: (rows * columns).saturating_sub(first),
                         begin,
