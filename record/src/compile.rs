@@ -365,7 +365,6 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
 /// `Compiler::version`; `compiled` is what is decided without a limit.
 fn within(limit: u64, graph: &IrGraph, options: &Options, compiled: Compiled) -> Result<Compiled, BuildError> {
     let threads = options.devices.host().threads;
-<<<<<<< HEAD
     let fitting = Fitting {
         limit,
         graph,
@@ -376,27 +375,19 @@ fn within(limit: u64, graph: &IrGraph, options: &Options, compiled: Compiled) ->
             let binder = Binder {
                 plan,
                 given: &[],
+                idle: &[],
                 packer: memory::pack,
             };
             let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
             Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
         },
         decided: |compiled| compiled,
-=======
-    let needs = |compiled: &Compiled| -> Result<Vec<(u64, u64)>, RunError> {
-        let plan = &compiled.planned.plan;
-        let binder = Binder {
-            plan,
-            given: &[],
-            idle: &[],
-            packer: memory::pack,
-        };
-        let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
-        Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
->>>>>>> defects
     };
     fitting.of(compiled)
 }
+
+/// Bytes by device: all that a call needs, and its arena alone.
+type Needs = Vec<(u64, u64)>;
 
 /// How a graph is compiled again so that each device needs no more than so many bytes.
 struct Fitting<'a, V> {
@@ -406,8 +397,8 @@ struct Fitting<'a, V> {
     options: &'a Options,
     /// What can be asked for what it needs of memory. Of two of them there may be no room beside each other.
     load: &'a dyn Fn(Compiled) -> Result<V, BuildError>,
-    /// By device, all that a call needs, and its arena alone.
-    needs: &'a dyn Fn(&V) -> Result<Vec<(u64, u64)>, BuildError>,
+    /// What it needs.
+    needs: &'a dyn Fn(&V) -> Result<Needs, BuildError>,
     /// What was decided, without the rest.
     decided: fn(V) -> Compiled,
 }
@@ -466,7 +457,7 @@ impl<V> Fitting<'_, V> {
     }
 
     /// What is decided where the arenas are as small as the rest of what calls need, by device, leaves room for.
-    fn again(&self, options: &Options, needs: Vec<(u64, u64)>) -> Result<Compiled, BuildError> {
+    fn again(&self, options: &Options, needs: Needs) -> Result<Compiled, BuildError> {
         let options = Options {
             arena_limits: arena_limits(self.limit, needs.into_iter()),
             ..options.clone()
