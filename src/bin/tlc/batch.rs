@@ -67,7 +67,7 @@ fn unknown_key(line: &Value) -> Option<(&str, String)> {
         Some(key) => (key, &KEYS[..], ""),
         None => (of(line.get("grad")?, &GRAD_KEYS)?, &GRAD_KEYS[..], " of \"grad\""),
     };
-    let nearest = known.iter().map(|&k| (edits(&key, k), k)).min()?;
+    let nearest = known.iter().map(|&k| (strsim::levenshtein(&key, k), k)).min()?;
     // As many letters wrong as half of it has make another word.
     let hint = match 2 * nearest.0 <= nearest.1.chars().count() {
         true => format!(" (did you mean \"{}\"?)", nearest.1),
@@ -82,22 +82,6 @@ fn unknown_key(line: &Value) -> Option<(&str, String)> {
     let own = [line.as_object(), line.get("grad").and_then(Value::as_object)];
     let key = own.into_iter().flatten().find_map(|o| o.get_key_value(&key))?.0;
     Some((key, message))
-}
-
-/// How many characters one has to change, put in or take out of a word to have the other.
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// The column, from 1, at which a key stands in the text of a line; 1 where it is written with escapes.
