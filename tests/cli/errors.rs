@@ -142,7 +142,7 @@ fn a_size_that_nothing_needs_is_not_asked_for() {
     p.write(
         "m.tlir",
         "graph @f(%x: f32[n], %z: f32[m - 1]) where n in 1..=4, m in 2..=9, q in 2..=3, r in 5..=6 {\n  \
-         %0 = expand %x : f32[q, n]\n  %1 = slice %0 {start=[1, 0], step=[1, 1], size=[q - 1, n]} : f32[q - 1, n]\n  \
+         %0 = expand %x : f32[q, n]\n  %1 = slice %0 {start=[1, 0], step=[1, 1]} : f32[q - 1, n]\n  \
          %2 = neg %x : f32[n]\n  return %2 as y\n}\n",
     );
     p.f32s("x.npy", &[2], &[1.0, -2.0]);

@@ -189,7 +189,7 @@ fn many_sums_down_the_columns_of_a_state_are_right() {
 #[test]
 fn windows_that_do_not_fit_have_no_position() {
     let body = "body @b(%a: f32[m]) where m in 1..=64, j in 1..=64 {
-      %0 = window %a {axis=0, size=j, stride=2, dilation=3} : f32[max(0, (m - 3*j + 2) floordiv 2 + 1), j]
+      %0 = window %a {axis=0, size=j, stride=2, dilation=3} : f32[max(0, div(m - 3*j + 2, 2) + 1), j]
       %1 = reduce add %0 {axes=[0, 1]} : f32[]
       %2 = expand %1 : f32[m]
       %3 = add %a, %2 : f32[m]

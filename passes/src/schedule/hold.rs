@@ -13,9 +13,9 @@ use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 
 use super::contract::is_matrix;
-use super::directives::{enclosing_lanes, loop_bind, nested, rewrite};
+use super::directives::rewrite;
 use super::phases::Phase;
-use super::tile_sum::{element, nest_of, tile_elements};
+use super::tile_sum::{element, nest_of, tile_body, tile_elements};
 use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{defined_vars, substitute_in};
 
@@ -52,17 +52,9 @@ pub(super) fn hold(
     [outer, inner, sum]: [VarId; 3],
     size: [i64; 2],
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
-    let body = nested(kernel, outer, inner)?;
-    for v in [outer, inner] {
-        if loop_bind(&kernel.body, v) != Some(Bind::Serial) {
-            return Err(DirectiveRefusal::Recurrence(v));
-        }
-    }
-    if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, outer, None) {
-        return Err(DirectiveRefusal::NotNested(lanes, outer));
-    }
+    let body = tile_body(kernel, outer, inner)?;
     let (scratch, at) = held(kernel, body, sum)?;
-    let summed = body.clone();
+    let mut summed = body.clone();
     let elements = tile_elements(size)?;
     let [rows, columns] = size;
     let whole = [outer, inner]
@@ -107,7 +99,6 @@ pub(super) fn hold(
         nest_of(&vars, Bind::Unroll, body)
     };
     out.extend(copy(kernel, &mut made, &memory, &registers));
-    let mut summed = summed;
     walk_mut(&mut summed, &mut |s| {
         for a in s.accesses_mut().filter(|a| *a.memory == memory.0) {
             (*a.memory, *a.index) = (registers.0, registers.1.clone());

@@ -97,16 +97,22 @@ fn stays_apart(s: &Stmt) -> bool {
         )
 }
 
-fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, DirectiveRefusal> {
+/// The body of two loops over the rows and columns of a tile, which nothing has been decided about.
+pub(super) fn tile_body(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec<Stmt>, DirectiveRefusal> {
     let body = nested(kernel, outer, inner)?;
     for v in [outer, inner] {
         if loop_bind(&kernel.body, v) != Some(Bind::Serial) {
             return Err(DirectiveRefusal::Recurrence(v));
         }
     }
-    if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, outer, None) {
-        return Err(DirectiveRefusal::NotNested(lanes, outer));
+    match enclosing_lanes(&kernel.body, outer, None) {
+        Some(Some(lanes)) => Err(DirectiveRefusal::NotNested(lanes, outer)),
+        _ => Ok(body),
     }
+}
+
+fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, DirectiveRefusal> {
+    let body = tile_body(kernel, outer, inner)?;
     let is = |s: &Stmt| matches!(s, Stmt::Loop { var, .. } if *var == sum);
     let at = body
         .iter()
