@@ -203,7 +203,7 @@ fn a_constant_matrix_is_turned_for_one_row() {
     for (again, in_loop) in [(false, false), (true, false), (false, true)] {
         let g = recorded(again, in_loop);
         let e = compiled(&g, 1);
-        let columns = e.explain().to_string().contains("tiles of 320 columns");
+        let columns = e.explain().to_string().contains("tiles of 640 columns");
         assert_eq!(columns, !again && !e.target().streams_lines, "{again} {in_loop}");
         let inputs = vec![data(&mut rng, DType::F32, &[1, k], false)];
         assert_right(&g, inputs, 2, &format!("{again} {in_loop}"));
