@@ -15,6 +15,7 @@ use half::{bf16, f16};
 
 use crate::dtype::{DType, Scalar};
 use crate::fallible::fallibly;
+use crate::target::CACHE_LINE_BYTES;
 
 /// A Rust type that is stored as elements of one [`DType`]. Bytes are checked where they are seen as `bool`, which may only be
 /// 0 or 1; all others take any bits.
@@ -448,8 +449,7 @@ struct Words {
     start: usize,
 }
 
-/// The bytes of a cache line.
-const LINE: usize = 64;
+const LINE: usize = CACHE_LINE_BYTES as usize;
 
 /// Tensors of as many bytes begin at a line: below a page the words in front of it are much beside the tensor's.
 const LINED: usize = 4096;
