@@ -337,15 +337,7 @@ impl Scheduler<'_> {
     fn blocks_at_once(&self, outer: &[VarId], all: i64, image: &[VarId], sums: &[VarId], columns: i64) -> Option<i64> {
         let body = tree::loop_body(&self.kernel.body, *sums.last()?)?;
         let windows = loads(body).find(|(_, e)| image.iter().any(|&v| e.uses(v)))?.0;
-        let images = outer
-            .iter()
-            .try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?.max(1)));
-        let elements = self
-            .kernel
-            .memory_len(windows)
-            .as_const()
-            .zip(images)
-            .map(|(n, images)| n / images);
+        let elements = self.elements_of_one(windows, outer);
         let half = self.cpu.l2_bytes as i64 / 2;
         if elements.is_some_and(|n| n.saturating_mul(DType::F32.bytes() as i64) <= half) {
             return None;
@@ -353,6 +345,14 @@ impl Scheduler<'_> {
         let row = columns * DType::F32.bytes() as i64;
         let each = sums.iter().try_fold(row, |n, v| n.checked_mul(self.extent(*v)?))?;
         (2..=all).rev().find(|n| all % n == 0 && n * each <= half)
+    }
+
+    /// Elements that a memory has for each of the images that loops go through.
+    fn elements_of_one(&self, memory: Memory, images: &[VarId]) -> Option<i64> {
+        let images = images
+            .iter()
+            .try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?.max(1)))?;
+        Some(self.kernel.memory_len(memory).as_const()? / images)
     }
 
     /// Pixels of a tile: of those that take the least time for a row of a known length, the most. What whole tiles leave over is a tile

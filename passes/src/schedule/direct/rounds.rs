@@ -111,7 +111,7 @@ impl Scheduler<'_> {
             .fold(length, i64::saturating_mul);
         let held = pixels.checked_mul(columns)?;
         let images = all(outer)?;
-        let image = self.kernel.memory_len(memory).as_const()? / images.max(1) * bytes;
+        let image = self.elements_of_one(memory, outer)? * bytes;
         // Between two uses of a weight the next row's part of the image comes beside this one's.
         if image < second || block.saturating_add(read.saturating_mul(2)) <= second / 4 * 3 || held * bytes > second / 8
         {
