@@ -11,6 +11,7 @@ mod forward;
 mod jax;
 mod limits;
 mod loops;
+mod losses;
 mod narrow;
 mod pytorch;
 mod random;
