@@ -81,7 +81,7 @@ fn a_number_of_each_example_folded_in_draws_what_it_draws_alone() {
         let key = g.key(9);
         let alone = numbers.iter().flat_map(|n| {
             let g = Graph::default();
-            values(&draws(&g.key(9).fold_in(&g.scalar(*n, DType::I64))))
+            values(&draws(&g.key(9).fold_in(g.scalar(*n, DType::I64))))
         });
         let alone: Vec<f64> = alone.collect();
         let found = vmap(&[(key.tensor(), None), (&g.constant(numbers), Some(0))], |t| {
@@ -123,8 +123,11 @@ const DROPS: [(&str, Drops); 8] = [
     }),
 ];
 
+/// What is expected of a derivative at an element, from that and its factor.
+type Expected = fn(f64, f64) -> f64;
+
 /// Dropout of `x` is `x` times a mask. Its square's derivatives, twice the masks' squares times `x`, ask for the mask again each time.
-fn all_ways(drops: Drops, x: &Tensor) -> Vec<(&'static str, Tensor, fn(f64, f64) -> f64)> {
+fn all_ways(drops: Drops, x: &Tensor) -> Vec<(&'static str, Tensor, Expected)> {
     let y = drops(x);
     let loss = y.square().sum(..);
     let ones = x.ones_like();
@@ -143,7 +146,7 @@ fn all_ways(drops: Drops, x: &Tensor) -> Vec<(&'static str, Tensor, fn(f64, f64)
 }
 
 /// Holds all ways to the masks of the values.
-fn agree(what: &str, x: &[f64], found: &[(String, Vec<f64>, fn(f64, f64) -> f64)]) -> Vec<f64> {
+fn agree(what: &str, x: &[f64], found: &[(String, Vec<f64>, Expected)]) -> Vec<f64> {
     let masks: Vec<f64> = found[0].1.iter().zip(x).map(|(y, x)| y / x).collect();
     assert!(
         masks.contains(&0.0) && masks.iter().any(|m| *m > 1.0),
@@ -162,7 +165,7 @@ fn agree(what: &str, x: &[f64], found: &[(String, Vec<f64>, fn(f64, f64) -> f64)
 }
 
 /// All outputs of one graph, compiled together: equal draws are one, or drawn again, as passes decide.
-fn together(g: &Graph, ways: &[(&'static str, Tensor, fn(f64, f64) -> f64)], x: &HostTensor) -> Vec<Vec<f64>> {
+fn together(g: &Graph, ways: &[(&'static str, Tensor, Expected)], x: &HostTensor) -> Vec<Vec<f64>> {
     for (way, t, _) in ways {
         g.output(way, t);
     }
