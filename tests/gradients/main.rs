@@ -5,6 +5,7 @@
 mod against;
 mod batch_norm;
 mod checkpoints;
+mod constants;
 mod convolutions;
 mod corners;
 mod forward;

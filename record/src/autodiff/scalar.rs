@@ -134,8 +134,7 @@ fn off_unit(x: &Tensor) -> Tensor {
 /// The cotangent of a base: `d * e * x ** (e - 1)`, which is 0 where `e` is.
 fn power(at: &At<'_>, x: &Tensor, e: &Tensor, d: &Tensor) -> Step<Option<Tensor>> {
     // By an exponent that is wanted too there is a derivative of this one.
-    let known = at.operands[1].id().filter(|_| !at.wanted[1]);
-    let known = known.and_then(|id| at.graph().with_ir(|ir| ir.splat_value(id)));
+    let known = (!at.wanted[1]).then(|| at.operands[1].known_number()).flatten();
     Ok(match known.map(Scalar::as_f64) {
         Some(0.0) => None,
         Some(1.0) => Some(d.clone()),
