@@ -6,8 +6,10 @@ fn values(t: &Tensor) -> Vec<f64> {
     t.eval().expect("it runs").as_slice::<f64>().expect("doubles").to_vec()
 }
 
+type Make = fn(&Graph) -> Tensor;
+
 /// Every way to make two ones of one number.
-const ONES: [(&str, fn(&Graph) -> Tensor); 7] = [
+const ONES: [(&str, Make); 7] = [
     ("scalar", |g| g.scalar(1.0, DType::F64).broadcast_to([2])),
     ("constant", |g| g.constant(1.0f64).broadcast_to([2])),
     ("array", |g| g.constant([1.0f64, 1.0])),
