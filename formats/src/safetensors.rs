@@ -4,7 +4,7 @@
 //! - [`Views::parse`] checks the whole header and copies no element: a [`View`] borrows from the bytes it was given, which
 //!   may be a mapped file. Its bytes are C order and little-endian, may be unaligned, and bools may be other than 0 or 1;
 //!   [`View::to_host`] mends all three.
-//! - Tensors come in file order, and by name where zero-sized ones share a place.
+//! - No two tensors have one name. They come in file order, and by name where zero-sized ones share a place.
 //! - Element types without a [`DType`] (6-bit floats, complex) do not spoil a file: only reading *those* tensors is
 //!   unsupported.
 //! - 4-bit floats lie two to a byte in the file, low bits first, and one to a byte in what [`View::to_host`] gives. The
@@ -14,10 +14,13 @@
 //! Reference: <https://github.com/huggingface/safetensors>, whose crate parses and lays out the header.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::Write;
 
 use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use ::safetensors::{SafeTensorError, SafeTensors};
+use serde::Deserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use tlc_ir::dtype::DType;
 use tlc_ir::tensor::HostTensor;
 
@@ -81,13 +84,21 @@ impl<'a> Views<'a> {
     /// [`FormatError::Invalid`], or [`FormatError::Limit`] for a header over 100 MB.
     pub fn parse(bytes: &'a [u8]) -> Result<Views<'a>, FormatError> {
         let (header_len, header) = SafeTensors::read_metadata(bytes).map_err(|e| from_crate(e, bytes))?;
+        let data_offset = LENGTH_BYTES + header_len;
+        if let Some(name) = repeated(&bytes[LENGTH_BYTES..data_offset]) {
+            return Err(FormatError::invalid(
+                Format::Safetensors,
+                None,
+                "names that differ",
+                format!("`{name}` twice"),
+            ));
+        }
         let mut entries: Vec<(String, TensorInfo)> = header
             .tensors()
             .into_iter()
             .map(|(name, info)| (name, info.clone()))
             .collect();
         entries.sort_by(|(a, x), (b, y)| x.data_offsets.cmp(&y.data_offsets).then_with(|| a.cmp(b)));
-        let data_offset = LENGTH_BYTES + header_len;
         Ok(Views {
             entries,
             metadata: header
@@ -246,6 +257,35 @@ pub fn dtype_metadata<'t>(tensors: impl IntoIterator<Item = (&'t str, &'t HostTe
         .filter(|(_, t)| unnamed(t.dtype()))
         .map(entry)
         .collect()
+}
+
+/// A name that a header has twice, which the format forbids; the crate takes the last tensor of a name.
+fn repeated(header: &[u8]) -> Option<String> {
+    struct Names;
+
+    impl<'h> Visitor<'h> for Names {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a header")
+        }
+
+        fn visit_map<A: MapAccess<'h>>(self, mut header: A) -> Result<Option<String>, A::Error> {
+            let (mut seen, mut repeated) = (BTreeSet::new(), None);
+            while let Some((name, IgnoredAny)) = header.next_entry::<String, IgnoredAny>()? {
+                if !seen.contains(&name) {
+                    seen.insert(name);
+                } else {
+                    repeated.get_or_insert(name);
+                }
+            }
+            Ok(repeated)
+        }
+    }
+
+    // A header that is none was refused.
+    let names = serde_json::Deserializer::from_slice(header).deserialize_map(Names);
+    names.ok().flatten()
 }
 
 fn dtype_of(dtype: Dtype) -> Option<DType> {

@@ -155,6 +155,9 @@ fn lift(from: &IrGraph) -> Result<(IrGraph, Vec<HostTensor>), EvalError> {
         }
         let operands: Vec<NodeId> = node.operands.iter().filter_map(|o| moved[o.index()]).collect();
         let added = match kind {
+            NodeKind::Data(number) if number.0.shape().is_empty() => {
+                to.add(NodeKind::Const(number.0.get(0)), &[], node.origin.clone())
+            }
             NodeKind::Data(array) => {
                 data.push(array.0);
                 to.add_input(&format!("data{}", data.len() - 1), node.ty.clone(), node.origin.clone())

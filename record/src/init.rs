@@ -310,7 +310,7 @@ impl Init {
         let shape = shape.into_shape();
         op(self.name, &[key.tensor()], || {
             if let Rule::Constant(value) = self.rule {
-                return key.tensor().graph().filled(value.into(), &shape, dtype);
+                return key.tensor().graph().filled_anew(value.into(), &shape, dtype);
             }
             if !dtype.is_float() {
                 return refuse_expecting(format!("dtype {dtype}"), "a float dtype");

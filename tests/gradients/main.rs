@@ -5,12 +5,14 @@
 mod against;
 mod batch_norm;
 mod checkpoints;
+mod constants;
 mod convolutions;
 mod corners;
 mod forward;
 mod jax;
 mod limits;
 mod loops;
+mod losses;
 mod narrow;
 mod pytorch;
 mod random;

@@ -149,3 +149,38 @@ fn powers_of_zero() {
     near(&of_x[3..], &[5.0 * 2.0 + 0.5 * (2.0 + 4.0 * log)]);
     near(&of_e, &[0.0, 0.0, 0.0, 5.0 * (2.0 + 4.0 * log) + 0.5 * 4.0 * log * log]);
 }
+
+/// An exponent that is a number is no less a variable: how the derivative by the base changes with it, backwards and forwards.
+#[test]
+fn derivatives_by_a_base_change_with_an_exponent_that_is_known() {
+    for e in [-2.0, 0.0, 0.5, 1.0, 2.0, 3.0] {
+        let g = Graph::default();
+        let bases = [0.5f64, 2.0, 3.0];
+        let (x, power) = (g.constant(bases), g.full(3, e, DType::F64));
+        let y = x.pow(&power);
+        let by_base = grad(&y.sum(..), &[&x, &power]).remove(0);
+        let backwards = grad(&by_base.sum(..), &[&power]).remove(0);
+        // Along both at once: by the base twice, and by one and the other.
+        let (ones, zeros) = (x.ones_like(), x.zeros_like());
+        let along = jvp(&[&y], &[&x, &power], &[&ones, &ones]).remove(0);
+        let forwards = jvp(&[&along], &[&x, &power], &[&zeros, &ones]).remove(0);
+        let values = |t: &Tensor| t.eval().expect("it runs").as_slice::<f64>().expect("doubles").to_vec();
+        let (backwards, forwards) = (values(&backwards), values(&forwards));
+        for (k, x) in bases.into_iter().enumerate() {
+            let mixed = x.powf(e - 1.0) * (1.0 + e * x.ln());
+            let twice = x.powf(e) * x.ln().powi(2);
+            let close = |found: f64, expected: f64| (found - expected).abs() <= 1e-13 * (1.0 + expected.abs());
+            assert!(
+                close(backwards[k], mixed),
+                "{x} ** {e}: {}, expected {mixed}",
+                backwards[k]
+            );
+            let expected = mixed + twice;
+            assert!(
+                close(forwards[k], expected),
+                "{x} ** {e}: {}, expected {expected}",
+                forwards[k]
+            );
+        }
+    }
+}

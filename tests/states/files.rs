@@ -290,3 +290,115 @@ fn saves_until_it_is_killed() {
         state_of(k as f32).save(&file).expect("saved");
     }
 }
+
+/// A process that is killed while it saves leaves its file beside, unlocked; one that still saves has it locked.
+#[test]
+fn what_killed_processes_left_is_removed_and_nothing_else() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    let state = sample();
+    let kept = [
+        ".state.safetensors.77-1",
+        ".state.safetensors.mine",
+        ".state.safetensors.12-",
+        ".state.safetensors.-12",
+        ".state.safetensors.1-2-3",
+        ".other.safetensors.12-0",
+        "state.safetensors.12-0",
+    ];
+    for name in kept
+        .iter()
+        .chain(&[".state.safetensors.12-0", ".state.safetensors.4294967295-18"])
+    {
+        std::fs::write(at(name), b"half of a sta").expect("written");
+    }
+    std::fs::create_dir(at(".state.safetensors.5-5")).expect("a folder");
+    let busy = std::fs::File::open(at(kept[0])).expect("opened");
+    busy.try_lock().expect("locked");
+    state.save(at("state.safetensors")).expect("saved");
+    let names = || {
+        let entries = std::fs::read_dir(folder.path()).expect("a folder");
+        let mut names: Vec<String> = entries
+            .map(|e| e.expect("an entry").file_name().into_string().expect("text"))
+            .collect();
+        names.sort();
+        names
+    };
+    let mut expected: Vec<&str> = kept.to_vec();
+    expected.extend(["state.safetensors", ".state.safetensors.5-5"]);
+    expected.sort_unstable();
+    assert_eq!(names(), expected);
+    drop(busy);
+    state.save(at("state.safetensors")).expect("saved");
+    expected.retain(|name| *name != kept[0]);
+    assert_eq!(names(), expected);
+}
+
+/// Threads that save under one name leave one of the files, whole, and nothing beside it.
+#[test]
+fn threads_that_save_under_one_name_do_not_meet() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state.safetensors");
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let file = &file;
+            scope.spawn(move || {
+                let mut state = State::new();
+                state.insert("w", vec![thread as f32; 5000]).expect("an entry");
+                for _ in 0..25 {
+                    state.save(file).expect("saved");
+                    let found = State::open(file).expect("whole");
+                    let found = found["w"].as_slice::<f32>().expect("floats");
+                    assert!(found.len() == 5000 && found.iter().all(|v| *v == found[0]));
+                }
+            });
+        }
+    });
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_lead_to_the_file_that_is_saved() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::fs::create_dir(at("run")).expect("a folder");
+    symlink("second", at("first")).expect("a link");
+    symlink("run/state", at("second")).expect("a link");
+    symlink("circle", at("circle")).expect("a link");
+    let state = sample();
+    // The file is not there at first.
+    for _ in 0..2 {
+        state.save(at("first")).expect("saved");
+        assert_eq!(State::open(at("run/state")).expect("opened").len(), state.len());
+        assert_eq!(
+            std::fs::read_link(at("first")).expect("a link").to_str(),
+            Some("second")
+        );
+        assert_eq!(
+            std::fs::read_link(at("second")).expect("a link").to_str(),
+            Some("run/state")
+        );
+    }
+    assert!(state.save(at("circle")).is_err());
+    assert!(std::fs::read_link(at("circle")).is_ok(), "the link stays");
+}
+
+/// Which of two tensors of one name is meant, nobody knows.
+#[test]
+fn a_name_that_is_there_twice_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state.safetensors");
+    let one = r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4]}"#;
+    let nowhere = r#"{"dtype":"F32","shape":[9],"data_offsets":[3,5]}"#;
+    for header in [
+        format!(r#"{{"w":{one},"w":{one}}}"#),
+        format!(r#"{{"w":{nowhere},"w":{one}}}"#),
+        format!(r#"{{"w":{nowhere},"\u0077":{one}}}"#),
+    ] {
+        std::fs::write(&file, with_header(&header, &[0; 4])).expect("written");
+        let text = State::open(&file).unwrap_err().to_string();
+        assert!(text.ends_with("expected names that differ, found `w` twice"), "{text}");
+    }
+}

@@ -215,3 +215,55 @@ fn sizes_may_be_symbols() {
     assert_eq!(found["j"].as_slice::<f64>().unwrap(), [1.0, 0.0, 1.0, 1.0]);
     assert_eq!(found["h"].as_slice::<f64>().unwrap(), [6.0, 0.0, 0.0, 12.0]);
 }
+
+/// Zeros of both signs, infinities, negative bases: what the derivative of a power is there does not depend on who else is in the batch.
+#[test]
+fn powers_at_their_corners_have_the_derivatives_that_they_have_alone() {
+    let corners = [
+        -2.0,
+        -0.5,
+        -0.0,
+        0.0,
+        0.5,
+        1.0,
+        3.0,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+    ];
+    let pairs: Vec<(f64, f64)> = corners.iter().flat_map(|x| corners.map(|e| (*x, e))).collect();
+    // Both derivatives, and those of their sum.
+    let both = |t: &[Tensor]| {
+        let (x, e) = (&t[0], &t[1]);
+        let first = grad(&x.pow(e).sum(..), &[x, e]);
+        let second = grad(&(first[0].sum(..) + first[1].sum(..)), &[x, e]);
+        first.into_iter().chain(second).collect::<Vec<_>>()
+    };
+    let words = |t: &Tensor| -> Vec<u64> {
+        let found = t.eval().expect("it runs");
+        let found = found.as_slice::<f64>().expect("doubles");
+        // Which of the NaNs it is, nobody says.
+        found
+            .iter()
+            .map(|v| if v.is_nan() { u64::MAX } else { v.to_bits() })
+            .collect()
+    };
+    let g = Graph::default();
+    let x = g.constant(pairs.iter().map(|p| p.0).collect::<Vec<_>>());
+    let e = g.constant(pairs.iter().map(|p| p.1).collect::<Vec<_>>());
+    let alone = both(&[x.clone(), e.clone()]);
+    let batch = vmap(&[(&x, Some(0)), (&e, Some(0))], both);
+    for (k, (alone, batch)) in alone.iter().zip(&batch).enumerate() {
+        assert_eq!(words(alone), words(batch), "result {k}");
+    }
+    for one in corners {
+        let shared = vmap(
+            &[(&g.constant(corners), Some(0)), (&g.scalar(one, DType::F64), None)],
+            both,
+        );
+        let alone = both(&[g.constant(corners), g.full(corners.len(), one, DType::F64)]);
+        for (k, (alone, shared)) in alone.iter().zip(&shared).enumerate() {
+            assert_eq!(words(alone), words(shared), "result {k} for the exponent {one}");
+        }
+    }
+}

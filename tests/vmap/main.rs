@@ -4,6 +4,7 @@
 mod against;
 mod control;
 mod derivatives;
+mod draws;
 mod kinds;
 mod random;
 mod refusals;

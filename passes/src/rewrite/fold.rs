@@ -1,6 +1,6 @@
 //! Constant folding: operations on constants are computed now, by the interpreter.
 //!
-//! Broadcast constants fold as one scalar whatever their shape. Constants with data fold through the graph interpreter up to
+//! Broadcast constants fold as one scalar whatever their shape, and data of rank 0 is a scalar. Constants with data fold through the graph interpreter up to
 //! a size; larger ones, and loops and calls, are left to run once per executable (see `cluster::roots`). Views that repeat or scatter their
 //! operand's elements stay views, which cost nothing and take no room.
 
@@ -40,6 +40,11 @@ impl Pass for Fold {
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     super::rebuild(graph, &mut |re, id, node, operands| {
+        if let NodeKind::Data(data) = &node.kind
+            && data.0.shape().is_empty()
+        {
+            return re.splat(data.0.get(0), &node.ty.shape);
+        }
         if let Some((value, ty)) = folded(re, node, operands) {
             return re.splat(value, &ty.shape);
         }

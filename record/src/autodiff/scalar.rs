@@ -108,7 +108,9 @@ pub(super) fn tangent(op: ScalarOp, at: &Linearized<'_>) -> Step<Option<Tensor>>
     let mut parts = vec![];
     for (k, t) in at.tangents.iter().enumerate() {
         let Some(t) = t else { continue };
-        let wanted: Vec<bool> = (0..at.operands.len()).map(|j| j == k).collect();
+        // A power's derivative by its base says how it changes with an exponent that moves as well.
+        let both = |j: usize| op == ScalarOp::Pow && at.tangents[j].is_some();
+        let wanted: Vec<bool> = (0..at.operands.len()).map(|j| j == k || both(j)).collect();
         let mut of = rule(
             op,
             &At {
@@ -131,8 +133,8 @@ fn off_unit(x: &Tensor) -> Tensor {
 
 /// The cotangent of a base: `d * e * x ** (e - 1)`, which is 0 where `e` is.
 fn power(at: &At<'_>, x: &Tensor, e: &Tensor, d: &Tensor) -> Step<Option<Tensor>> {
-    let known = at.operands[1].id();
-    let known = known.and_then(|id| at.graph().with_ir(|ir| ir.splat_value(id)));
+    // By an exponent that is wanted too there is a derivative of this one.
+    let known = (!at.wanted[1]).then(|| at.operands[1].known_number()).flatten();
     Ok(match known.map(Scalar::as_f64) {
         Some(0.0) => None,
         Some(1.0) => Some(d.clone()),

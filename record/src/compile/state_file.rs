@@ -1,10 +1,11 @@
 //! States in safetensors files.
 //!
 //! Invariant: a file of a state is written beside its name and renamed once it is whole, so that under that name there is the old file or
-//! the new one, whatever happens. A process that is killed may leave the file beside it.
+//! the new one, whatever happens. A process that is killed may leave the file beside it, which the next one that saves under that name
+//! removes: whoever writes such a file has it locked, and the system unlocks it when the process ends.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -63,7 +64,8 @@ pub enum StateFileError {
 }
 
 impl State {
-    /// Writes all entries to a safetensors file, under their names. If that fails, a file that was there stays as it is.
+    /// Writes all entries to a safetensors file, under their names. If that fails, a file that was there stays as it is: all is written to
+    /// a file beside it first. Such files of processes that were killed while they saved under the same name are removed.
     ///
     /// ```
     /// # let folder = tempfile::tempdir()?;
@@ -244,7 +246,7 @@ fn written(
         path: path.into(),
         source,
     };
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let target = followed(path).map_err(io)?;
     let known = fs::metadata(&target).ok();
     match &known {
         Some(known) if known.is_dir() => return Err(io(io::ErrorKind::IsADirectory.into())),
@@ -254,6 +256,8 @@ fn written(
         }
         _ => {}
     }
+    // First, so that there is room.
+    remove_abandoned(&target);
     let (file, beside) = beside(&target).map_err(io)?;
     let put = || {
         if let Some(known) = known {
@@ -272,18 +276,88 @@ fn written(
     put().inspect_err(|_| drop(fs::remove_file(&beside)))
 }
 
-/// A new file in the folder of another. One that is there already was left by a process of the same number that was killed, or belongs to
-/// one on another machine.
-fn beside(target: &Path) -> io::Result<(File, PathBuf)> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
+/// Links that are followed one after the other, as many as Linux does.
+const LINKS: usize = 40;
+
+/// The file that a path leads to, whether it is there already or not.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let missing = match fs::canonicalize(path) {
+        Ok(target) => return Ok(target),
+        Err(e) => e,
+    };
+    let mut target = path.to_path_buf();
+    for _ in 0..LINKS {
+        let Ok(next) = fs::read_link(&target) else {
+            return Ok(target);
+        };
+        target = target.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(missing)
+}
+
+/// What names of files beside another begin with; a number of the process and one of the file follow.
+fn beginning(target: &Path) -> String {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let name: String = name.chars().take(NAMED).collect();
+    format!(".{name}.")
+}
+
+/// A new file in the folder of another, locked where the system has locks. One of its name that is there already belongs to a process of
+/// the same number, on another machine or in another container.
+fn beside(target: &Path) -> io::Result<(File, PathBuf)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let beginning = beginning(target);
     loop {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = target.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
-        match File::create_new(&path) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            made => return Ok((made?, path)),
+        let path = target.with_file_name(format!("{beginning}{}-{number}", std::process::id()));
+        let file = match File::create_new(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            made => made?,
+        };
+        match file.try_lock() {
+            // Before it was locked, it could be taken for one that is abandoned.
+            Err(TryLockError::WouldBlock) => {}
+            Ok(()) if !is_named(&file, &path) => {}
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok((file, path)),
+        }
+    }
+}
+
+/// Whether a file that is open still has a name.
+#[cfg(unix)]
+fn is_named(file: &File, _: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|m| m.nlink() > 0)
+}
+
+/// Whether a file that is open still has its name.
+#[cfg(not(unix))]
+fn is_named(_: &File, path: &Path) -> bool {
+    path.exists()
+}
+
+/// Removes files beside another whose writers were killed: nobody has locked them. What cannot be removed stays.
+fn remove_abandoned(target: &Path) {
+    let beginning = beginning(target);
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
+    let Ok(entries) = fs::read_dir(folder.unwrap_or(Path::new("."))) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let rest = name.to_str().and_then(|n| n.strip_prefix(&beginning));
+        let numbers = rest.and_then(|r| r.split_once('-'));
+        if !numbers.is_some_and(|(process, file)| number(process) && number(file))
+            || !entry.file_type().is_ok_and(|t| t.is_file())
+        {
+            continue;
+        }
+        let path = entry.path();
+        if let Ok(file) = OpenOptions::new().write(true).open(&path)
+            && file.try_lock().is_ok()
+        {
+            drop(fs::remove_file(&path));
         }
     }
 }

@@ -86,6 +86,11 @@ pub(crate) fn origin() -> Origin {
     SCOPE.with_borrow(|s| s.at.map_or(Origin::Unknown, Origin::Source))
 }
 
+/// Whether the program asked for what is recorded now, and no other operation did.
+pub(crate) fn is_asked_for() -> bool {
+    SCOPE.with_borrow(|s| s.depth == 1)
+}
+
 /// The operation that what this thread records now is made of, if it is made of one.
 pub(crate) fn made_of() -> Option<Origin> {
     SCOPE.with_borrow(|s| s.made_of.clone())

@@ -4,7 +4,7 @@
 //! result of a refused operation: it has no node, keeps a dtype, and has rank 0.
 
 use tlc_ir::graph::{NodeId, NodeKind, ScatterOp, TensorType, View};
-use tlc_ir::{DType, IndexExpr, ScalarOp};
+use tlc_ir::{DType, IndexExpr, Scalar, ScalarOp};
 
 use crate::dim::{Axes, Dim, resolve_axis};
 use crate::graph::Graph;
@@ -150,6 +150,22 @@ impl Tensor {
                 _ => format!("an axis from {} to {}", -rank, rank - 1),
             },
         )
+    }
+
+    /// The value that every element has, if that is known.
+    pub(crate) fn known_number(&self) -> Option<Scalar> {
+        let mut id = self.id()?;
+        self.graph.with_ir(|ir| {
+            loop {
+                let node = ir.node(id);
+                match &node.kind {
+                    NodeKind::Const(value) => return Some(*value),
+                    NodeKind::Data(data) => return (data.0.len() == 1).then(|| data.0.get(0)),
+                    NodeKind::View(view) if view.fill().is_none() => id = node.operands[0],
+                    _ => return None,
+                }
+            }
+        })
     }
 
     pub(crate) fn node(&self, kind: NodeKind) -> Step {

@@ -179,7 +179,7 @@ impl Tensor {
     /// Whether the tensor is not below 0, and `log1p(e^-|x|)`. The absolute value is selected by the same condition as the other half of a
     /// sum: then each side is the whole function, 0 belongs to one of them, and derivatives of every order are right there. Those of `abs`
     /// and `max` are means of both sides at 0, of which only the first fit together.
-    fn apart_at_zero(&self) -> (Tensor, Tensor) {
+    pub(super) fn apart_at_zero(&self) -> (Tensor, Tensor) {
         let above = self.ge(0);
         let rest = above.select(-self, self).exp().log1p();
         (above, rest)

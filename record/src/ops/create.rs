@@ -1,7 +1,10 @@
 //! Tensors from data and from nothing.
 //!
-//! Invariants: a constant of rank 0 is held by value; larger ones share the caller's [`HostTensor`] where one is given, and
-//! are copied once from slices and arrays. Filled tensors are a scalar, repeated: they take no memory.
+//! Invariants:
+//! - A number that operations are made of is held by value: equal ones are one node. A float that the program makes is a node of its own
+//!   ([`Graph::number`]), so that derivatives by it are not those by equal numbers too; passes make a value of it.
+//! - Larger constants share the caller's [`HostTensor`] where one is given, and are copied once from slices and arrays.
+//! - Filled tensors are a scalar, repeated: they take no memory.
 
 use tlc_ir::graph::{ConstData, NodeKind};
 use tlc_ir::tensor::TensorError;
@@ -11,7 +14,7 @@ use crate::compile::Input;
 use crate::dim::{Dim, IntoShape};
 use crate::graph::Graph;
 use crate::graph::Tensor;
-use crate::graph::scope::{Step, op, record, refuse, refuse_expecting};
+use crate::graph::scope::{Step, is_asked_for, op, record, refuse, refuse_expecting};
 use crate::promotion::Operand;
 
 /// Constants, filled tensors and ranges.
@@ -57,9 +60,17 @@ impl Graph {
 
     fn host(&self, data: Result<HostTensor, TensorError>) -> Step {
         match data {
-            Ok(t) if t.shape().is_empty() => self.node(NodeKind::Const(t.get(0)), &[]),
+            Ok(t) if t.shape().is_empty() => self.number(t.get(0)),
             Ok(t) => self.node(NodeKind::Data(ConstData(t)), &[]),
             Err(e) => refuse(e.to_string()),
+        }
+    }
+
+    /// A constant of rank 0. One by value is the same node as every equal one.
+    fn number(&self, value: Scalar) -> Step {
+        match value.dtype().is_float() && is_asked_for() {
+            true => self.node(NodeKind::Data(ConstData(HostTensor::scalar(value))), &[]),
+            false => self.node(NodeKind::Const(value), &[]),
         }
     }
 
@@ -75,7 +86,17 @@ impl Graph {
     #[track_caller]
     pub fn scalar(&self, value: impl Into<Operand>, dtype: DType) -> Tensor {
         let value = value.into();
-        record(self, "scalar", &[], &[], || self.filled(value, &[], dtype), |p| p)
+        record(self, "scalar", &[], &[], || self.filled_anew(value, &[], dtype), |p| p)
+    }
+
+    /// As [`Graph::filled`], for a program that asks for it.
+    pub(crate) fn filled_anew(&self, value: Operand, shape: &[IndexExpr], dtype: DType) -> Step {
+        let value = match value {
+            Operand::Weak(w) => self.number(w.of(dtype)?)?,
+            Operand::Scalar(s) => self.number(s.convert(dtype))?,
+            tensor => return self.filled(tensor, shape, dtype),
+        };
+        value.expanded(shape)
     }
 
     pub(crate) fn filled(&self, value: Operand, shape: &[IndexExpr], dtype: DType) -> Step {
@@ -106,7 +127,7 @@ impl Graph {
     #[track_caller]
     pub fn full(&self, shape: impl IntoShape, value: impl Into<Operand>, dtype: DType) -> Tensor {
         let (shape, value) = (shape.into_shape(), value.into());
-        record(self, "full", &[], &[], || self.filled(value, &shape, dtype), |p| p)
+        record(self, "full", &[], &[], || self.filled_anew(value, &shape, dtype), |p| p)
     }
 
     /// Every element 0 (false).
@@ -126,7 +147,7 @@ impl Graph {
             "zeros",
             &[],
             &[],
-            || self.filled(zero.into(), &shape, dtype),
+            || self.filled_anew(zero.into(), &shape, dtype),
             |p| p,
         )
     }
@@ -143,7 +164,14 @@ impl Graph {
     #[track_caller]
     pub fn ones(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let (shape, one) = (shape.into_shape(), dtype.one());
-        record(self, "ones", &[], &[], || self.filled(one.into(), &shape, dtype), |p| p)
+        record(
+            self,
+            "ones",
+            &[],
+            &[],
+            || self.filled_anew(one.into(), &shape, dtype),
+            |p| p,
+        )
     }
 
     /// The index along `axis` at every element. Integers and floats.
@@ -324,7 +352,7 @@ impl Tensor {
     pub fn full_like(&self, value: impl Into<Operand>) -> Tensor {
         let value = value.into();
         op("full_like", &[self], || {
-            self.graph().filled(value, self.extents(), self.dtype())
+            self.graph().filled_anew(value, self.extents(), self.dtype())
         })
     }
 }

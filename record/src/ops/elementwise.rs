@@ -4,7 +4,7 @@
 //! call them. All promote and broadcast as [`crate::promotion`] says. Errors: shapes that do not broadcast, a dtype that the
 //! operation is not defined on, an integer scalar that the tensor's dtype cannot hold.
 
-use tlc_ir::{DType, Graph, NodeKind, ScalarOp};
+use tlc_ir::{DType, NodeKind, ScalarOp};
 
 use crate::graph::Tensor;
 use crate::graph::scope::{Step, op, refuse_expecting};
@@ -20,18 +20,11 @@ fn boolean(_: DType) -> DType {
 
 /// Also where the bound is NaN, unless it is known not to be.
 fn or_nan(beyond: Tensor, bound: &Operand) -> Tensor {
-    let number = |ir: &Graph, id| match &ir.node(id).kind {
-        NodeKind::Data(data) => (data.0.len() == 1).then(|| data.0.get(0)),
-        _ => ir.splat_value(id),
-    };
     match bound {
-        Operand::Tensor(t) => {
-            let known = t.id().and_then(|id| t.graph().with_ir(|ir| number(ir, id)));
-            match known.is_some_and(|v| !v.as_f64().is_nan()) {
-                true => beyond,
-                false => beyond.logical_or(t.is_nan()),
-            }
-        }
+        Operand::Tensor(t) => match t.known_number().is_some_and(|v| !v.as_f64().is_nan()) {
+            true => beyond,
+            false => beyond.logical_or(t.is_nan()),
+        },
         Operand::Scalar(_) | Operand::Weak(_) => beyond,
     }
 }

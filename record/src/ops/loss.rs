@@ -182,6 +182,14 @@ impl Tensor {
         f(&self.to(wide)?, &target.to(wide)?)?.to(dtype)
     }
 
+    /// Where the size is less than `limit`, and the tensor there and 0 elsewhere: the slope of the square of an infinite difference, which
+    /// is not taken, would be infinite.
+    fn within(&self, limit: f64) -> (Tensor, Tensor) {
+        let near = self.abs().lt(limit);
+        let inside = near.select(self, 0.0);
+        (near, inside)
+    }
+
     /// Mean cross entropy between logits `[.., classes]` and integer class numbers `[..]`: a scalar. A class out of range counts as a
     /// loss of 0.
     ///
@@ -248,7 +256,8 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::binary_cross_entropy`] of the sigmoid of logits, computed as `max(x, 0) - x t + ln(1 + e^-|x|)`, which does not overflow.
+    /// [`Tensor::binary_cross_entropy`] of the sigmoid of logits, computed as `(1 - t) x + ln(1 + e^-x)`, or `-t x + ln(1 + e^x)` of an `x`
+    /// below 0: it does not overflow, and losses close to 0 keep their digits.
     ///
     /// ```
     /// use tlc::{Graph, Reduction};
@@ -265,7 +274,10 @@ impl Tensor {
     #[track_caller]
     pub fn binary_cross_entropy_with_logits(&self, targets: &Tensor, reduction: Reduction) -> Tensor {
         op("binary_cross_entropy_with_logits", &[self, targets], || {
-            self.beside(targets, |x, t| Ok(reduction.of(&(x.softplus() - x * t))))
+            self.beside(targets, |x, t| {
+                let (above, rest) = x.apart_at_zero();
+                Ok(reduction.of(&(above.select((1.0 - t) * x, -(t * x)) + rest)))
+            })
         })
     }
 
@@ -312,9 +324,9 @@ impl Tensor {
             }
             self.beside(targets, |x, t| {
                 let d = x - t;
-                let size = d.abs();
-                let along = (&size - delta * 0.5) * delta;
-                Ok(reduction.of(&size.le(delta).select(d.square() * 0.5, along)))
+                let (near, size) = d.within(delta);
+                let along = (d.abs() - delta * 0.5) * delta;
+                Ok(reduction.of(&near.select(size.square() * 0.5, along)))
             })
         })
     }
@@ -329,16 +341,16 @@ impl Tensor {
             0.0 => Ok(self.l1_loss(targets, reduction)),
             beta if beta > 0.0 => self.beside(targets, |x, t| {
                 let d = x - t;
-                let size = d.abs();
-                let around = d.square() * (0.5 / beta);
-                Ok(reduction.of(&size.lt(beta).select(around, &size - beta * 0.5)))
+                let (near, size) = d.within(beta);
+                let around = size.square() * (0.5 / beta);
+                Ok(reduction.of(&near.select(around, d.abs() - beta * 0.5)))
             }),
             _ => refuse_expecting(format!("beta {beta}"), "a number of at least 0"),
         })
     }
 
-    /// The divergence of Kullback and Leibler, `t (ln t - x)` of targets `t` and of `x`, logarithms of predicted probabilities; 0 where `t` is.
-    /// `log_targets`: the targets are logarithms, too.
+    /// The divergence of Kullback and Leibler, `t (ln t - x)` of targets `t` and of `x`, logarithms of predicted probabilities; 0 where `t` is, with
+    /// derivatives of 0, whatever `x` is there. `log_targets`: the targets are logarithms, too.
     ///
     /// # Errors
     /// Targets of another shape.
@@ -346,14 +358,14 @@ impl Tensor {
     pub fn kl_div(&self, targets: &Tensor, log_targets: bool, reduction: Reduction) -> Tensor {
         op("kl_div", &[self, targets], || {
             self.beside(targets, |x, t| {
+                let some = t.ne(if log_targets { f64::NEG_INFINITY } else { 0.0 });
+                // Where there is nothing, the prediction may be minus infinity too.
+                let (t, x) = (some.select(t, 1.0), some.select(x, 0.0));
                 let losses = match log_targets {
-                    true => t.exp() * (t - x),
-                    false => {
-                        let some = t.ne(0.0);
-                        some.select(t * some.select(t, 1.0).log(), 0.0) - t * x
-                    }
+                    true => t.exp() * (&t - x),
+                    false => &t * (t.log() - x),
                 };
-                Ok(reduction.of(&losses))
+                Ok(reduction.of(&some.select(losses, 0.0)))
             })
         })
     }
@@ -385,7 +397,7 @@ impl Tensor {
     }
 
     /// For pairs of vectors `[.., n]`, which belong together where `same` (`[..]`) is 1 and do not where it is -1: one less the cosine between
-    /// them, or how far the cosine is above `margin`.
+    /// them, or how far the cosine is above `margin`; at the margin the derivative is 0.
     ///
     /// # Errors
     /// Vectors of another shape, `same` of another shape.
@@ -401,7 +413,7 @@ impl Tensor {
                     let fits = self.graph().shape_text(cosine.extents());
                     return refuse_expecting(format!("{} says which belong together", same.type_text()), fits);
                 }
-                let apart = same.eq(-1).select((&cosine - margin).maximum(0.0), 0.0);
+                let apart = same.eq(-1).select((&cosine - margin).relu(), 0.0);
                 Ok(reduction.of(&same.eq(1).select(1.0 - &cosine, apart)))
             })
         })

@@ -36,14 +36,26 @@ impl Tensor {
                 "at least one element, having no identity",
             );
         }
+        self.combined(monoid, &list, axes.keeps())
+    }
+
+    /// One node over axes, ascending, of which there is at least one.
+    fn combined(&self, monoid: Monoid, axes: &[usize], keeps: bool) -> Step {
         let reduced = self.node(NodeKind::Reduce {
             monoid,
-            axes: list.iter().map(|&a| a as u8).collect(),
+            axes: axes.iter().map(|&a| a as u8).collect(),
         })?;
-        if axes.keeps() {
-            reduced.with_ones(&list)
-        } else {
-            Ok(reduced)
+        if keeps { reduced.with_ones(axes) } else { Ok(reduced) }
+    }
+
+    /// What is subtracted before an exponential, kept: the maximum, and minus infinity where there is none, which is no error for who
+    /// goes on to sum exponentials.
+    fn peak(&self, axes: &Axes) -> Step {
+        let mut list = self.axes(axes)?;
+        list.sort_unstable();
+        match list.is_empty() {
+            true => Ok(self.clone()),
+            false => self.combined(Monoid::Max, &list, true),
         }
     }
 
@@ -278,7 +290,7 @@ impl Tensor {
         })
     }
 
-    /// `ln Σ e^x` without overflow; `-inf` where every element is. Dtypes as [`Tensor::mean`].
+    /// `ln Σ e^x` without overflow; `-inf` where every element is, or where there is none. Dtypes as [`Tensor::mean`].
     ///
     /// ```
     /// use tlc::Graph;
@@ -293,7 +305,7 @@ impl Tensor {
         let axes = axes.into();
         op("logsumexp", &[self], || {
             self.in_wide_float(|x| {
-                let max = x.max(keep(&axes));
+                let max = x.peak(&axes)?;
                 // An infinite maximum would make inf - inf; with 0 in its place the sum is 0, inf or NaN as it should be.
                 let shift = max.is_finite().select(&max, 0.0);
                 let sum = (x - &shift).exp().sum(&axes);
@@ -416,7 +428,7 @@ impl Tensor {
     pub fn softmax(&self, axis: i64) -> Tensor {
         op("softmax", &[self], || {
             self.in_wide_float(|x| {
-                let e = (&x - x.max(keep(axis))).exp();
+                let e = (&x - x.peak(&Axes::from(axis))?).exp();
                 Ok(&e * (1.0 / e.sum(keep(axis))))
             })
         })
@@ -436,7 +448,7 @@ impl Tensor {
     pub fn log_softmax(&self, axis: i64) -> Tensor {
         op("log_softmax", &[self], || {
             self.in_wide_float(|x| {
-                let shifted = &x - x.max(keep(axis));
+                let shifted = &x - x.peak(&Axes::from(axis))?;
                 Ok(&shifted - shifted.exp().sum(keep(axis)).log())
             })
         })
