@@ -38,11 +38,10 @@ fn run(
     threads: usize,
     passes: Option<&str>,
 ) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
-    let names = case.graph.symbols().iter().map(|s| s.name.clone());
     let options = CompileOptions {
         threads: Some(threads),
         passes: passes.map(String::from),
-        symbols: names.zip(case.binding.iter().copied()).collect(),
+        symbols: case.symbols(),
         ..Default::default()
     };
     let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
@@ -59,13 +58,7 @@ fn run(
 fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
     let inputs = case.input_data(seed);
     let options = interp::Options {
-        symbols: case
-            .graph
-            .symbols()
-            .iter()
-            .map(|s| s.name.clone())
-            .zip(case.binding.iter().copied())
-            .collect(),
+        symbols: case.symbols(),
         ..interp::Options::default()
     };
     let (one, regrouped) = run(case, &inputs, 1, passes)?;
@@ -154,9 +147,7 @@ fn load_simulated(case: &Case, plan: &Plan, seed: u64) -> Result<Executable, Run
         emitters: Emitters::default(),
         devices: Simulated::new(plan.devices.len() - 1, seed).devices(),
     };
-    let names = case.graph.symbols().iter().map(|s| s.name.clone());
-    let symbols = names.zip(case.binding.iter().copied()).collect();
-    Ok(Executable::load(plan.clone(), load)?.with_symbols(symbols))
+    Ok(Executable::load(plan.clone(), load)?.with_symbols(case.symbols()))
 }
 
 /// The outputs of the second of two calls on this host and simulated GPUs, which finds in memory what the first left.
@@ -302,6 +293,16 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
     check_all("symbolic", 2000..2150, &GenOptions::default(), &|_| None);
 }
 
+/// Sizes that data decides, and what follows them.
+#[test]
+fn graphs_whose_sizes_data_decides_match_the_interpreter() {
+    let options = GenOptions {
+        counted: true,
+        ..GenOptions::default()
+    };
+    check_all("counted", 10_000..10_150, &options, &|_| None);
+}
+
 /// What kernels are made of in another process than this: every level of the machine, and the portable emitter alone.
 fn other_levels() -> Vec<&'static str> {
     let wide = tlc_runtime::cpu::level::all().iter().map(|l| l.name());
@@ -324,6 +325,7 @@ fn matches_at(level: &str) {
         ("graphs_of_symbolic_shape_match_the_interpreter", "6000..6060"),
         ("graphs_of_wide_rows_match_the_interpreter", "7000..7030"),
         ("graphs_of_products_match_the_interpreter", "9000..9040"),
+        ("graphs_whose_sizes_data_decides_match_the_interpreter", "11000..11040"),
     ];
     for (name, seeds) in tests {
         let output = std::process::Command::new(&program)

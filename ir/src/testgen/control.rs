@@ -32,7 +32,7 @@ impl Generator<'_> {
     }
 
     /// Projections of the results of a node, in any order; some may be left out.
-    fn project_all(&mut self, tuple: NodeId, bounds: &[f64]) -> Option<NodeId> {
+    pub(super) fn project_all(&mut self, tuple: NodeId, bounds: &[f64]) -> Option<NodeId> {
         let mut last = None;
         for (k, bound) in bounds.iter().enumerate() {
             if !self.rng.chance(1, 8) || last.is_none() {
@@ -48,6 +48,7 @@ impl Generator<'_> {
         let extent = self.ty(x).shape[axis].clone();
         let count = match (extent.as_const(), self.rng.chance(1, 2)) {
             (Some(n), true) if n > 0 => IndexExpr::Const(self.rng.range(0, n)),
+            (None, true) if self.options.counted => IndexExpr::min(&extent, &IndexExpr::Const(3)),
             _ => extent,
         };
         let kind = NodeKind::Call(HostFunction::Sort {
@@ -195,6 +196,8 @@ impl Generator<'_> {
             bounds: Vec::new(),
             dims: self.dims.clone(),
             inputs: 0,
+            counted: self.counted.clone(),
+            alike: Vec::new(),
             depth: self.depth + 1,
             max_rank: self.options.max_rank,
         };
