@@ -219,10 +219,14 @@ fn sizes_that_are_always_zero() {
     let x = -g.input("x", DType::I32, [4.into(), n.clone()]);
     g.output("flat", &x.reshape([&n * 4]));
     g.output("columns", &x.transpose().reshape([&n * 2, 2.into()]));
+    // Rows of columns that are added up.
+    let rows = g.input("rows", DType::F32, [n, 64.into()]);
+    g.output("none", &rows.sum(0));
     let none = HostTensor::zeros(DType::I32, &[4, 0]).unwrap();
-    let found = check(&g, &[vec![none]]);
+    let found = check(&g, &[vec![none, f32s(&[0, 64], &[])]]);
     assert_eq!(found[0][0].shape(), [0]);
     assert_eq!(found[0][1].shape(), [0, 2]);
+    assert_eq!(found[0][2], f32s(&[64], &[0.0; 64]));
 }
 
 #[test]
