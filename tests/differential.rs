@@ -303,6 +303,38 @@ fn graphs_whose_sizes_data_decides_match_the_interpreter() {
     check_all("counted", 10_000..10_150, &options, &|_| None);
 }
 
+/// Bodies of loops and regions that hold whatever graphs do, beside sizes that data decides.
+#[test]
+fn graphs_of_deep_bodies_match_the_interpreter() {
+    let options = GenOptions {
+        max_nodes: 10,
+        counted: true,
+        deep: true,
+        ..GenOptions::default()
+    };
+    check_all("deep", 12_000..12_150, &options, &|_| None);
+}
+
+/// Constants that are worth packing, rows and columns that fill vectors many times. No loops: thousands of iterations over as many elements take
+/// the interpreter minutes.
+#[test]
+fn graphs_of_large_values_match_the_interpreter() {
+    let mut options = GenOptions {
+        max_nodes: 8,
+        dtypes: vec![DType::F32, DType::F32, DType::I32, DType::F16, DType::I64, DType::U8],
+        max_elements: 40_000,
+        extents: vec![1, 2, 5, 64, 100, 129, 256, 257, 512, 1000, 4099, 20_000],
+        ranges: vec![(0, 300), (64, 64), (1, 130), (0, 0)],
+        max_terms: 2_000_000,
+        counted: true,
+        control: false,
+        ..GenOptions::default()
+    };
+    let more = [GenKind::Data, GenKind::Data, GenKind::Product, GenKind::Reduce];
+    options.kinds.extend(more);
+    check_all("large", 13_000..13_040, &options, &|_| None);
+}
+
 /// What kernels are made of in another process than this: every level of the machine, and the portable emitter alone.
 fn other_levels() -> Vec<&'static str> {
     let wide = tlc_runtime::cpu::level::all().iter().map(|l| l.name());
@@ -326,6 +358,8 @@ fn matches_at(level: &str) {
         ("graphs_of_wide_rows_match_the_interpreter", "7000..7030"),
         ("graphs_of_products_match_the_interpreter", "9000..9040"),
         ("graphs_whose_sizes_data_decides_match_the_interpreter", "11000..11040"),
+        ("graphs_of_deep_bodies_match_the_interpreter", "14000..14030"),
+        ("graphs_of_large_values_match_the_interpreter", "15000..15015"),
     ];
     for (name, seeds) in tests {
         let output = std::process::Command::new(&program)
@@ -356,4 +390,10 @@ fn any_subset_of_passes_in_any_order_keeps_results() {
 #[test]
 fn states_on_simulated_devices_have_the_values_of_outputs() {
     check_each("states", 4000..4150, &GenOptions::default(), &check_states);
+    let more = GenOptions {
+        counted: true,
+        deep: true,
+        ..GenOptions::default()
+    };
+    check_each("states", 16_000..16_040, &more, &check_states);
 }

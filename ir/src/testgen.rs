@@ -106,6 +106,8 @@ pub struct GenOptions {
     pub control: bool,
     /// Whether data may decide sizes.
     pub counted: bool,
+    /// Whether bodies of loops and regions hold whatever graphs do: regions, loops of loops, products, normalized rows, joins, windows, sorts.
+    pub deep: bool,
     /// Whether names may be strange (spaces, digits, quotes, unicode, empty), and NaN payloads occur in constants.
     pub strange: bool,
 }
@@ -129,6 +131,7 @@ impl Default for GenOptions {
             max_terms: 20_000,
             control: true,
             counted: false,
+            deep: false,
             strange: false,
         }
     }
@@ -439,7 +442,11 @@ impl Generator<'_> {
     fn same_size(&self, a: &IndexExpr, b: &IndexExpr) -> bool {
         let first = |e: &IndexExpr| {
             e.replace(&mut |n| match n {
-                IndexNode::Sym(s) => self.alike.iter().find(|(again, _)| again == s).map(|(_, of)| (*of).into()),
+                IndexNode::Sym(s) => self
+                    .alike
+                    .iter()
+                    .find(|(again, _)| again == s)
+                    .map(|(_, of)| (*of).into()),
                 _ => None,
             })
         };

@@ -189,6 +189,20 @@ impl Graph {
         self.lock().around.as_ref().map(|a| a.graph.clone())
     }
 
+    /// Whether this is the body of a loop or a region, in which data decides no size.
+    #[doc(hidden)]
+    pub fn is_body(&self) -> bool {
+        self.lock().around.is_some()
+    }
+
+    /// Refuses a size that data decides in a body.
+    pub(crate) fn outside_of_bodies(&self) -> Step<()> {
+        match self.is_body() {
+            true => refuse_expecting("data decides a size in a body", "sizes that are known before it"),
+            false => Ok(()),
+        }
+    }
+
     /// In a body: a tensor of the graph around it, as each iteration sees it.
     pub(crate) fn capture(&self, outer: &Tensor) -> Step {
         let mut state = self.lock();

@@ -191,7 +191,9 @@ fn no_input_or_state_is_as_large_as_data_decides() {
     let count = g.add_data_symbol("k", 4.into());
     let call = tlc_ir::NodeKind::Call(tlc_ir::graph::HostFunction::NonZero { count });
     g.add(call, &[x], tlc_ir::graph::Origin::Unknown).unwrap();
-    let y = g.add_input("y", ty(count.into()), tlc_ir::graph::Origin::Unknown).unwrap();
+    let y = g
+        .add_input("y", ty(count.into()), tlc_ir::graph::Origin::Unknown)
+        .unwrap();
     g.add_output("y", y);
     let errors: Vec<String> = verify(&g).iter().map(ToString::to_string).collect();
     assert!(

@@ -95,7 +95,12 @@ fn padding_goes_round_what_negative_padding_leaves() {
     let padded = |mode: &'static str, pads: [i64; 2], extent: D| {
         let nodes = vec![op("Pad x p -> y", &[("mode", A::T(mode))])];
         let x = vec![value("x", FLOAT, &[extent])];
-        let of = graph(nodes, vec![ints("p", &[2], &pads)], x, vec![value("y", FLOAT, &[D::N(-1)])]);
+        let of = graph(
+            nodes,
+            vec![ints("p", &[2], &pads)],
+            x,
+            vec![value("y", FLOAT, &[D::N(-1)])],
+        );
         import(&model(of, vec![]), &ImportOptions::default())
     };
     for (mode, pads, expected) in cases {

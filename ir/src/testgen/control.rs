@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{GenOptions, Generator, LARGE, Rng};
+use super::{GenKind, GenOptions, Generator, LARGE, Rng};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{
     Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, Region, Rule, TensorType,
@@ -61,8 +61,13 @@ impl Generator<'_> {
         self.project_all(tuple, &[bound, 10.0])
     }
 
+    /// The most loops and regions around one.
+    fn most_around(&self) -> usize {
+        if self.options.deep { 2 } else { 1 }
+    }
+
     fn grow_loop(&mut self) -> Option<NodeId> {
-        if self.depth > 1 {
+        if self.depth > self.most_around() {
             return None;
         }
         let mut trip = Some(self.dim());
@@ -131,7 +136,7 @@ impl Generator<'_> {
     }
 
     fn grow_region(&mut self) -> Option<NodeId> {
-        if self.depth > 1 {
+        if self.depth > self.most_around() {
             return None;
         }
         // The first input of bodies is a small number.
@@ -170,6 +175,26 @@ impl Generator<'_> {
         let kind = NodeKind::Region(Arc::new(Region { body, symbols, rule }));
         let tuple = self.add(kind, &operands, 0.0)?;
         self.project_all(tuple, &bounds)
+    }
+
+    /// What few bodies hold otherwise: structures, and loops and regions, of which one reads what another does.
+    fn deepen(&mut self) {
+        for _ in 0..self.rng.below(3) {
+            let _ = match self.rng.below(8) {
+                0 => self.grow_region(),
+                1 => self.grow_loop(),
+                2 => self.grow_sort(),
+                3 => self.grow(GenKind::Product),
+                4 => self.grow(GenKind::Rows),
+                5 => self.grow(GenKind::Join),
+                6 => self.grow(GenKind::Windows),
+                _ => self.grow(GenKind::Scan),
+            };
+            if self.rng.chance(1, 2) {
+                let kind = self.rng.pick(&self.options.kinds);
+                let _ = self.grow(kind);
+            }
+        }
     }
 
     /// A body over inputs of those types, how its results are stacked, and about how large the loop's results get.
@@ -215,6 +240,9 @@ impl Generator<'_> {
             }
             let kind = g.rng.pick(&g.options.kinds);
             let _ = g.grow(kind);
+        }
+        if g.options.deep {
+            g.deepen();
         }
         if g.depth < 2 && g.rng.chance(1, 6) {
             let _ = g.grow_loop();

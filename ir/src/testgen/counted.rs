@@ -6,9 +6,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Generator, random_scalar};
 use crate::dtype::{DType, Scalar};
-use crate::graph::{HostFunction, Monoid, NodeId, NodeKind, ScatterOp, Shape, TensorType, View};
+use crate::graph::{ConstData, Graph, HostFunction, Monoid, NodeId, NodeKind, ScatterOp, Shape, TensorType, View};
 use crate::index::{IndexExpr, SymId};
 use crate::scalar::ScalarOp;
+use crate::tensor::HostTensor;
 
 /// The most sizes of a graph that data decides.
 const MOST: usize = 3;
@@ -30,8 +31,19 @@ impl Generator<'_> {
         }
     }
 
-    /// A node that every right implementation computes alike.
-    fn exact_where(&mut self, accept: impl Fn(&TensorType) -> bool) -> Option<NodeId> {
+    /// A node that every right implementation computes alike; results of loops and calls, few among all, more often.
+    pub(super) fn exact_where(&mut self, accept: impl Fn(&TensorType) -> bool) -> Option<NodeId> {
+        if self.rng.chance(1, 4) {
+            let nodes = self
+                .graph
+                .nodes()
+                .filter(|(_, n)| matches!(n.kind, NodeKind::Project(_)));
+            let fit = nodes.filter(|(_, n)| accept(&n.ty) && !n.ty.dtype.is_storage());
+            let all: Vec<NodeId> = fit.map(|(id, _)| id).filter(|&id| self.is_exact(id)).collect();
+            if !all.is_empty() {
+                return Some(self.rng.pick(&all));
+            }
+        }
         for _ in 0..16 {
             let id = self.any();
             if accept(self.graph.ty(id)) && !self.ty(id).dtype.is_storage() && self.is_exact(id) {
@@ -42,28 +54,7 @@ impl Generator<'_> {
     }
 
     fn is_exact(&self, id: NodeId) -> bool {
-        let node = self.graph.node(id);
-        let float = node.ty.dtype.is_float();
-        let selects = |m: Monoid| !float || !matches!(m, Monoid::Add | Monoid::Mul);
-        use ScalarOp::*;
-        let here = match &node.kind {
-            NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) | NodeKind::Iota { .. } => true,
-            NodeKind::Random { .. } | NodeKind::View(_) | NodeKind::Gather { .. } | NodeKind::Copy => true,
-            NodeKind::Call(_) | NodeKind::Project(_) | NodeKind::Bitcast(_) => true,
-            NodeKind::Scatter { op, .. } => !float || !matches!(op, ScatterOp::Add | ScatterOp::Mul),
-            NodeKind::Convert(_) => !float,
-            NodeKind::Map(op) => {
-                !float
-                    || matches!(
-                        op,
-                        Neg | Abs | Max | Min | Select | Floor | Ceil | Round | Trunc | Sign
-                    )
-            }
-            NodeKind::Reduce { monoid, .. } | NodeKind::Scan { monoid, .. } => selects(*monoid),
-            NodeKind::Einsum { dtype, accumulator, .. } => !dtype.is_float() && !accumulator.is_float(),
-            NodeKind::Loop(_) | NodeKind::Region(_) => false,
-        };
-        here && node.operands.iter().all(|&o| self.is_exact(o))
+        exact(&self.graph, id)
     }
 
     /// A symbol for a call, of at most `upper`, whose results of those types (with the most for the count) are small.
@@ -212,11 +203,30 @@ impl Generator<'_> {
         self.project_all(tuple, &[bound, 100.0, 100.0, 100.0, 100.0])
     }
 
+    /// Elements of some value, in a shape.
+    fn picked_elements(&mut self, ty: &TensorType, extents: &[usize]) -> Option<NodeId> {
+        let dtype = ty.dtype;
+        let x = self.exact_where(|t| t.dtype == dtype)?;
+        let (bound, elements) = (self.bound(x), self.ty(x).elements());
+        let most = self.value(&elements)?;
+        let flat = self.add(NodeKind::View(View::Reshape(smallvec![elements])), &[x], bound)?;
+        let mut places = HostTensor::zeros(DType::I64, extents).ok()?;
+        for i in 0..places.len() {
+            places.set(i, Scalar::from_i64(DType::I64, self.rng.range(-1, most)));
+        }
+        let places = self.add(NodeKind::Data(ConstData(places)), &[], most as f64)?;
+        self.add(NodeKind::Gather { axes: smallvec![0] }, &[flat, places], bound)
+    }
+
     fn grow_suppress(&mut self) -> Option<NodeId> {
         if !self.options.dtypes.contains(&DType::F32) {
             return None;
         }
-        let (batch, classes, n) = (self.rng.pick(&[0i64, 1, 1, 2]), self.rng.pick(&[1i64, 1, 2]), self.dim());
+        let (batch, classes, n) = (
+            self.rng.pick(&[0i64, 1, 1, 2]),
+            self.rng.pick(&[1i64, 1, 2]),
+            self.dim(),
+        );
         let boxes: Shape = smallvec![batch.into(), n.clone(), 4i64.into()];
         let scores: Shape = smallvec![batch.into(), classes.into(), n];
         let mut operands: SmallVec<[NodeId; 5]> = smallvec![];
@@ -233,7 +243,11 @@ impl Generator<'_> {
                 operands.push(*self.graph.inputs().last()?);
                 continue;
             }
-            let x = self.of_type(&ty)?;
+            let x = match (self.rng.below(3), ty.const_shape()) {
+                (0, Some(extents)) => self.picked_elements(&ty, &extents)?,
+                (1, _) => self.viewed(&ty)?,
+                _ => self.of_type(&ty)?,
+            };
             if !self.is_exact(x) || self.ty(x).shape != *shape {
                 return None;
             }
@@ -253,4 +267,28 @@ impl Generator<'_> {
         self.offer(count);
         self.project_all(tuple, &[10.0, 100.0])
     }
+}
+
+/// Whether a value is computed without rounding.
+fn exact(graph: &Graph, id: NodeId) -> bool {
+    use ScalarOp::{Abs, Ceil, Floor, Max, Min, Neg, Round, Select, Sign, Trunc};
+    let node = graph.node(id);
+    let float = node.ty.dtype.is_float();
+    let rounds = |m: Monoid| float && matches!(m, Monoid::Add | Monoid::Mul);
+    let results = |body: &Graph| body.outputs().iter().all(|o| exact(body, o.node));
+    let here = match &node.kind {
+        NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) | NodeKind::Iota { .. } => true,
+        NodeKind::Random { .. } | NodeKind::View(_) | NodeKind::Gather { .. } | NodeKind::Copy => true,
+        NodeKind::Call(_) | NodeKind::Project(_) | NodeKind::Bitcast(_) => true,
+        NodeKind::Scatter { op, .. } => !float || !matches!(op, ScatterOp::Add | ScatterOp::Mul),
+        NodeKind::Convert(_) => !float,
+        NodeKind::Map(op) => {
+            !float || matches!(op, Neg | Abs | Max | Min | Select | Floor | Ceil | Round | Trunc | Sign)
+        }
+        NodeKind::Reduce { monoid, .. } | NodeKind::Scan { monoid, .. } => !rounds(*monoid),
+        NodeKind::Einsum { dtype, accumulator, .. } => !dtype.is_float() && !accumulator.is_float(),
+        NodeKind::Loop(l) => results(&l.body.0),
+        NodeKind::Region(r) => results(&r.body.0),
+    };
+    here && node.operands.iter().all(|&o| exact(graph, o))
 }

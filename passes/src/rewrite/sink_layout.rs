@@ -66,13 +66,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
 }
 
 /// Moves one view below operand `k` into its labels, of which the operand must keep those that are `fixed`; returns whether it did.
-fn sink(
-    re: &Rebuilder,
-    labels: &mut [Labels],
-    bases: &mut [NodeId],
-    k: usize,
-    fixed: &dyn Fn(u16) -> bool,
-) -> bool {
+fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize, fixed: &dyn Fn(u16) -> bool) -> bool {
     let node = re.graph.node(bases[k]);
     let NodeKind::View(view) = &node.kind else { return false };
     let below = node.operands[0];
