@@ -231,6 +231,31 @@ fn sizes_that_are_always_zero() {
     assert_eq!(found[0][2], f32s(&[64], &[0.0; 64]));
 }
 
+/// A remainder of a size may be larger than that of the most.
+#[test]
+fn a_size_within_one_that_grows_where_data_finds_less() {
+    let text = "graph @rest(%x: i64[n]) where n in 0..=9, k upto n, d upto mod(k, 4) {
+  %0 = call nonzero %x {count=k} : (i64[1, k], i64[])
+  %1 = iota {axis=0} : i64[mod(k, 4)]
+  %2 = call unique %1 {sorted, count=d} : (i64[d], i64[d], i64[mod(k, 4)], i64[d], i64[])
+  %3 = project %2 {result=0} : i64[d]
+  %4 = neg %3 : i64[d]
+  return %4
+}
+";
+    let graph = parse_graph(text, &mut no_data).unwrap();
+    let executable = tlc::compile_ir(&graph, &CompileOptions::default()).unwrap();
+    for (zeros, expected) in [(0, vec![]), (1, vec![0i64, -1, -2]), (2, vec![0, -1]), (4, vec![])] {
+        let x: Vec<i64> = (0..4).map(|i| i64::from(i >= zeros)).collect();
+        let x = HostTensor::from_slice(&[4], &x).unwrap();
+        let right = interpret(&graph, std::slice::from_ref(&x), &Options::default()).unwrap();
+        assert_eq!(right[0].as_slice::<i64>(), Some(&expected[..]));
+        assert_eq!(executable.run(&[(&x).into()]).unwrap()[0].to_host(), right[0]);
+        let planned = tlc_ir::plan::interp::interpret(executable.plan(), None, &[x]).unwrap();
+        assert_eq!(planned, right);
+    }
+}
+
 #[test]
 fn what_data_alone_decides_has_a_value_at_once() {
     let g = Graph::new("eval");

@@ -270,7 +270,11 @@ fn sizes_that_data_decides_in_a_body() {
         .bytes(2, "body")
         .messages(
             11,
-            [value("i", INT64, &[]), value("c", BOOL, &[]), value("v", FLOAT, &[D::N(-1)])],
+            [
+                value("i", INT64, &[]),
+                value("c", BOOL, &[]),
+                value("v", FLOAT, &[D::N(-1)]),
+            ],
         )
         .messages(12, [value("still", BOOL, &[]), value("next", FLOAT, &[D::N(-1)])]);
     let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
@@ -281,9 +285,14 @@ fn sizes_that_data_decides_in_a_body() {
     assert_eq!(run(&model, &[data], &[])[0].as_slice::<f32>(), Some(&[5.0][..]));
 
     let open = model_of(&[repeat], &[], &[value("n", INT64, &[]), x()], &y);
-    let error = import(&open, &ImportOptions::default()).map(|_| ()).expect_err("it is refused");
+    let error = import(&open, &ImportOptions::default())
+        .map(|_| ())
+        .expect_err("it is refused");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("data decides a size in the body of a loop"), "{error}");
+    assert!(
+        error.to_string().contains("data decides a size in the body of a loop"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -80,10 +80,11 @@ impl Generator<'_> {
             n.clone() * IndexExpr::Const(2),
             n.ceil_div(2),
             IndexExpr::min(&n, &IndexExpr::Const(3)),
+            IndexExpr::modulo(&n, &IndexExpr::Const(3)),
             IndexExpr::max(&n, &IndexExpr::Const(2)),
             n + some,
         ];
-        let (a, b) = (self.rng.pick(&[0usize, 1, 2]), self.rng.pick(&[3usize, 4, 5]));
+        let (a, b) = (self.rng.pick(&[0usize, 1, 2]), self.rng.pick(&[3usize, 4, 5, 6]));
         self.dims.extend([derived[a].clone(), derived[b].clone()]);
     }
 
