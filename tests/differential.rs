@@ -38,11 +38,10 @@ fn run(
     threads: usize,
     passes: Option<&str>,
 ) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
-    let names = case.graph.symbols().iter().map(|s| s.name.clone());
     let options = CompileOptions {
         threads: Some(threads),
         passes: passes.map(String::from),
-        symbols: names.zip(case.binding.iter().copied()).collect(),
+        symbols: case.symbols(),
         ..Default::default()
     };
     let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
@@ -59,13 +58,7 @@ fn run(
 fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
     let inputs = case.input_data(seed);
     let options = interp::Options {
-        symbols: case
-            .graph
-            .symbols()
-            .iter()
-            .map(|s| s.name.clone())
-            .zip(case.binding.iter().copied())
-            .collect(),
+        symbols: case.symbols(),
         ..interp::Options::default()
     };
     let (one, regrouped) = run(case, &inputs, 1, passes)?;
@@ -154,9 +147,7 @@ fn load_simulated(case: &Case, plan: &Plan, seed: u64) -> Result<Executable, Run
         emitters: Emitters::default(),
         devices: Simulated::new(plan.devices.len() - 1, seed).devices(),
     };
-    let names = case.graph.symbols().iter().map(|s| s.name.clone());
-    let symbols = names.zip(case.binding.iter().copied()).collect();
-    Ok(Executable::load(plan.clone(), load)?.with_symbols(symbols))
+    Ok(Executable::load(plan.clone(), load)?.with_symbols(case.symbols()))
 }
 
 /// The outputs of the second of two calls on this host and simulated GPUs, which finds in memory what the first left.
@@ -302,6 +293,48 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
     check_all("symbolic", 2000..2150, &GenOptions::default(), &|_| None);
 }
 
+/// Sizes that data decides, and what follows them.
+#[test]
+fn graphs_whose_sizes_data_decides_match_the_interpreter() {
+    let options = GenOptions {
+        counted: true,
+        ..GenOptions::default()
+    };
+    check_all("counted", 10_000..10_150, &options, &|_| None);
+}
+
+/// Bodies of loops and regions that hold whatever graphs do, beside sizes that data decides.
+#[test]
+fn graphs_of_deep_bodies_match_the_interpreter() {
+    let options = GenOptions {
+        max_nodes: 10,
+        counted: true,
+        deep: true,
+        ..GenOptions::default()
+    };
+    check_all("deep", 12_000..12_150, &options, &|_| None);
+}
+
+/// Constants that are worth packing, rows and columns that fill vectors many times. No loops: thousands of iterations over as many elements take
+/// the interpreter minutes.
+#[test]
+fn graphs_of_large_values_match_the_interpreter() {
+    let mut options = GenOptions {
+        max_nodes: 8,
+        dtypes: vec![DType::F32, DType::F32, DType::I32, DType::F16, DType::I64, DType::U8],
+        max_elements: 40_000,
+        extents: vec![1, 2, 5, 64, 100, 129, 256, 257, 512, 1000, 4099, 20_000],
+        ranges: vec![(0, 300), (64, 64), (1, 130), (0, 0)],
+        max_terms: 2_000_000,
+        counted: true,
+        control: false,
+        ..GenOptions::default()
+    };
+    let more = [GenKind::Data, GenKind::Data, GenKind::Product, GenKind::Reduce];
+    options.kinds.extend(more);
+    check_all("large", 13_000..13_040, &options, &|_| None);
+}
+
 /// What kernels are made of in another process than this: every level of the machine, and the portable emitter alone.
 fn other_levels() -> Vec<&'static str> {
     let wide = tlc_runtime::cpu::level::all().iter().map(|l| l.name());
@@ -324,6 +357,9 @@ fn matches_at(level: &str) {
         ("graphs_of_symbolic_shape_match_the_interpreter", "6000..6060"),
         ("graphs_of_wide_rows_match_the_interpreter", "7000..7030"),
         ("graphs_of_products_match_the_interpreter", "9000..9040"),
+        ("graphs_whose_sizes_data_decides_match_the_interpreter", "11000..11040"),
+        ("graphs_of_deep_bodies_match_the_interpreter", "14000..14030"),
+        ("graphs_of_large_values_match_the_interpreter", "15000..15015"),
     ];
     for (name, seeds) in tests {
         let output = std::process::Command::new(&program)
@@ -354,4 +390,10 @@ fn any_subset_of_passes_in_any_order_keeps_results() {
 #[test]
 fn states_on_simulated_devices_have_the_values_of_outputs() {
     check_each("states", 4000..4150, &GenOptions::default(), &check_states);
+    let more = GenOptions {
+        counted: true,
+        deep: true,
+        ..GenOptions::default()
+    };
+    check_each("states", 16_000..16_040, &more, &check_states);
 }

@@ -13,7 +13,7 @@
 use crate::dtype::DType;
 use crate::graph::control::{mentions, mentions_data};
 use crate::graph::{Condition, Graph, NodeId, NodeKind, Symbol};
-use crate::index::{IndexExpr, IndexNode, SymId};
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 
 /// Why inputs do not fit a graph.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -348,7 +348,8 @@ impl Binder<'_> {
             // What data decides is at most this; a call says what it is.
             if let (None, Some(upper)) = (self.values[i], &s.upper) {
                 let known: Vec<i64> = self.values.iter().map(|v| v.map_or(0, |v| v.0)).collect();
-                let most = upper.eval_symbols(&known).unwrap_or(s.hi).clamp(0, s.hi.max(0));
+                let most = most_under(self.graph.symbols(), upper, &known).unwrap_or(s.hi);
+                let most = most.clamp(0, s.hi.max(0));
                 self.values[i] = Some((most, None));
             }
         }
@@ -362,6 +363,36 @@ impl Binder<'_> {
         }
         Ok(self.values.iter().map(|v| v.map_or(0, |v| v.0)).collect())
     }
+}
+
+/// Symbols that have their value, or any up to it where data decides.
+struct UpTo<'s> {
+    symbols: &'s [Symbol],
+    values: &'s [i64],
+}
+
+impl Bounds for UpTo<'_> {
+    fn symbol(&self, sym: SymId) -> Interval {
+        let at = sym.0 as usize;
+        match (self.symbols.get(at), self.values.get(at)) {
+            (Some(s), Some(&v)) if s.upper.is_some() => Interval::new(0, v),
+            (Some(_), Some(&v)) => Interval::new(v, v),
+            _ => Interval::new(0, i64::MAX),
+        }
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
+    }
+}
+
+/// The most that a size may be: its value under the symbols, where those that data decides take any value up to the one given
+/// here, for a size may be larger where they are smaller (a remainder). `None` if it overflows.
+pub fn most_under(symbols: &[Symbol], size: &IndexExpr, values: &[i64]) -> Option<i64> {
+    if !mentions_data(symbols, size) {
+        return size.eval_symbols(values);
+    }
+    let most = size.interval(&UpTo { symbols, values }).hi.max(0);
+    (most < i64::MAX).then_some(most)
 }
 
 /// Checks the inputs' dtypes and extents against the graph and returns the value of every symbol, indexed by [`SymId`].

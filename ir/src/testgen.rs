@@ -10,14 +10,16 @@
 //!   most of the time, and a value that could grow large is squashed by tanh first. NaN and infinities still occur.
 
 mod control;
+mod counted;
 mod dequantized;
 mod kinds;
 mod products;
 mod structures;
 
 use crate::dtype::{DType, Scalar};
+use crate::graph::control::mentions;
 use crate::graph::{Condition, ConstData, Graph, NodeId, NodeKind, Origin, Shape, TensorType, View, ViewKind, infer};
-use crate::index::{IndexExpr, SymId};
+use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::rng::Rng;
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
@@ -102,6 +104,10 @@ pub struct GenOptions {
     pub max_terms: usize,
     /// Whether there may be loops and host functions.
     pub control: bool,
+    /// Whether data may decide sizes.
+    pub counted: bool,
+    /// Whether bodies of loops and regions hold whatever graphs do: regions, loops of loops, products, normalized rows, joins, windows, sorts.
+    pub deep: bool,
     /// Whether names may be strange (spaces, digits, quotes, unicode, empty), and NaN payloads occur in constants.
     pub strange: bool,
 }
@@ -124,6 +130,8 @@ impl Default for GenOptions {
             ranges: vec![(0, 4), (3, 3), (2, 7), (1, 5)],
             max_terms: 20_000,
             control: true,
+            counted: false,
+            deep: false,
             strange: false,
         }
     }
@@ -134,11 +142,18 @@ impl Default for GenOptions {
 pub struct Case {
     /// The graph.
     pub graph: Graph,
-    /// A value per symbol under which all guards hold.
+    /// A value per symbol under which all guards hold; the most that one may be which data decides.
     pub binding: Vec<i64>,
 }
 
 impl Case {
+    /// The values of the symbols by name, of those that no data decides.
+    pub fn symbols(&self) -> Vec<(String, i64)> {
+        let all = self.graph.symbols().iter().zip(&self.binding);
+        let given = all.filter(|(s, _)| s.upper.is_none());
+        given.map(|(s, &v)| (s.name.clone(), v)).collect()
+    }
+
     /// Data for the inputs, in order, under [`Case::binding`].
     pub fn input_data(&self, seed: u64) -> Vec<HostTensor> {
         self.data(seed ^ 0x5eed, &mut random_tensor)
@@ -262,6 +277,8 @@ pub fn random_case(seed: u64, options: &GenOptions) -> Case {
         bounds: Vec::new(),
         dims: options.extents.iter().copied().map(IndexExpr::Const).collect(),
         inputs: 0,
+        counted: Vec::new(),
+        alike: Vec::new(),
         depth: 0,
         max_rank: options.max_rank,
     };
@@ -282,6 +299,10 @@ struct Generator<'o> {
     /// Extents to choose from.
     dims: Vec<IndexExpr>,
     inputs: usize,
+    /// By symbol: whether data decides it.
+    counted: Vec<bool>,
+    /// Sizes that data decides, with another that is always the same.
+    alike: Vec<(SymId, SymId)>,
     /// Loops around it.
     depth: usize,
     /// The most axes of the next node.
@@ -327,9 +348,15 @@ impl Generator<'_> {
             self.input_of(TensorType::new(dtype, [0i64; 0]));
         }
         let target = 2 + self.rng.below(self.options.max_nodes.max(3) - 1);
+        if self.options.counted && self.rng.chance(2, 3) {
+            let _ = self.grow_counted();
+        }
         for _ in 0..target * 4 {
             if self.graph.len() >= target {
                 break;
+            }
+            if self.options.counted && self.rng.chance(1, 10) {
+                let _ = self.grow_counted();
             }
             if self.options.control && self.rng.chance(1, 80) {
                 // What is behind it grows as everything does.
@@ -403,7 +430,30 @@ impl Generator<'_> {
             && ty
                 .shape
                 .iter()
-                .all(|d| d.size() <= 24 && self.value(d).is_some_and(|v| v >= 0))
+                .all(|d| d.size() <= 24 && self.value(d).is_some_and(|v| v >= 0) && self.never_negative(d))
+    }
+
+    /// Whether an extent is at least 0 whatever data decides.
+    fn never_negative(&self, d: &IndexExpr) -> bool {
+        !mentions(d, &self.counted) || d.interval(&self.graph).lo >= 0
+    }
+
+    /// Whether two sizes are equal whatever data decides.
+    fn same_size(&self, a: &IndexExpr, b: &IndexExpr) -> bool {
+        let first = |e: &IndexExpr| {
+            e.replace(&mut |n| match n {
+                IndexNode::Sym(s) => self
+                    .alike
+                    .iter()
+                    .find(|(again, _)| again == s)
+                    .map(|(_, of)| (*of).into()),
+                _ => None,
+            })
+        };
+        match mentions(a, &self.counted) || mentions(b, &self.counted) {
+            true => first(a) == first(b),
+            false => self.value(a).is_some() && self.value(a) == self.value(b),
+        }
     }
 
     /// Adds a node if it is valid and small, and what it assumes holds under the binding.
@@ -411,8 +461,8 @@ impl Generator<'_> {
         let mut conditions = Vec::new();
         let ty = infer::infer(&self.graph, &kind, operands, &mut conditions).ok()?;
         let holds = |c: &Condition| match c {
-            Condition::Equal(a, b) => self.value(a).is_some() && self.value(a) == self.value(b),
-            Condition::NonNegative(e) => self.value(e).is_some_and(|v| v >= 0),
+            Condition::Equal(a, b) => self.same_size(a, b),
+            Condition::NonNegative(e) => self.value(e).is_some_and(|v| v >= 0) && self.never_negative(e),
         };
         let results = infer::results(&self.graph, &kind, operands, &mut Vec::new()).ok()?;
         let guards_fit = conditions.is_empty() || (self.options.guards && conditions.iter().all(holds));
@@ -427,7 +477,7 @@ impl Generator<'_> {
     }
 
     fn input_of(&mut self, ty: TensorType) {
-        if !self.small(&ty) {
+        if !self.small(&ty) || ty.shape.iter().any(|d| mentions(d, &self.counted)) {
             return;
         }
         let i = self.inputs;
@@ -545,7 +595,8 @@ impl Generator<'_> {
             let loose = self.options.guards && self.rng.chance(1, 4);
             let values = |shape: &Shape| shape.iter().map(|d| self.value(d)).collect::<Vec<_>>();
             let wanted = values(&ty.shape);
-            let fits = |shape: &Shape| *shape == ty.shape || (loose && values(shape) == wanted);
+            let equal = |shape: &Shape| shape.iter().zip(&ty.shape).all(|(a, b)| self.same_size(a, b));
+            let fits = |shape: &Shape| *shape == ty.shape || (loose && values(shape) == wanted && equal(shape));
             let same: Vec<NodeId> = self
                 .graph
                 .nodes()

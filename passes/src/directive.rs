@@ -68,7 +68,8 @@ macro_rules! directives {
 
 directives! {
     /// `for v in n` becomes `for o in n div factor { for i in factor }`, then `for t in n mod factor` where that is not
-    /// known to be empty. Returns `[o, i, t]`, without `o` where the factor is not below `n`.
+    /// known to be empty. Returns `[o, i, t]`, without `o` and `i` where the factor is above `n`; there is always a loop, of no iteration
+    /// where `n` is 0.
     Split "split" {
         /// The loop.
         var: VarId,

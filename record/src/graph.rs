@@ -20,7 +20,7 @@ use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
 use crate::streams::{self, INCREMENT, LAST_SHIFT, MIX, Streams};
-use scope::{Step, record, refuse};
+use scope::{Step, record, refuse, refuse_expecting};
 pub use tensor::Tensor;
 
 /// A recording in progress. Cloning gives another handle on the same recording.
@@ -189,6 +189,20 @@ impl Graph {
         self.lock().around.as_ref().map(|a| a.graph.clone())
     }
 
+    /// Whether this is the body of a loop or a region, in which data decides no size.
+    #[doc(hidden)]
+    pub fn is_body(&self) -> bool {
+        self.lock().around.is_some()
+    }
+
+    /// Refuses a size that data decides in a body.
+    pub(crate) fn outside_of_bodies(&self) -> Step<()> {
+        match self.is_body() {
+            true => refuse_expecting("data decides a size in a body", "sizes that are known before it"),
+            false => Ok(()),
+        }
+    }
+
     /// In a body: a tensor of the graph around it, as each iteration sees it.
     pub(crate) fn capture(&self, outer: &Tensor) -> Step {
         let mut state = self.lock();
@@ -285,13 +299,14 @@ impl Graph {
     /// A run-time operand.
     ///
     /// # Errors
-    /// A name that another input has, a negative extent, more elements than memory can address.
+    /// A name that another input has, a negative extent, one that data decides, more elements than memory can address.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
         let ty = TensorType { dtype, shape };
         let text = [format!("{name}: {}", self.type_text(&ty))];
         let body = || {
+            self.known_before_calls(&ty)?;
             let mut state = self.lock();
             let origin = state.origin();
             let added = state.ir.add_input(name, ty, origin);
@@ -299,6 +314,14 @@ impl Graph {
             self.wrap(added)
         };
         record(self, "input", &[], &text, body, |p| p)
+    }
+
+    /// That no extent of what a call is given is one that data decides.
+    pub(crate) fn known_before_calls(&self, ty: &TensorType) -> Step<()> {
+        match self.with_ir(|ir| ty.shape.iter().any(|d| ir.is_data_bound(d))) {
+            true => refuse_expecting("data decides an extent", "sizes that are known before the call"),
+            false => Ok(()),
+        }
     }
 
     /// Names a result.

@@ -11,7 +11,7 @@ pub mod repeat;
 pub mod segments;
 pub mod steps;
 
-use tlc_ir::binding::{condition_holds, condition_mentions, condition_waits};
+use tlc_ir::binding::{condition_holds, condition_mentions, condition_waits, most_under};
 use tlc_ir::graph::control::{mentions, mentions_data};
 use tlc_ir::graph::{Condition, Guard, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode};
@@ -202,7 +202,7 @@ impl Binder<'_> {
         let mut symbols = Vec::with_capacity(values.len());
         for ((k, s), value) in self.plan.symbols.iter().enumerate().zip(values) {
             let most = || {
-                let most = s.upper.as_ref()?.eval_symbols(&symbols)?;
+                let most = most_under(&self.plan.symbols, s.upper.as_ref()?, &symbols)?;
                 Some(most.clamp(0, s.hi))
             };
             let value = match value.or_else(most) {

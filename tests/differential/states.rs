@@ -85,9 +85,8 @@ pub fn check(
     let compiled = tlc_passes::compile(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
     let plan = &compiled.planned.plan;
     prove(plan)?;
-    let symbols = case.graph.symbols().iter().map(|s| s.name.clone());
     let options = interp::Options {
-        symbols: symbols.zip(case.binding.iter().copied()).collect(),
+        symbols: case.symbols(),
         ..interp::Options::default()
     };
     let exact = interpret(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;

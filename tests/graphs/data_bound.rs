@@ -173,6 +173,90 @@ fn a_size_that_data_decides_cannot_be_used_before_it_is_known() {
 }
 
 #[test]
+fn no_input_or_state_is_as_large_as_data_decides() {
+    let recorded = |f: &dyn Fn(&Graph, &tlc::Dim)| {
+        let g = Graph::new("found");
+        let count = g.input("x", DType::I64, [6]).nonzero().dim(1);
+        f(&g, &count);
+        g.errors().first().map(ToString::to_string).unwrap_or_default()
+    };
+    let input = recorded(&|g, n| drop(g.input("y", DType::F32, [n.clone()])));
+    assert!(input.contains("data decides an extent"), "{input}");
+    let state = recorded(&|g, n| drop(g.state("y", DType::F32, [n * 2])));
+    assert!(state.contains("data decides an extent"), "{state}");
+
+    let mut g = tlc_ir::Graph::new("found");
+    let ty = |d: tlc_ir::IndexExpr| tlc_ir::TensorType::new(DType::I64, [d]);
+    let x = g.add_input("x", ty(4.into()), tlc_ir::graph::Origin::Unknown).unwrap();
+    let count = g.add_data_symbol("k", 4.into());
+    let call = tlc_ir::NodeKind::Call(tlc_ir::graph::HostFunction::NonZero { count });
+    g.add(call, &[x], tlc_ir::graph::Origin::Unknown).unwrap();
+    let y = g
+        .add_input("y", ty(count.into()), tlc_ir::graph::Origin::Unknown)
+        .unwrap();
+    g.add_output("y", y);
+    let errors: Vec<String> = verify(&g).iter().map(ToString::to_string).collect();
+    assert!(
+        errors.len() == 1 && errors[0].contains("data decides an extent of an input"),
+        "{errors:?}"
+    );
+}
+
+/// Sizes that are 0 whatever happens, by which places are divided where there is none.
+#[test]
+fn sizes_that_are_always_zero() {
+    let g = Graph::new("nothing");
+    let x = g.input("x", DType::U16, [4, 0]);
+    let places = x.nonzero();
+    let count = places.dim(1);
+    g.output("flat", &places.reshape([&count * 2]));
+    g.output("sum", &places.sum(1));
+    let none = HostTensor::zeros(DType::U16, &[4, 0]).unwrap();
+    let found = check(&g, &[vec![none]]);
+    assert_eq!(found[0][0].shape(), [0]);
+    assert_eq!(found[0][1].as_slice::<i64>(), Some(&[0i64, 0][..]));
+
+    let g = Graph::new("no row");
+    let n = g.symbol("n", 0..=0);
+    let x = -g.input("x", DType::I32, [4.into(), n.clone()]);
+    g.output("flat", &x.reshape([&n * 4]));
+    g.output("columns", &x.transpose().reshape([&n * 2, 2.into()]));
+    // Rows of columns that are added up.
+    let rows = g.input("rows", DType::F32, [n, 64.into()]);
+    g.output("none", &rows.sum(0));
+    let none = HostTensor::zeros(DType::I32, &[4, 0]).unwrap();
+    let found = check(&g, &[vec![none, f32s(&[0, 64], &[])]]);
+    assert_eq!(found[0][0].shape(), [0]);
+    assert_eq!(found[0][1].shape(), [0, 2]);
+    assert_eq!(found[0][2], f32s(&[64], &[0.0; 64]));
+}
+
+/// A remainder of a size may be larger than that of the most.
+#[test]
+fn a_size_within_one_that_grows_where_data_finds_less() {
+    let text = "graph @rest(%x: i64[n]) where n in 0..=9, k upto n, d upto mod(k, 4) {
+  %0 = call nonzero %x {count=k} : (i64[1, k], i64[])
+  %1 = iota {axis=0} : i64[mod(k, 4)]
+  %2 = call unique %1 {sorted, count=d} : (i64[d], i64[d], i64[mod(k, 4)], i64[d], i64[])
+  %3 = project %2 {result=0} : i64[d]
+  %4 = neg %3 : i64[d]
+  return %4
+}
+";
+    let graph = parse_graph(text, &mut no_data).unwrap();
+    let executable = tlc::compile_ir(&graph, &CompileOptions::default()).unwrap();
+    for (zeros, expected) in [(0, vec![]), (1, vec![0i64, -1, -2]), (2, vec![0, -1]), (4, vec![])] {
+        let x: Vec<i64> = (0..4).map(|i| i64::from(i >= zeros)).collect();
+        let x = HostTensor::from_slice(&[4], &x).unwrap();
+        let right = interpret(&graph, std::slice::from_ref(&x), &Options::default()).unwrap();
+        assert_eq!(right[0].as_slice::<i64>(), Some(&expected[..]));
+        assert_eq!(executable.run(&[(&x).into()]).unwrap()[0].to_host(), right[0]);
+        let planned = tlc_ir::plan::interp::interpret(executable.plan(), None, &[x]).unwrap();
+        assert_eq!(planned, right);
+    }
+}
+
+#[test]
 fn what_data_alone_decides_has_a_value_at_once() {
     let g = Graph::new("eval");
     // Neither sizes nor inputs that the value does not need matter.

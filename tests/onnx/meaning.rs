@@ -72,6 +72,50 @@ fn an_extent_of_minus_one_or_a_question_mark_is_any_and_no_other() {
     }
 }
 
+/// What ONNX Runtime 1.32 and PyTorch 2.15 (`circular`, `reflect`, `replicate`) make of 0, 1, 2, 3: negative padding takes elements away, and
+/// what it leaves is padded.
+#[test]
+fn padding_goes_round_what_negative_padding_leaves() {
+    let cases: [(&'static str, [i64; 2], &[f32]); 14] = [
+        ("wrap", [2, 3], &[2.0, 3.0, 0.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0]),
+        ("wrap", [-1, 2], &[1.0, 2.0, 3.0, 1.0, 2.0]),
+        ("wrap", [2, -1], &[1.0, 2.0, 0.0, 1.0, 2.0]),
+        ("wrap", [-1, 0], &[1.0, 2.0, 3.0]),
+        ("wrap", [-1, -1], &[1.0, 2.0]),
+        ("wrap", [-2, 3], &[2.0, 3.0, 2.0, 3.0, 2.0]),
+        ("wrap", [3, -2], &[1.0, 0.0, 1.0, 0.0, 1.0]),
+        ("wrap", [-1, 5], &[1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0, 2.0]),
+        ("wrap", [5, -1], &[1.0, 2.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0]),
+        ("wrap", [-3, 1], &[3.0, 3.0]),
+        ("reflect", [-1, 2], &[1.0, 2.0, 3.0, 2.0, 1.0]),
+        ("reflect", [2, -1], &[2.0, 1.0, 0.0, 1.0, 2.0]),
+        ("edge", [-2, 3], &[2.0, 3.0, 3.0, 3.0, 3.0]),
+        ("edge", [3, -2], &[0.0, 0.0, 0.0, 0.0, 1.0]),
+    ];
+    let padded = |mode: &'static str, pads: [i64; 2], extent: D| {
+        let nodes = vec![op("Pad x p -> y", &[("mode", A::T(mode))])];
+        let x = vec![value("x", FLOAT, &[extent])];
+        let of = graph(
+            nodes,
+            vec![ints("p", &[2], &pads)],
+            x,
+            vec![value("y", FLOAT, &[D::N(-1)])],
+        );
+        import(&model(of, vec![]), &ImportOptions::default())
+    };
+    for (mode, pads, expected) in cases {
+        for extent in [D::N(4), D::Sym("n")] {
+            let graph = padded(mode, pads, extent).unwrap_or_else(|e| panic!("{e}")).graph;
+            let out = run(&graph, &[f32s(&[4], &[0.0, 1.0, 2.0, 3.0])]);
+            assert_eq!(out[0].as_slice::<f32>(), Some(expected), "{mode} {pads:?}");
+        }
+    }
+    for pads in [[-4, 2], [2, -4]] {
+        let error = padded("wrap", pads, D::N(4)).map(|_| ()).expect_err("nothing is left");
+        assert!(error.to_string().contains("leaves nothing of axis 0"), "{error}");
+    }
+}
+
 #[test]
 fn dimensions_whose_names_differ_in_signs_alone_are_two() {
     let inputs = vec![

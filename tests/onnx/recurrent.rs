@@ -2,6 +2,7 @@
 
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, DType, HostTensor, compile_ir};
+use tlc_formats::ErrorKind;
 use tlc_ir::NodeKind;
 use tlc_ir::plan::{Plan, Step};
 
@@ -249,6 +250,48 @@ fn a_loop_of_a_model_sees_the_values_around_it_and_stacks_what_it_yields() {
     assert_eq!(
         found[1].as_slice::<f32>(),
         Some(&[1.0, -1.0, 1.5, -0.5, 2.5, 0.5, 4.0, 2.0][..])
+    );
+}
+
+/// The body takes what is above the iteration's number, so that what it carries gets shorter: one iteration after another can be recorded where
+/// there are few, and a loop cannot.
+#[test]
+fn sizes_that_data_decides_in_a_body() {
+    let body = Message::default()
+        .messages(
+            1,
+            [
+                node("Cast", "", &["i"], &["level"]).messages(5, [int_attribute("to", FLOAT)]),
+                node("Greater", "", &["v", "level"], &["above"]),
+                node("Compress", "", &["v", "above"], &["next"]).messages(5, [int_attribute("axis", 0)]),
+                node("Identity", "", &["c"], &["still"]),
+            ],
+        )
+        .bytes(2, "body")
+        .messages(
+            11,
+            [
+                value("i", INT64, &[]),
+                value("c", BOOL, &[]),
+                value("v", FLOAT, &[D::N(-1)]),
+            ],
+        )
+        .messages(12, [value("still", BOOL, &[]), value("next", FLOAT, &[D::N(-1)])]);
+    let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
+    let x = || value("x", FLOAT, &[D::N(5)]);
+    let y = [value("y", FLOAT, &[D::N(-1)])];
+    let model = model_of(&[repeat.clone()], &[ints("n", &[], &[3])], &[x()], &y);
+    let data = HostTensor::from_slice(&[5], &[5.0f32, 1.0, 0.5, 2.0, -1.0]).unwrap();
+    assert_eq!(run(&model, &[data], &[])[0].as_slice::<f32>(), Some(&[5.0][..]));
+
+    let open = model_of(&[repeat], &[], &[value("n", INT64, &[]), x()], &y);
+    let error = import(&open, &ImportOptions::default())
+        .map(|_| ())
+        .expect_err("it is refused");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(
+        error.to_string().contains("data decides a size in the body of a loop"),
+        "{error}"
     );
 }
 

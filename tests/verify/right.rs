@@ -10,12 +10,10 @@ use tlc_ir::text::parse_graph;
 /// A random graph with data.
 pub fn random(seed: u64, options: &GenOptions) -> Case {
     let case = random_case(seed, options);
-    let names = case.graph.symbols().iter().map(|s| s.name.clone());
-    let symbols = names.zip(case.binding.iter().copied()).collect();
     Case {
         inputs: case.input_data(seed),
+        symbols: case.symbols(),
         graph: case.graph,
-        symbols,
     }
 }
 
@@ -57,10 +55,9 @@ fn random_graphs_are_right_on_the_ends_of_their_dtypes() {
             .nodes()
             .map(|(_, n)| n.ty.rank())
             .fold(ranks, usize::max);
-        let names = generated.graph.symbols().iter().map(|s| s.name.clone());
         let case = Case {
             inputs: generated.edge_data(seed),
-            symbols: names.zip(generated.binding.iter().copied()).collect(),
+            symbols: generated.symbols(),
             graph: generated.graph,
         };
         let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");

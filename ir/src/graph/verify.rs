@@ -95,6 +95,11 @@ fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
             report(Some(id), format!("symbol {name} is used before a call binds it"));
             continue;
         }
+        // Whoever calls would have to know what only the call finds out, and in the text inputs stand before everything.
+        if matches!(node.kind, NodeKind::Input { .. }) && node.ty.shape.iter().any(|d| graph.is_data_bound(d)) {
+            report(Some(id), "data decides an extent of an input".to_string());
+            continue;
+        }
         let bodies: Vec<&Graph> = match &node.kind {
             NodeKind::Loop(l) => vec![&l.body.0],
             NodeKind::Region(r) => r.bodies().map(|b| &*b.0).collect(),

@@ -222,11 +222,12 @@ impl IndexExpr {
                 terms.fold(IndexExpr::Const(*constant), |acc, (t, (_, c))| acc + t.mul_const(*c))
             }
             IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.simplify(bounds)),
-            IndexNode::FloorDiv(a, b) => {
-                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
-                // A divisor that turns out not to be positive (a symbol that is 0) is left for the evaluator to refuse.
+            IndexNode::FloorDiv(a, by) => {
+                let (a, b) = (a.simplify(bounds), by.simplify(bounds));
+                // A divisor that turns out not to be positive (a symbol that is 0) stays what it was: nothing is ever divided by it where
+                // there are no elements, and constants that divide are positive.
                 if b.as_const().is_some_and(|b| b <= 0) {
-                    return IndexExpr::node(IndexNode::FloorDiv(a, b));
+                    return IndexExpr::node(IndexNode::FloorDiv(a, by.clone()));
                 }
                 let (q, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
@@ -238,10 +239,10 @@ impl IndexExpr {
                     IndexExpr::floor_div(&a, &b)
                 }
             }
-            IndexNode::Mod(a, b) => {
-                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+            IndexNode::Mod(a, by) => {
+                let (a, b) = (a.simplify(bounds), by.simplify(bounds));
                 if b.as_const().is_some_and(|b| b <= 0) {
-                    return IndexExpr::node(IndexNode::Mod(a, b));
+                    return IndexExpr::node(IndexNode::Mod(a, by.clone()));
                 }
                 let (_, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {

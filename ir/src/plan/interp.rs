@@ -8,7 +8,7 @@
 //! - Inputs and constants are never written.
 //! - A launch whose written slots are all empty does nothing, and takes no time.
 
-use crate::binding::condition_waits;
+use crate::binding::{condition_waits, most_under};
 use crate::dtype::{DType, Scalar};
 use crate::graph::control::mentions_data;
 use crate::graph::{Condition, TensorType};
@@ -144,7 +144,7 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
     }
     let mut symbols: Vec<i64> = Vec::new();
     for (v, s) in values.iter().zip(&plan.symbols) {
-        let most = s.upper.as_ref().and_then(|e| e.eval_symbols(&symbols));
+        let most = s.upper.as_ref().and_then(|e| most_under(&plan.symbols, e, &symbols));
         symbols.push(v.or(most).unwrap_or(s.lo));
     }
     for (i, (declared, given)) in plan.inputs.iter().zip(inputs).enumerate() {

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
-use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::index::{IndexExpr, IndexNode};
 use crate::kernel::{Grid, Kernel};
 use crate::target::GPU_ACCESS_BYTES;
 use crate::tensor::HostTensor;
@@ -655,26 +655,6 @@ impl Step {
     }
 }
 
-/// Symbols that have their value, or any up to it where data decides.
-struct UpTo<'p> {
-    symbols: &'p [Symbol],
-    values: &'p [i64],
-}
-
-impl Bounds for UpTo<'_> {
-    fn symbol(&self, sym: SymId) -> Interval {
-        let at = sym.0 as usize;
-        match (self.symbols.get(at), self.values.get(at)) {
-            (Some(s), Some(&v)) if s.upper.is_some() => Interval::new(0, v),
-            (Some(_), Some(&v)) => Interval::new(v, v),
-            _ => Interval::new(0, i64::MAX),
-        }
-    }
-    fn extent(&self, _: VarId) -> Option<IndexExpr> {
-        None
-    }
-}
-
 impl Step {
     /// The kernels that it runs, in order; those of a loop's body are the body's.
     pub fn launches(&self) -> &[Launch] {
@@ -732,14 +712,7 @@ impl Plan {
     /// The most that a size may be: its value under the symbols, where those that data decides take any value up to the one
     /// given here. `None` if it overflows or is negative.
     pub fn most(&self, size: &IndexExpr, symbols: &[i64]) -> Option<u64> {
-        if !crate::graph::control::mentions_data(&self.symbols, size) {
-            return size.eval_symbols(symbols).and_then(|n| u64::try_from(n).ok());
-        }
-        let range = size.interval(&UpTo {
-            symbols: &self.symbols,
-            values: symbols,
-        });
-        u64::try_from(range.hi.max(0)).ok().filter(|&n| n < i64::MAX as u64)
+        crate::binding::most_under(&self.symbols, size, symbols).and_then(|n| u64::try_from(n).ok())
     }
 
     /// As [`Step::visit_slots`], for who sees memory only before and after a step: leaves out the result of a product as the

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{GenOptions, Generator, LARGE, Rng};
+use super::{GenKind, GenOptions, Generator, LARGE, Rng};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{
     Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, Region, Rule, TensorType,
@@ -32,7 +32,7 @@ impl Generator<'_> {
     }
 
     /// Projections of the results of a node, in any order; some may be left out.
-    fn project_all(&mut self, tuple: NodeId, bounds: &[f64]) -> Option<NodeId> {
+    pub(super) fn project_all(&mut self, tuple: NodeId, bounds: &[f64]) -> Option<NodeId> {
         let mut last = None;
         for (k, bound) in bounds.iter().enumerate() {
             if !self.rng.chance(1, 8) || last.is_none() {
@@ -48,6 +48,7 @@ impl Generator<'_> {
         let extent = self.ty(x).shape[axis].clone();
         let count = match (extent.as_const(), self.rng.chance(1, 2)) {
             (Some(n), true) if n > 0 => IndexExpr::Const(self.rng.range(0, n)),
+            (None, true) if self.options.counted => IndexExpr::min(&extent, &IndexExpr::Const(3)),
             _ => extent,
         };
         let kind = NodeKind::Call(HostFunction::Sort {
@@ -60,8 +61,13 @@ impl Generator<'_> {
         self.project_all(tuple, &[bound, 10.0])
     }
 
+    /// The most loops and regions around one.
+    fn most_around(&self) -> usize {
+        if self.options.deep { 2 } else { 1 }
+    }
+
     fn grow_loop(&mut self) -> Option<NodeId> {
-        if self.depth > 1 {
+        if self.depth > self.most_around() {
             return None;
         }
         let mut trip = Some(self.dim());
@@ -130,7 +136,7 @@ impl Generator<'_> {
     }
 
     fn grow_region(&mut self) -> Option<NodeId> {
-        if self.depth > 1 {
+        if self.depth > self.most_around() {
             return None;
         }
         // The first input of bodies is a small number.
@@ -171,6 +177,26 @@ impl Generator<'_> {
         self.project_all(tuple, &bounds)
     }
 
+    /// What few bodies hold otherwise: structures, and loops and regions, of which one reads what another does.
+    fn deepen(&mut self) {
+        for _ in 0..self.rng.below(3) {
+            let _ = match self.rng.below(8) {
+                0 => self.grow_region(),
+                1 => self.grow_loop(),
+                2 => self.grow_sort(),
+                3 => self.grow(GenKind::Product),
+                4 => self.grow(GenKind::Rows),
+                5 => self.grow(GenKind::Join),
+                6 => self.grow(GenKind::Windows),
+                _ => self.grow(GenKind::Scan),
+            };
+            if self.rng.chance(1, 2) {
+                let kind = self.rng.pick(&self.options.kinds);
+                let _ = self.grow(kind);
+            }
+        }
+    }
+
     /// A body over inputs of those types, how its results are stacked, and about how large the loop's results get.
     #[allow(clippy::type_complexity, reason = "three things that belong together once")]
     fn body(
@@ -195,6 +221,8 @@ impl Generator<'_> {
             bounds: Vec::new(),
             dims: self.dims.clone(),
             inputs: 0,
+            counted: self.counted.clone(),
+            alike: Vec::new(),
             depth: self.depth + 1,
             max_rank: self.options.max_rank,
         };
@@ -212,6 +240,9 @@ impl Generator<'_> {
             }
             let kind = g.rng.pick(&g.options.kinds);
             let _ = g.grow(kind);
+        }
+        if g.options.deep {
+            g.deepen();
         }
         if g.depth < 2 && g.rng.chance(1, 6) {
             let _ = g.grow_loop();

@@ -52,7 +52,10 @@ impl Generator<'_> {
                 self.iota(TensorType { dtype, shape })
             }
             GenKind::Random => {
-                let key = self.of_type(&TensorType::new(DType::U64, [0i64; 0]))?;
+                let key = match self.options.deep && self.rng.chance(1, 2) {
+                    true => self.computed_key()?,
+                    false => self.of_type(&TensorType::new(DType::U64, [0i64; 0]))?,
+                };
                 let kind = NodeKind::Random {
                     shape: self.shape(),
                     stream: self.rng.below(3) as u32,
@@ -141,6 +144,15 @@ impl Generator<'_> {
                 self.add(NodeKind::Copy, &[x], self.bound(x))
             }
         }
+    }
+
+    /// A key of random bits that follows from values without rounding.
+    fn computed_key(&mut self) -> Option<NodeId> {
+        let x = self.exact_where(|t| !t.dtype.is_float())?;
+        let monoid = self.rng.pick(&[Monoid::Max, Monoid::Min]);
+        let axes = (0..self.ty(x).rank() as u8).collect();
+        let bits = self.add(NodeKind::Reduce { monoid, axes }, &[x], f64::INFINITY)?;
+        self.add(NodeKind::Convert(DType::U64), &[bits], f64::INFINITY)
     }
 
     fn grow_map(&mut self) -> Option<NodeId> {

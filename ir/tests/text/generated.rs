@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tlc_ir::graph::{Graph, Labels, NodeId, NodeKind, Operands, Semiring, View};
+use tlc_ir::graph::{Graph, HostFunction, Labels, NodeId, NodeKind, Operands, Output, Semiring, View};
+use tlc_ir::index::IndexNode;
 use tlc_ir::testgen::{GenKind, GenOptions, random_graph};
 use tlc_ir::{DType, IndexExpr};
 
@@ -357,5 +358,170 @@ fn see_structure(seen: &mut Seen, graph: &Graph, id: NodeId, users: &[NodeId]) {
             seen.see_if(!users.is_empty(), what);
         }
         _ => {}
+    }
+}
+
+/// Sizes that data decides, and bodies that hold what graphs do: what calls find and what is made with it, in every form.
+#[test]
+fn counted_and_deep_forms_are_generated() {
+    let options = GenOptions {
+        counted: true,
+        deep: true,
+        ..GenOptions::default()
+    };
+    let mut seen = Seen::default();
+    for seed in 0..6000 {
+        let graph = random_graph(seed, &options);
+        see_counted(&mut seen, &graph);
+        see_bodies(&mut seen, &graph, "top");
+    }
+    let mut forms: Vec<String> = ["nonzero", "suppress", "unique of elements", "unique along an axis"]
+        .iter()
+        .flat_map(|call| [format!("call {call}"), format!("{call} in order")])
+        .filter(|f| !f.ends_with("in order") || f.starts_with("unique"))
+        .collect();
+    let behind = [
+        "map", "convert", "einsum", "reduce", "gather", "scatter", "scan", "loop", "region", "sort", "nonzero",
+        "unique", "reshape", "permute", "expand", "pad", "slice", "window", "copy", "random", "iota", "output",
+    ];
+    forms.extend(behind.iter().map(|k| format!("{k} of a size that data decides")));
+    let also = [
+        "size that follows from one that data decides",
+        "two sizes that data decides in one shape",
+        "size that data decides within one that data decides",
+        "size that data decides twice",
+        "size that is always zero",
+        "loop over a size that data decides",
+        "loop that carries a size that data decides",
+        "loop that stacks a size that data decides",
+    ];
+    forms.extend(also.iter().map(ToString::to_string));
+    for outside in ["loop", "region"] {
+        let inside = [
+            "loop", "region", "sort", "einsum", "scan", "scatter", "gather", "reduce", "random", "window", "product",
+        ];
+        forms.extend(inside.iter().map(|k| format!("{k} in a {outside}")));
+    }
+    for form in [
+        "three loops and regions, one in another",
+        "value that two loops read",
+        "random bits of a computed key",
+    ] {
+        forms.push(form.to_string());
+    }
+    let forms: Vec<&str> = forms.iter().map(String::as_str).collect();
+    seen.expect(&forms, 3);
+}
+
+fn see_counted(seen: &mut Seen, graph: &Graph) {
+    let data = |d: &IndexExpr| graph.is_data_bound(d);
+    let plain = |d: &IndexExpr| matches!(d.as_node(), Some(IndexNode::Sym(_)));
+    for s in graph.symbols().iter().filter(|s| s.upper.is_some()) {
+        let upper = s.upper.as_ref().expect("an upper bound");
+        seen.see_if(data(upper), "size that data decides within one that data decides");
+        seen.see_if(s.hi == 0, "size that is always zero");
+    }
+    let mut nonzeros = Vec::new();
+    for (_, n) in graph.nodes() {
+        let shapes = || n.results.iter().chain([&n.ty]).flat_map(|t| &t.shape);
+        let operands = || n.operands.iter().flat_map(|&o| &graph.ty(o).shape);
+        match &n.kind {
+            NodeKind::Call(HostFunction::Unique { axis, sorted, .. }) => {
+                let form = if axis.is_some() { "along an axis" } else { "of elements" };
+                seen.see(format!("call unique {form}"));
+                seen.see_if(*sorted, &format!("unique {form} in order"));
+            }
+            NodeKind::Call(function) => seen.see(format!("call {}", function.name())),
+            NodeKind::Loop(l) => {
+                seen.see_if(l.trip.as_ref().is_some_and(data), "loop over a size that data decides");
+                for (k, t) in n.results.iter().enumerate() {
+                    let form = if k < l.carried { "carries" } else { "stacks" };
+                    seen.see_if(
+                        t.shape.iter().any(data),
+                        &format!("loop that {form} a size that data decides"),
+                    );
+                }
+            }
+            NodeKind::Random { .. } => {
+                let key = &graph.node(n.operands[0]).kind;
+                seen.see_if(matches!(key, NodeKind::Convert(_)), "random bits of a computed key");
+            }
+            _ => {}
+        }
+        if let NodeKind::Call(HostFunction::NonZero { .. }) = n.kind {
+            seen.see_if(nonzeros.contains(&n.operands[0]), "size that data decides twice");
+            nonzeros.push(n.operands[0]);
+        }
+        // What a call makes of values of other sizes has a size of its own.
+        let reads = match n.operands.is_empty() {
+            true => shapes().any(data),
+            false => operands().any(data),
+        };
+        let name = match &n.kind {
+            NodeKind::Call(function) => function.name(),
+            NodeKind::View(view) => view.kind().name(),
+            NodeKind::Map(_) => "map",
+            kind => kind.name(),
+        };
+        seen.see_if(
+            reads || (name == "random" && shapes().any(data)),
+            &format!("{name} of a size that data decides"),
+        );
+        let several = n.ty.shape.iter().filter(|d| data(d)).count() > 1;
+        seen.see_if(several, "two sizes that data decides in one shape");
+        seen.see_if(
+            n.ty.shape.iter().any(|d| data(d) && !plain(d)),
+            "size that follows from one that data decides",
+        );
+    }
+    let of_data = |o: &Output| graph.ty(o.node).shape.iter().any(data);
+    seen.see_if(
+        graph.outputs().iter().any(of_data),
+        "output of a size that data decides",
+    );
+}
+
+fn see_bodies(seen: &mut Seen, graph: &Graph, outside: &str) {
+    let mut loops: Vec<NodeId> = Vec::new();
+    for (_, n) in graph.nodes() {
+        let inside = match &n.kind {
+            NodeKind::Loop(_) => "loop",
+            NodeKind::Region(_) => "region",
+            NodeKind::Call(function) => function.name(),
+            NodeKind::View(view) => view.kind().name(),
+            kind => kind.name(),
+        };
+        let around = outside.rsplit(' ').next().unwrap_or(outside);
+        seen.see_if(around != "top", &format!("{inside} in a {around}"));
+        if let NodeKind::Einsum { inputs, .. } = &n.kind {
+            let terms = |labels: &Labels, id: NodeId| {
+                let shape = &graph.ty(id).shape;
+                labels
+                    .iter()
+                    .copied()
+                    .zip(shape.iter().map(|d| d.as_const().unwrap_or(1)))
+                    .collect::<Vec<_>>()
+            };
+            let mut all: Vec<(u16, i64)> = inputs.iter().zip(&n.operands).flat_map(|(l, &o)| terms(l, o)).collect();
+            all.sort();
+            all.dedup_by_key(|l| l.0);
+            let product = all.iter().map(|l| l.1).product::<i64>() >= 8192;
+            seen.see_if(product && around != "top", &format!("product in a {around}"));
+        }
+        let body = match &n.kind {
+            NodeKind::Loop(l) => {
+                seen.see_if(
+                    n.operands.iter().any(|o| loops.contains(o)),
+                    "value that two loops read",
+                );
+                loops.extend(&n.operands);
+                &l.body.0
+            }
+            NodeKind::Region(r) => &r.body.0,
+            _ => continue,
+        };
+        let nested = format!("{outside} {inside}");
+        seen.see_if(nested.split(' ').count() > 3, "three loops and regions, one in another");
+        see_bodies(seen, body, &nested);
     }
 }

@@ -353,10 +353,20 @@ fn moved_pad(x: &Tensor, each: &[(Dim, Dim)], mode: &str) -> Answer {
         }
         let places = graph.range(length, DType::I64) - value(lo)?;
         // The last place, which there must be.
-        let last = value(&(extent - 1))?;
+        let last = value(&(&extent - 1))?;
         let index = match mode {
             "edge" => places.maximum(0).minimum(last),
-            "wrap" => places.remainder(last + 1),
+            "wrap" => {
+                // What negative padding leaves is what goes round.
+                let taken = |d: &Dim| (Dim::from(0) - d).max(0);
+                let before = taken(lo);
+                let left = extent - &before - taken(hi);
+                if left.as_const().is_some_and(|n| n <= 0) {
+                    return invalid(format!("padding leaves nothing of axis {axis} to pad with"));
+                }
+                let first = value(&before)?;
+                (places - &first).remainder(value(&left)?) + first
+            }
             "reflect" => {
                 let period = (2 * last).maximum(1);
                 let m = places.remainder(&period);

@@ -146,6 +146,7 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     parts.iter().for_each(|t| iteration.stack(t, 0));
     let cut = conditional && stacked > 0;
     if cut {
+        super::sorting::outside_of_bodies(c)?;
         // Which iterations ran: what no iteration wrote is false.
         iteration.stack(&inner.full((), true, DType::Bool), 0);
     }

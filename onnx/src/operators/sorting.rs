@@ -3,7 +3,7 @@
 use tlc_ir::{DType, Scalar};
 
 use crate::call::{Answer, Call, one};
-use crate::refusal::{Outcome, invalid};
+use crate::refusal::{Outcome, invalid, unsupported};
 use tlc_record::Tensor;
 
 pub(super) fn top_k(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -28,11 +28,21 @@ pub(super) fn top_k(c: &mut Call<'_, '_, '_>) -> Answer {
     Ok(vec![values.into(), places.cast(DType::I64).into()])
 }
 
+/// Refuses a size that data decides in the body of a loop.
+pub(super) fn outside_of_bodies(c: &mut Call<'_, '_, '_>) -> Outcome<()> {
+    match c.graph().is_body() {
+        true => unsupported("data decides a size in the body of a loop; expected sizes that are known before it"),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn nonzero(c: &mut Call<'_, '_, '_>) -> Answer {
+    outside_of_bodies(c)?;
     one(c.tensor(0)?.nonzero())
 }
 
 pub(super) fn compress(c: &mut Call<'_, '_, '_>) -> Answer {
+    outside_of_bodies(c)?;
     let (x, condition) = (c.tensor(0)?, c.tensor(1)?);
     if condition.rank() != 1 {
         return invalid(format!("a condition of rank {}; expected 1", condition.rank()));
@@ -48,6 +58,7 @@ pub(super) fn compress(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn unique(c: &mut Call<'_, '_, '_>) -> Answer {
+    outside_of_bodies(c)?;
     let x = c.tensor(0)?;
     let axis = match c.maybe_int("axis")? {
         Some(axis) => Some(c.axis(axis, x.rank())? as i64),
@@ -60,6 +71,7 @@ pub(super) fn unique(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn suppress(c: &mut Call<'_, '_, '_>) -> Answer {
+    outside_of_bodies(c)?;
     let (boxes, scores) = (c.tensor(0)?, c.tensor(1)?);
     let graph = c.graph();
     let scalar = |i: usize, otherwise: Scalar| -> Outcome<Tensor> {

@@ -5,7 +5,7 @@
 //! operand's padding is not padded ([`super::narrow`]).
 
 use smallvec::SmallVec;
-use tlc_ir::graph::{GraphError, Labels, View};
+use tlc_ir::graph::{GraphError, Labels, Semiring, View};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::narrow::less_padding;
@@ -31,10 +31,17 @@ impl Pass for SinkLayout {
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = graph.use_counts();
     super::rebuild(graph, &mut |re, _, node, operands| match &node.kind {
-        NodeKind::Einsum { inputs, output, .. } => {
+        NodeKind::Einsum {
+            inputs,
+            output,
+            semiring,
+            ..
+        } => {
+            // Where products are those of words, both operands have each summed label.
+            let fixed = |l: u16| *semiring == Semiring::AddDot4 && !output.contains(&l);
             let (mut labels, mut bases): (Vec<Labels>, Vec<NodeId>) = (inputs.to_vec(), operands.to_vec());
             for k in 0..bases.len() {
-                while sink(re, &mut labels, &mut bases, k) {}
+                while sink(re, &mut labels, &mut bases, k, &fixed) {}
             }
             add_canonical(re, &node.kind, labels, output.clone(), &bases)
         }
@@ -58,8 +65,8 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// Moves one view below operand `k` into its labels; returns whether it did.
-fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize) -> bool {
+/// Moves one view below operand `k` into its labels, of which the operand must keep those that are `fixed`; returns whether it did.
+fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize, fixed: &dyn Fn(u16) -> bool) -> bool {
     let node = re.graph.node(bases[k]);
     let NodeKind::View(view) = &node.kind else { return false };
     let below = node.operands[0];
@@ -78,7 +85,7 @@ fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize) -
             let gone = labels[k][..lead].to_vec();
             let elsewhere = |l: u16| labels.iter().enumerate().any(|(i, of)| i != k && of.contains(&l));
             let unchanged = from.iter().zip(&node.ty.shape[lead..]).all(|(a, b)| a == b);
-            if !unchanged || !gone.iter().all(|&l| elsewhere(l)) {
+            if !unchanged || !gone.iter().all(|&l| elsewhere(l) && !fixed(l)) {
                 return false;
             }
             labels[k] = labels[k][lead..].into();

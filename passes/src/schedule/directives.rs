@@ -165,7 +165,8 @@ fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Dir
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
-        let tail_body = (!left.is(0)).then(|| {
+        // Of a loop that never runs there is a rest of nothing: who splits finds a loop, as of one that is shorter than the factor.
+        let tail_body = (!left.is(0) || whole.is(0)).then(|| {
             if whole.is(0) {
                 body.clone()
             } else {

@@ -77,6 +77,7 @@ impl Graph {
         let text = [format!("{name}: {}", self.type_text(&ty))];
         let body = || {
             self.outside_bodies()?;
+            self.known_before_calls(&ty)?;
             self.fits(name, &ty)?;
             if let Some(node) = self.state_value(name) {
                 return self.wrap(Ok(node));

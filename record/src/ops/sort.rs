@@ -22,7 +22,7 @@ pub struct Unique {
 
 impl Tensor {
     /// Where elements differ from zero, in C order: `i64[rank, count]`, a column for each. Data decides the count, which is a
-    /// size of the graph like any other; buffers have room for the largest.
+    /// size of the graph like any other; buffers have room for the largest. The body of a loop or a region has no such sizes.
     ///
     /// ```
     /// use tlc::{CompileOptions, DType, Graph, inputs};
@@ -42,6 +42,7 @@ impl Tensor {
     #[track_caller]
     pub fn nonzero(&self) -> Tensor {
         let body = || {
+            self.graph().outside_of_bodies()?;
             let upper = IndexExpr::product(self.extents());
             let count = self.graph().data_symbol("nonzero", upper);
             let all = self
@@ -58,6 +59,7 @@ impl Tensor {
     #[track_caller]
     pub fn unique(&self, axis: Option<i64>, sorted: bool) -> Unique {
         let body = || {
+            self.graph().outside_of_bodies()?;
             let axis = axis.map(|a| self.axis(a)).transpose()?;
             let upper = match axis {
                 Some(axis) => self.extents()[axis].clone(),
@@ -93,6 +95,7 @@ impl Tensor {
     pub fn suppress(&self, scores: &Tensor, most: &Tensor, overlap: &Tensor, score: &Tensor, center: bool) -> Tensor {
         let operands = [self, scores, most, overlap, score];
         let body = || {
+            self.graph().outside_of_bodies()?;
             let upper = IndexExpr::product(scores.extents());
             let count = self.graph().data_symbol("selected", upper);
             let kind = NodeKind::Call(HostFunction::Suppress { center, count });

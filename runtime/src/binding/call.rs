@@ -1,6 +1,7 @@
 //! Host functions under concrete symbol values.
 
 use tlc_ir::DType;
+use tlc_ir::binding::most_under;
 use tlc_ir::graph::HostFunction;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{HostCall, Plan, SlotId};
@@ -88,7 +89,7 @@ impl BoundCall {
             return Ok(BoundCall::Counted(Counted {
                 function: c.function.clone(),
                 symbol: symbol.0 as usize,
-                most: upper.and_then(|e| e.eval_symbols(symbols)).ok_or_else(misfit)?,
+                most: (upper.and_then(|e| most_under(&plan.symbols, e, symbols))).ok_or_else(misfit)?,
                 operands,
                 results: results.collect(),
             }));
