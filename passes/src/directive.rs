@@ -262,6 +262,15 @@ directives! {
         /// Shares.
         shares: i64,
     },
+    /// Each iteration of a loop asks for the lines that the iteration so many later reads of a parameter. Returns no loop.
+    PrefetchIteration "prefetch-iteration" {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+        /// How many iterations later.
+        ahead: i64,
+    },
     /// The whole body becomes the body of a loop with one iteration. Returns its variable.
     Enclose "enclose" {},
     /// Moves scratch to another kind of memory.
@@ -334,6 +343,14 @@ directives! {
         /// Whether the loops that fill the scratch have as many iterations as the nest has at most, and leave zeros where it
         /// has none.
         padded: bool,
+    },
+    /// A loop over the rows of a window, around loops over its elements, over rows of results and over lanes, goes along the rows of the
+    /// image: what is loaded of one is added to all results that it is a part of. Each sum keeps its order. Returns no loop.
+    Slide "slide" {
+        /// The loop.
+        var: VarId,
+        /// Whether what elements are multiplied by is loaded once and stays in registers.
+        held: bool,
     },
     /// What a loop reads of a parameter that is only read, a box of at most so many rows, columns and so on, is copied to scratch
     /// before the loop, which reads it there. Returns the copying loops, those along the longest strides first.
@@ -779,6 +796,7 @@ narrow i1 lanes=4 vectors=8 squares
 peel i1 from=1 behind=0
 cases i1
 prefetch i1 i2 param=1 ahead=4096 shares=4
+prefetch-iteration i1 param=1 ahead=2
 enclose
 place shared scratch=3
 distribute i1 i2 threads=128
@@ -787,6 +805,8 @@ tile-sum i1 i2 i3 rows=4 columns=8 cache
 hold i1 i2 i3 rows=4 columns=8
 pack i1 %7 shared turned padded
 pack i1 %7 cache
+slide i1 held
+slide i1
 stage-region i1 param=0 shared
 stage-region i1 param=0 shared apart
 contract i1 i2 i3 rows=4 columns=8 block=16

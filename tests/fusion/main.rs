@@ -451,7 +451,9 @@ fn pools_and_depthwise_convolutions_are_one_launch_that_runs_in_lanes() {
             text.contains("each of a small window, fill the lanes"),
             "{name}\n{text}"
         );
-        assert_eq!(name.contains("padded"), text.contains("peel"), "{name}\n{text}");
+        // Windows that slide leave out what is padding.
+        let apart = text.contains("peel") || name.contains("depthwise") && text.contains("slide");
+        assert_eq!(name.contains("padded"), apart, "{name}\n{text}");
     }
 }
 

@@ -143,30 +143,109 @@ fn windows_of_several_rows_run_together() {
     }
 }
 
-/// The weights of a window are loaded once for all rows that run together, and the loops over it stay loops. A row that is longer than a
-/// vector is vectors of which the last overlaps the one before; a short one is a single vector, where lanes may be left out.
+/// An element of an image is loaded once for all rows of results whose windows meet it, and weights once for all of them where registers hold
+/// them. A row that is longer than a vector is vectors of which the last overlaps the one before; a short one is a single vector,
+/// where lanes may be left out.
 #[test]
-fn windows_that_run_together_load_their_weights_once() {
-    for (width, masked) in [(20usize, false), (7, true)] {
+fn windows_that_run_together_load_an_element_once() {
+    for (width, masked, size) in [(20usize, false, 5), (7, true, 5), (20, false, 3)] {
         let g = Graph::new("depthwise");
-        let x = g.input("x", DType::F32, [1, 64, 11, width + 4]);
-        let weight = g.input("weight", DType::F32, [64, 1, 5, 5]);
+        let x = g.input("x", DType::F32, [1, 64, 7 + size - 1, width + size - 1]);
+        let weight = g.input("weight", DType::F32, [64, 1, size, size]);
         g.output("y", &x.conv2d(&weight, None, &Conv::new().groups(64)));
         let e = g.compile(&CompileOptions::default()).unwrap();
         let explained = e.explain();
         assert!(explained.contains("windows of 7 rows share"), "{explained}");
+        assert!(explained.contains("is loaded once for the rows whose"), "{explained}");
         let text = e.plan().kernels[0].to_string();
         let count = |p: &str| text.matches(p).count();
         let masked = masked && explained.contains("inward-masked");
         assert!(masked || explained.contains(" again"), "{explained}");
-        // One in the loop over the window for the vectors at the left, and one for those at the right.
+        let held = explained
+            .split("slide ")
+            .nth(1)
+            .is_some_and(|s| s[..s.len().min(9)].contains("held"));
+        // One line of lanes for the vectors at the left, and one for those at the right.
         let vectors = if masked { 1 } else { 2 };
-        assert_eq!((count("load p0["), count("load p1[")), (vectors, vectors), "{text}");
-        assert_eq!(count("in 0..7 unroll"), 3 * vectors, "{text}");
-        assert_eq!(count("in 0..5 serial"), 2 * vectors, "{text}");
-        if masked {
-            assert_eq!(count("in 0..8 lanes"), 3, "{text}");
+        let weights = if held { size * size } else { 7 * size * size };
+        assert_eq!(
+            (count("load p0["), count("load p1[")),
+            (vectors * (7 + size - 1) * size, vectors * weights),
+            "{text}"
+        );
+    }
+}
+
+/// Depthwise convolutions of padded images: what is padding is left out where windows slide, whatever the weights are that it is
+/// multiplied by.
+#[test]
+fn windows_slide_over_padded_images() {
+    let images = [
+        (1, 16),
+        (2, 5),
+        (7, 7),
+        (8, 16),
+        (14, 14),
+        (15, 33),
+        (28, 28),
+        (9, 40),
+        (3, 1),
+    ];
+    for (h, w) in images {
+        for (size, around) in [
+            (3, (1, 1)),
+            (5, (2, 2)),
+            (7, (3, 3)),
+            (5, (4, 0)),
+            (2, (0, 1)),
+            (3, (2, 5)),
+        ] {
+            let image = [1, 20, h, w];
+            let results = [
+                1,
+                20,
+                h + around.0 + around.1 - size + 1,
+                w + around.0 + around.1 - size + 1,
+            ];
+            let shapes: [&[usize]; 4] = [&image, &[20, 1, size, size], &results, &[20, 1, 1]];
+            let conv = || Conv::new().groups(20);
+            let padded = |x: &Tensor| x.pad(&[(0, 0), (0, 0), around, around], 0.0);
+            let what = format!("{h} by {w}, window {size}, {around:?} around");
+            for special in [false, true] {
+                check(&format!("{what}, activation"), &shapes, DType::F32, special, &|t| {
+                    (padded(&t[0]).conv2d(&t[1], None, &conv()) + &t[3]).relu()
+                });
+                check(&format!("{what}, residual"), &shapes[..3], DType::F32, special, &|t| {
+                    padded(&t[0]).conv2d(&t[1], None, &conv()) * &t[2] + &t[2]
+                });
+            }
         }
+    }
+}
+
+/// The step that a depthwise convolution of a product's result takes has no padding written before it, nor behind the product.
+#[test]
+fn padding_between_a_product_and_windows_that_slide_is_never_written() {
+    for (stride, size) in [(1usize, 3usize), (1, 5), (2, 3)] {
+        let g = Graph::new("block");
+        let x = g.input("x", DType::F32, [1, 24, 28, 28]);
+        let [wide, deep] = [[96, 24, 1, 1], [96, 1, size, size]];
+        let (wide, deep) = (g.input("wide", DType::F32, wide), g.input("deep", DType::F32, deep));
+        let y = x.conv2d(&wide, None, &Conv::new()).relu();
+        let conv = Conv::new().groups(96).padding(size / 2).stride(stride);
+        g.output("y", &y.conv2d(&deep, None, &conv));
+        let graph = g.finish().unwrap();
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let explained = e.explain();
+        let masks = explained.contains("emitter avx");
+        let written =
+            explained.contains("f32[1, 96, 32, 32]: stored") || explained.contains("f32[1, 96, 30, 30]: stored");
+        assert!(!masks || !written, "{explained}");
+        let shapes = [[1, 24, 28, 28], [96, 24, 1, 1], [96, 1, size, size]];
+        let inputs = shapes.map(|s| data(DType::F32, &s, false));
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        let found = e.run(&inputs.each_ref().map(Into::into)).unwrap();
+        compare(&found[0].to_host(), &bounded[0]).unwrap_or_else(|e| panic!("{size}, {stride}: {e}\n{explained}"));
     }
 }
 

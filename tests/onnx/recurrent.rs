@@ -280,7 +280,7 @@ fn sizes_that_data_decides_in_a_body() {
     let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
     let x = || value("x", FLOAT, &[D::N(5)]);
     let y = [value("y", FLOAT, &[D::N(-1)])];
-    let model = model_of(&[repeat.clone()], &[ints("n", &[], &[3])], &[x()], &y);
+    let model = model_of(std::slice::from_ref(&repeat), &[ints("n", &[], &[3])], &[x()], &y);
     let data = HostTensor::from_slice(&[5], &[5.0f32, 1.0, 0.5, 2.0, -1.0]).unwrap();
     assert_eq!(run(&model, &[data], &[])[0].as_slice::<f32>(), Some(&[5.0][..]));
 

@@ -5,7 +5,7 @@ use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::{LibraryShare, Support, Target, Width};
-use tlc_ir::{Graph, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
@@ -15,6 +15,7 @@ use crate::emitters::{Operation, choose, tiles};
 use crate::legalize::{convert_statements, map_statements};
 use crate::library_epilogue::{self, Behind};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
+use crate::schedule::slide::MOST_SLIDING;
 use crate::weight_gradient::{WeightGradient, weight_gradient};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
@@ -116,6 +117,8 @@ const MAX_MEETING: usize = 16;
 
 /// Sliding windows that overlap read an element many times: what costs more is computed once.
 const WINDOW_COST: u32 = 1;
+/// Where windows slide, an element is met by a row of each of them alone.
+const SLIDING_COST: u32 = 4;
 /// Where windows are at least so wide, padding is written once: else each of their reads tests whether it is inside.
 const WIDE_WINDOW: i64 = 5;
 
@@ -265,7 +268,10 @@ impl Clusterer<'_> {
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
             let padded = matches!(node.kind, NodeKind::View(View::Pad { .. }));
             let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
-                Some(n) => cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW),
+                Some(n) => {
+                    let costs = cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW);
+                    costs && !(cone.cost <= SLIDING_COST && self.shows_sliding(id))
+                }
                 None => false,
             });
             self.apart[i] = cone.scalar && self.users[i].iter().any(|&u| self.repeats_rows(u, id));
@@ -279,7 +285,7 @@ impl Clusterer<'_> {
             self.costly.extend(costly.map(|s| (id, s)));
             self.is_root[i] |= self.is_output[i]
                 || own
-                || (cone.cost > WINDOW_COST && self.padded_behind_tile(id))
+                || (cone.cost > WINDOW_COST && (self.padded_behind_tile(id) || self.narrow_behind_tile(id)))
                 || costly.is_some()
                 || (shared && !cheap)
                 || again
@@ -344,12 +350,99 @@ impl Clusterer<'_> {
         }
     }
 
+    /// Whether kernels leave out lanes of what they load and store, where the value is computed.
+    fn masks_floats(&self, id: NodeId) -> bool {
+        match self.placement.target(id) {
+            Target::Cpu(cpu) => cpu.emitters.iter().any(|e| e.table.masks(DType::F32)),
+            Target::Gpu(_) => false,
+        }
+    }
+
+    /// Whether all that reads a padded image are sums of windows of known sizes that slide over it, whatever is padding left out by masks.
+    fn slides(&self, pad: NodeId) -> bool {
+        let known = self.graph.ty(pad).shape.iter().all(|d| d.as_const().is_some());
+        let image = self.graph.node(pad).operands[0];
+        known
+            && self.in_rows(image)
+            && self.masks_floats(pad)
+            && self.users[pad.index()].iter().all(|u| self.slides_from(*u, 1))
+    }
+
+    /// Whether a value is an image of which [`Self::slides`] holds, or some of the views through which its windows are read.
+    fn shows_sliding(&self, id: NodeId) -> bool {
+        match self.kind(id) {
+            NodeKind::View(View::Pad { .. }) => self.slides(id),
+            NodeKind::View(View::Window { .. } | View::Reshape(_)) => {
+                let below = self.graph.node(id).operands[0];
+                !self.is_root[below.index()] && self.shows_sliding(below)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a value is computed element by element of what is stored with its rows as they are: of what is stored in another order they
+    /// do not lie together.
+    fn in_rows(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        self.is_root[id.index()]
+            || is_source(&node.kind)
+            || match node.kind {
+                NodeKind::Const(_) => true,
+                NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Reshape(_) | View::Expand(_)) => {
+                    node.operands.iter().all(|o| self.in_rows(*o))
+                }
+                _ => false,
+            }
+    }
+
+    /// Whether a value of bytes is computed from a tile, and what is computed of it alone is padded for windows: it is stored, because what
+    /// is computed of it is larger.
+    fn narrow_behind_tile(&self, id: NodeId) -> bool {
+        let dtype = self.graph.ty(id).dtype;
+        if !matches!(dtype, DType::I8 | DType::U8) || !self.masks_floats(id) {
+            return false;
+        }
+        let mut at = id;
+        for _ in 0..MAX_MEETING {
+            let [user] = self.users[at.index()][..] else {
+                return false;
+            };
+            match self.kind(user) {
+                NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Reshape(_)) => at = user,
+                NodeKind::View(View::Pad { .. }) => {
+                    let mut windows = self.users[user.index()].iter();
+                    return windows.all(|u| overlap(self.kind(*u)).is_some()) && self.behind_tile(id);
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    /// As [`Self::slides`], of a view of the image by windows along some of its axes, which show so many elements for each.
+    fn slides_from(&self, at: NodeId, elements: i64) -> bool {
+        let users = |elements| self.users[at.index()].iter().all(|u| self.slides_from(*u, elements));
+        match self.kind(at) {
+            NodeKind::View(View::Window { size, stride: 1, .. }) => {
+                let elements = size.as_const().and_then(|n| n.checked_mul(elements));
+                elements.is_some_and(|n| n <= MOST_SLIDING && users(n))
+            }
+            NodeKind::View(View::Reshape(_) | View::Permute(_)) => users(elements),
+            NodeKind::Einsum { .. } => {
+                elements > 1 && !self.products.contains_key(&at) && direct_image(self.graph, at).is_none()
+            }
+            _ => false,
+        }
+    }
+
     /// Whether a value is computed from a convolution's tile and then padded for windows that read it element by element: the tile's
     /// kernel stores it. Of small windows those leave out what lies outside, and what wide ones read is padded in a step of its own.
     fn padded_behind_tile(&self, id: NodeId) -> bool {
+        let masks = self.masks_floats(id);
         let small = |u: &NodeId| {
-            let inside =
-                |n: i64| n >= WIDE_WINDOW || matches!(self.kind(*u), NodeKind::View(View::Window { stride: 1, .. }));
+            let inside = |n: i64| {
+                masks || n >= WIDE_WINDOW || matches!(self.kind(*u), NodeKind::View(View::Window { stride: 1, .. }))
+            };
             overlap(self.kind(*u)).is_some_and(inside)
         };
         let padded = |u: &NodeId| {
@@ -360,13 +453,19 @@ impl Clusterer<'_> {
         if !self.users[id.index()].iter().any(padded) {
             return false;
         }
+        self.behind_tile(id)
+    }
+
+    /// Whether a value is computed element by element from a tile's results.
+    fn behind_tile(&self, id: NodeId) -> bool {
+        let masks = self.masks_floats(id);
         let mut open: SmallVec<[NodeId; 8]> = smallvec![id];
         for _ in 0..MAX_MEETING {
             let Some(at) = open.pop() else { return false };
-            if direct_image(self.graph, at).is_some() {
+            if direct_image(self.graph, at).is_some() || (masks && self.products.contains_key(&at)) {
                 return true;
             }
-            if let NodeKind::Map(_) = self.kind(at) {
+            if let NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Reshape(_)) = self.kind(at) {
                 open.extend(self.graph.node(at).operands.iter().copied());
             }
         }

@@ -17,6 +17,7 @@ use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
 use crate::contraction::MIN_LIBRARY_FLOPS;
 use crate::direct::has_overlaps;
+use crate::schedule::slide::MOST_SLIDING;
 
 /// The most bytes of f32 that constants of a graph are converted to: they stay in memory beside the constants, which are often the pages
 /// of a file.
@@ -173,12 +174,22 @@ fn widened(
     in_f32(re, operand, stored, lanes)
 }
 
+/// Whether views are of sliding windows, each of few elements, whose results lie side by side.
+fn slides(views: &[View]) -> bool {
+    let elements = views.iter().try_fold(1i64, |n, view| match view {
+        View::Window { size, stride: 1, .. } => n.checked_mul(size.as_const()?),
+        View::Window { .. } => None,
+        _ => Some(n),
+    });
+    elements.is_some_and(|n| n <= MOST_SLIDING)
+}
+
 /// An operand converted to f32 below its views. What several windows of a kernel have is `stored` so with its padding, and not converted in each;
 /// products and direct convolutions have theirs stored anyway. Padding of rows that are one vector of so many `lanes` is lanes that are left out.
 pub(super) fn in_f32(
     re: &mut Rebuilder,
     operand: NodeId,
-    mut stored: bool,
+    stored: bool,
     lanes: Option<i64>,
 ) -> Result<NodeId, GraphError> {
     let mut views = Vec::new();
@@ -190,6 +201,9 @@ pub(super) fn in_f32(
         });
         at = re.graph.node(at).operands[0];
     }
+    // Windows that slide meet an element once for each of their rows alone.
+    let slides = lanes.is_some() && slides(&views) && re.graph.ty(at).shape.iter().all(|d| d.as_const().is_some());
+    let mut stored = stored && !slides;
     let mut wide = re.add(NodeKind::Convert(DType::F32), &[at])?;
     let row = re.graph.ty(at).shape.last().and_then(IndexExpr::as_const);
     if stored && row.zip(lanes).is_some_and(|(row, lanes)| row <= lanes) {

@@ -18,6 +18,7 @@ use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt};
 use tlc_ir::{DType, Precision, ScalarOp};
 
+use super::prefetch::lines_of_iteration;
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::direct::{fewest_accumulators, tiles};
 use crate::tree;
@@ -30,6 +31,12 @@ const SHARES: i64 = 8;
 
 /// Steps of a sum without windows, between which the next block's weights are asked for.
 const STEPS: i64 = 8;
+
+/// Products between a channel's prefetch and its use, some two hundred cycles of the widest vectors: what a line takes from another core's cache.
+const CHANNELS_AHEAD: i64 = 16 * 14 * 32;
+
+/// Multiply-adds of vectors that take as long as asking for a line is worth.
+const LINE_PRODUCTS: i64 = 9;
 
 /// Which loop prefetches the next block's weights: that over tiles, each of which prefetches a share.
 #[derive(Clone, Copy)]
@@ -194,7 +201,7 @@ impl Scheduler<'_> {
     }
 
     /// The one loop that a loop holds.
-    fn only_loop(&self, var: VarId) -> Option<VarId> {
+    pub(super) fn only_loop(&self, var: VarId) -> Option<VarId> {
         match &tree::loop_body(&self.kernel.body, var)?[..] {
             [Stmt::Loop { var, .. }] => Some(*var),
             _ => None,
@@ -374,9 +381,9 @@ impl Scheduler<'_> {
     fn direct_tile(&mut self, pixels: VarId, [rows, columns]: [i64; 2], ahead: Option<Ahead>) -> Option<()> {
         let channels = self.only_loop(pixels)?;
         let sums = self.sum_over_windows(channels)?;
+        let image = self.image_of_sum(&sums, channels, pixels)?;
         let summed = tree::loop_body(&self.kernel.body, *sums.last()?)?;
-        let beside = |e: &IndexExpr| e.affine_in(channels).is_some_and(|(stride, _)| stride.is(1)) && !e.uses(pixels);
-        let weights = loads(summed).find(|(_, e)| beside(e))?.0;
+        let weights = loads(summed).map(|(memory, _)| memory).find(|m| *m != image)?;
         let made = self.apply(Directive::TileSum {
             outer: pixels,
             inner: channels,
@@ -394,11 +401,8 @@ impl Scheduler<'_> {
         let mut loops = loops.to_vec();
         let length = loops.iter().try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?));
         let ahead = ahead.zip(length.and_then(|n| n.checked_mul(columns)));
-        if ahead.is_some()
-            && let [var] = loops[..]
-            && length.is_some_and(|n| n > STEPS && n % STEPS == 0)
-        {
-            loops = self.apply(Directive::Split { var, factor: STEPS })?;
+        if ahead.is_some() || self.cpu.threads > 1 {
+            loops = self.in_steps(loops)?;
         }
         let (&last, around) = loops.split_last()?;
         for &inner in around {
@@ -427,12 +431,66 @@ impl Scheduler<'_> {
                 shares,
             });
         }
+        if let (Memory::Param(param), Some(&var)) = (image, around.first()) {
+            self.channels_ahead(var, param, rows * columns, sums.len() > 1);
+        }
         self.channels_in_lanes(set)?;
         let turned = rows >= FEWEST_TURNED && !self.stores_side_by_side(behind);
         if turned && self.pixels_in_lanes(results, behind).is_some() {
             return Some(());
         }
         self.channels_in_lanes(behind)
+    }
+
+    /// What a sum, over channels in lanes for a loop over pixels, multiplies weights by.
+    fn image_of_sum(&self, sums: &[VarId], channels: VarId, pixels: VarId) -> Option<Memory> {
+        let summed = tree::loop_body(&self.kernel.body, *sums.last()?)?;
+        let weights = |e: &IndexExpr| e.affine_in(channels).is_some_and(|(stride, _)| stride.is(1)) && !e.uses(pixels);
+        Some(loads(summed).find(|(_, e)| !weights(e))?.0)
+    }
+
+    /// The loops of a sum, that over channels without windows in steps between which something is asked for.
+    fn in_steps(&mut self, sums: Vec<VarId>) -> Option<Vec<VarId>> {
+        match sums[..] {
+            [var] if self.emitter.prefetches && self.extent(var).is_some_and(|n| n > STEPS && n % STEPS == 0) => {
+                self.apply(Directive::Split { var, factor: STEPS })
+            }
+            _ => Some(sums),
+        }
+    }
+
+    /// Has the next channels of an image asked for in a loop that multiplies so many results by each of its iterations' elements: other
+    /// cores have written some, and an element comes from their caches many times as late as from a core's own. Of windows over
+    /// large images, whose elements lie further apart than processors foresee, this pays on one thread too.
+    fn channels_ahead(&mut self, var: VarId, param: u32, results: i64, windows: bool) {
+        let memory = Memory::Param(param);
+        let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
+        let image = self.kernel.memory_len(memory).as_const();
+        let within = |cache: u64| image.is_some_and(|n| n.saturating_mul(bytes) as u64 <= cache);
+        let close = within(self.cpu.l1_bytes / 2);
+        let alone = self.cpu.threads <= 1 && (!windows || within(self.cpu.l2_bytes / 4));
+        let Some(body) = tree::loop_body(&self.kernel.body, var) else {
+            return;
+        };
+        if !self.emitter.prefetches || close || alone {
+            return;
+        }
+        let steps = walk(body).filter_map(|s| match s {
+            Stmt::Loop { var, .. } => self.extent(*var),
+            Stmt::Contract(c) => self.extent(c.k()),
+            _ => None,
+        });
+        let products = steps.fold(results, i64::saturating_mul).max(1);
+        let Some(lines) = lines_of_iteration(&self.kernel, var, param) else {
+            return;
+        };
+        if products / self.emitter.lanes(DType::F32) < LINE_PRODUCTS * lines as i64 {
+            return;
+        }
+        let ahead = (CHANNELS_AHEAD / products).clamp(1, 16);
+        self.because(ScheduleReason::ChannelsAhead);
+        // A hint: tiles are as good without it.
+        self.apply(Directive::PrefetchIteration { var, param, ahead });
     }
 
     /// Whether the iterations of a loop store to elements side by side, as those over the columns of a matrix do.

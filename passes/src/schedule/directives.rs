@@ -69,6 +69,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             ahead,
             shares,
         } => super::prefetch::prefetch(kernel, *var, *by, *param, [*ahead, *shares]),
+        Directive::PrefetchIteration { var, param, ahead } => super::prefetch::iteration(kernel, *var, *param, *ahead),
+        Directive::Slide { var, held } => super::slide::slide(kernel, *var, *held),
         Directive::Enclose {} => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),

@@ -11,6 +11,9 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId, visit};
 
 use crate::tree::defined_vars;
 
+/// The most loads that leave a loop: more than the registers of any processor.
+const MOST_LOADS: usize = 32;
+
 /// Hoists invariant values, innermost loops first, up to but never out of the parallel loop.
 pub fn hoist(kernel: &mut Kernel) {
     let body = std::mem::take(&mut kernel.body);
@@ -35,11 +38,21 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
                 let runs = kernel.extent(var).is_some_and(|n| n.interval(kernel).lo > 0);
                 let mut vars: FxHashSet<VarId> = defined_vars(&body).into_iter().collect();
                 vars.insert(var);
+                // What there are no registers for would be loaded from the stack in place of where it is.
+                let none = FxHashSet::default();
+                let load = |s: &&Stmt| match s {
+                    Stmt::Let { op, .. } => op.access().is_some() && invariant(kernel, op, runs, &vars, &none),
+                    _ => false,
+                };
+                let loads = body.iter().filter(load).count() <= MOST_LOADS;
                 let mut inside = FxHashSet::default();
                 let mut kept = Vec::with_capacity(body.len());
                 for s in body {
                     match s {
-                        Stmt::Let { value, op } if invariant(kernel, &op, runs, &vars, &inside) => {
+                        Stmt::Let { value, op }
+                            if (loads || !matches!(op, Op::Load { .. }))
+                                && invariant(kernel, &op, runs, &vars, &inside) =>
+                        {
                             out.push(Stmt::Let { value, op });
                         }
                         s => {

@@ -28,6 +28,8 @@ pub(super) struct Known {
     zeros: FxHashSet<ValueId>,
     /// Masks of loads: where one is false, the value is zero.
     masks: FxHashMap<ValueId, ValueId>,
+    /// Conditions that hold where two others do.
+    both: FxHashMap<ValueId, [ValueId; 2]>,
 }
 
 impl Known {
@@ -63,6 +65,20 @@ impl Known {
         (fits(args[0], a) && fits(args[1], b)).then(|| b.clone() - a.clone() - strict)
     }
 
+    /// Whether a condition holds only where another one does.
+    fn implies(&self, condition: ValueId, other: ValueId) -> bool {
+        let (mut open, mut seen) = (vec![condition], FxHashSet::default());
+        while let Some(at) = open.pop() {
+            if at == other {
+                return true;
+            }
+            if seen.insert(at) {
+                open.extend(self.both.get(&at).into_iter().flatten());
+            }
+        }
+        false
+    }
+
     pub(super) fn note(&mut self, kernel: &Kernel, value: ValueId, op: &Op) {
         match op {
             Op::Const(c) if *c == kernel.dtype(value).zero() => {
@@ -70,6 +86,9 @@ impl Known {
             }
             Op::Load { mask: Some(mask), .. } => {
                 self.masks.insert(value, *mask);
+            }
+            Op::Map(ScalarOp::And, args) if kernel.dtype(value) == DType::Bool => {
+                self.both.insert(value, [args[0], args[1]]);
             }
             _ => {}
         }
@@ -222,9 +241,12 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
                     Op::Map(ScalarOp::Select, args) => match known.bools.get(&args[0]) {
                         Some(true) => drop(renamed.insert(value, args[1])),
                         Some(false) => drop(renamed.insert(value, args[2])),
-                        // A load that has this mask has made that choice.
-                        None if known.masks.get(&args[1]) == Some(&args[0]) && known.zeros.contains(&args[2]) => {
-                            renamed.insert(value, args[1]);
+                        // A load that has this mask, or one that leaves out more, has made that choice.
+                        None if known.zeros.contains(&args[2]) => {
+                            let mask = known.masks.get(&args[1]);
+                            if mask.is_some_and(|m| known.implies(*m, args[0])) {
+                                renamed.insert(value, args[1]);
+                            }
                         }
                         None => {}
                     },

@@ -9,8 +9,11 @@ use super::directives::rewrite;
 use crate::directive::DirectiveRefusal;
 use crate::tree::{defined_vars, loop_body};
 
-/// The most runs of elements that an iteration reads.
+/// The most runs of elements that an iteration reads, and lines that it asks for.
 const MOST_RUNS: usize = 32;
+
+/// The most elements that an iteration reads of whose lines it asks for each.
+const MOST_ELEMENTS: i64 = 4096;
 
 /// Has each iteration of a loop ask for the lines, so many elements further on, of what it reads of a parameter: in the iterations of a loop
 /// around it one of so many shares each. Returns no loop.
@@ -48,6 +51,89 @@ pub(super) fn prefetch(
         vec![Stmt::Loop { var, bind, body }]
     });
     Ok(Vec::new())
+}
+
+/// Lines that [`iteration`] has an iteration of a loop ask for.
+pub(super) fn lines_of_iteration(kernel: &Kernel, var: VarId, param: u32) -> Option<usize> {
+    let body = loop_body(&kernel.body, var)?;
+    Some(lines(kernel, var, body, Memory::Param(param))?.len())
+}
+
+/// Has each iteration of a loop ask for the lines that the iteration so many later reads of a parameter. Returns no loop.
+pub(super) fn iteration(
+    kernel: &mut Kernel,
+    var: VarId,
+    param: u32,
+    ahead: i64,
+) -> Result<Vec<VarId>, DirectiveRefusal> {
+    let body = loop_body(&kernel.body, var).ok_or(DirectiveRefusal::NoLoop(var))?;
+    let memory = Memory::Param(param);
+    let lines = lines(kernel, var, body, memory).ok_or(DirectiveRefusal::NoRun { var, param })?;
+    let later = |v: VarId| (v == var).then(|| IndexExpr::from(var) + IndexExpr::Const(ahead));
+    let asked: Vec<Stmt> = lines
+        .iter()
+        .map(|index| Stmt::Prefetch {
+            memory,
+            index: index.replace_vars(&mut |v| later(v)).simplify(kernel),
+        })
+        .collect();
+    rewrite(kernel, var, &mut |_, bind, body| {
+        let body = asked.iter().cloned().chain(body).collect();
+        vec![Stmt::Loop { var, bind, body }]
+    });
+    Ok(Vec::new())
+}
+
+/// An element in each line that an iteration of a loop reads of a parameter, wherever lines begin: those of the other loops inside
+/// are all its.
+fn lines(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<Vec<IndexExpr>> {
+    let inside = defined_vars(body);
+    let line = CACHE_LINE_BYTES / kernel.memory_dtype(memory).bytes() as i64;
+    // For each first element how far behind it the others are.
+    let mut read: Vec<(IndexExpr, Vec<i64>)> = Vec::new();
+    for a in walk(body).flat_map(|s| s.accesses()).filter(|a| a.memory == memory) {
+        if a.effect != Effect::Load {
+            return None;
+        }
+        a.index.affine_in(var)?;
+        let mut behind = vec![0i64];
+        for &v in inside.iter().filter(|v| a.index.uses(**v)) {
+            let (step, _) = a.index.affine_in(v)?;
+            let (step, n) = (step.as_const()?, kernel.extents[v.0 as usize].as_const()?);
+            if n < 1 || n.checked_mul(behind.len() as i64)? > MOST_ELEMENTS {
+                return None;
+            }
+            let at = |i: i64| step.checked_mul(i);
+            behind = (0..n)
+                .flat_map(|i| behind.iter().map(move |b| at(i)?.checked_add(*b)))
+                .collect::<Option<Vec<i64>>>()?;
+        }
+        let first = a
+            .index
+            .replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO));
+        let first = first.simplify(kernel);
+        match read.iter_mut().find(|r| r.0 == first) {
+            Some(r) => r.1.extend(behind),
+            None => read.push((first, behind)),
+        }
+    }
+    let mut asked = Vec::new();
+    for (first, mut behind) in read {
+        behind.sort_unstable();
+        behind.dedup();
+        // As far apart as a line is long, and the last of neighbours, which may be in the next one, unless the line that was asked for before
+        // nearly always has it.
+        let mut last: Option<i64> = None;
+        for (i, &element) in behind.iter().enumerate() {
+            let ends = behind.get(i + 1).is_none_or(|next| next - element >= line);
+            let since = last.map_or(line, |l| element - l);
+            if since >= line || ends && since > line / 4 {
+                asked.push(first.clone() + IndexExpr::Const(element));
+                last = Some(element);
+            }
+        }
+    }
+    (!asked.is_empty() && asked.len() <= MOST_RUNS).then_some(asked)
 }
 
 /// What an iteration of a loop reads of a parameter: from each of these elements on so many side by side, where the next iteration's begin.

@@ -106,6 +106,10 @@ pub enum ScheduleReason {
     },
     /// Weights that the next tiles need come from memory while these are computed.
     Ahead,
+    /// Windows of several rows slide over the image, each of whose elements is loaded once for them.
+    Slide,
+    /// Channels of an image that another core may have written come from its cache while those before them are multiplied.
+    ChannelsAhead,
     /// Rows that the second cache does not hold come from memory while those before them are added up.
     RowsAhead,
     /// What is conditional at the edges is not in the middle.
@@ -180,6 +184,10 @@ impl fmt::Display for ScheduleReason {
             Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
             Self::Cases => f.write_str("which part a row is of is asked once for it"),
             Self::Ahead => f.write_str("the next channels' weights are fetched while these are multiplied"),
+            Self::Slide => f.write_str("an element of the image is loaded once for the rows whose windows meet it"),
+            Self::ChannelsAhead => f.write_str(
+                "the next channels of the image are fetched while these are multiplied: another core may hold them",
+            ),
             Self::RowsAhead => f.write_str("the next rows are fetched while these are added up"),
             Self::Edges => f.write_str("what is conditional at the edges is not in the middle"),
             Self::Window => f.write_str("a window is small: its rows and their elements are one loop"),

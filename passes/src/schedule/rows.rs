@@ -200,7 +200,7 @@ impl Scheduler<'_> {
             is_half(d) && native(d, DType::F32) && native(DType::F32, d)
         };
         let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool) || masks && converts(d);
-        // What is stored may be bytes.
+        // What is loaded and stored side by side may be bytes.
         let narrow = |d: DType| masks && matches!(d, DType::U8 | DType::I8);
         let side_by_side = |e: &IndexExpr| e.affine_in(row).is_some_and(|(step, _)| step.is(1));
         body.iter().all(|s| match s {
@@ -214,8 +214,9 @@ impl Scheduler<'_> {
                             let on = self.kernel.dtype(args[args.len() - 1]);
                             fits(on) && vector_form(self.emitter, *op, on)
                         }
-                        Op::Load { memory, mask, .. } => {
-                            (masks || mask.is_none()) && fits(self.kernel.memory_dtype(*memory))
+                        Op::Load { memory, mask, index } => {
+                            let dtype = self.kernel.memory_dtype(*memory);
+                            (masks || mask.is_none()) && (fits(dtype) || narrow(dtype) && side_by_side(index))
                         }
                         Op::Convert(_, from) => {
                             let from = self.kernel.dtype(*from);

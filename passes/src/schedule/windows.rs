@@ -12,6 +12,7 @@ use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::Emitter;
 
+use super::slide::{MOST_PRODUCTS, slides};
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::directive::MAX_UNROLL;
 use crate::tree;
@@ -22,6 +23,10 @@ const WINDOW: i64 = 49;
 pub(super) const MANY_IMAGES: i64 = 16;
 /// Operations that the body may have when it is copied out.
 const UNROLLED_OPS: i64 = 600;
+
+/// Products of the rows that run together, about, and the rows that do all the same.
+const PRODUCTS: i64 = 128;
+const SHARING_ROWS: i64 = 4;
 
 /// Rows whose windows run together: each takes a register for its sum and one for what it loads, beside that of the weight
 /// that they share.
@@ -34,14 +39,19 @@ fn rows_together_strided(emitter: &Emitter) -> i64 {
     i64::from(emitter.vector_registers / 4).max(1)
 }
 
-/// Whether nothing is conditional, and all that is accumulated is added up.
+/// Whether all that is accumulated is added up.
 fn only_sums(body: &[Stmt]) -> bool {
     walk(body).all(|s| match s {
-        Stmt::Let { .. } | Stmt::Store { .. } => s.accesses().all(|a| !a.is_conditional()),
+        Stmt::Let { .. } | Stmt::Store { .. } => true,
         Stmt::Accumulate { monoid, .. } => *monoid == Monoid::Add,
         Stmt::Loop { .. } => true,
         _ => false,
     })
+}
+
+/// Whether some of what is loaded may be padding.
+fn is_padded(body: &[Stmt]) -> bool {
+    walk(body).flat_map(|s| s.accesses()).any(|a| a.is_conditional())
 }
 
 /// What the statements load.
@@ -83,16 +93,19 @@ impl Scheduler<'_> {
             let least = if masked { s.narrowest_lanes(whole) } else { lanes };
             let enough = row.lo >= least || (row.lo < row.hi && row.hi >= least);
             let apart = s.walks_apart(body, *before, *last);
-            let small = s.window_ops(body, 1)? <= UNROLLED_OPS;
-            (lanes >= 2 && enough && apart && small && s.fits_lanes(body, *last, true)).then_some(())
+            let operations = s.window_ops(body, 1)?;
+            (lanes >= 2 && enough && apart && s.fits_lanes(body, *last, true)).then_some(operations)
         };
-        if fits(self).is_none() {
+        let Some(operations) = fits(self) else {
             return false;
-        }
+        };
         // A mask makes one vector of a short row, where else it is pieces that overlap.
         let short = known.filter(|n| masked && *n <= lanes && lanes > within).map(|_| lanes);
         if self.windows_together(outer, *before, *last, (within, short)) {
             return true;
+        }
+        if operations > UNROLLED_OPS {
+            return false;
         }
         let saved = (self.kernel.clone(), self.schedule.clone());
         // Rows at the edge of an image apart from the others, if images are many enough to share among threads.
@@ -154,21 +167,35 @@ impl Scheduler<'_> {
             return false;
         };
         let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body);
-        let most = match strides(body, last) {
+        let strided = strides(body, last);
+        let most = match strided {
             true => rows_together_strided(self.emitter),
             false => rows_together(self.emitter),
         };
+        let products = self.elements_of_window(body).unwrap_or(1);
+        // All products are copied out: rows that share an element save less and less, and code takes time to make.
+        let copied = (PRODUCTS / products).max(SHARING_ROWS).min(MOST_PRODUCTS / products);
+        let most = most.min(copied.max(2));
+        let padded = is_padded(body);
+        // One register is the image's, one the mask's where masks are vectors.
+        let registers = i64::from(self.emitter.vector_registers) - 2;
         let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
         let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
+        // Of elements that lie apart those that are padding are left out one by one.
+        let sums = sums && !(padded && strided);
         let Some(rows) = self.rows_at_once(before, most, many).filter(|_| sums) else {
             return false;
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
         let (whole, masked) = lanes;
         masked.into_iter().map(Some).chain([None]).any(|masked| {
-            let done = self
-                .rows_of_windows(outer, before, last, rows, (whole, masked))
-                .is_some();
+            let lanes = (whole, masked);
+            let held = rows + products <= registers;
+            let done = match padded {
+                true => self.rows_of_padded_windows(outer, before, last, (rows, held)),
+                false => self.rows_of_windows(outer, before, last, (rows, held), lanes),
+            };
+            let done = done.is_some();
             if !done {
                 (self.kernel, self.schedule) = saved.clone();
             }
@@ -200,7 +227,7 @@ impl Scheduler<'_> {
         outer: &[VarId],
         before: VarId,
         last: VarId,
-        rows: i64,
+        (rows, held): (i64, bool),
         (lanes, masked): (i64, Option<i64>),
     ) -> Option<()> {
         self.because(ScheduleReason::WindowsTogether { rows });
@@ -267,9 +294,95 @@ impl Scheduler<'_> {
                 }
             }
         }
+        self.windows_slide(held);
         self.schedule.inner.push(Ok(masked.unwrap_or(lanes) as u32));
         self.parallel(&shared);
         Some(())
+    }
+
+    /// As [`Self::rows_of_windows`], of an image that is padded: what lies outside is left out by masks, which only pays where windows slide.
+    fn rows_of_padded_windows(
+        &mut self,
+        outer: &[VarId],
+        before: VarId,
+        last: VarId,
+        (rows, held): (i64, bool),
+    ) -> Option<()> {
+        let lanes = self.emitter.lanes(DType::F32);
+        self.because(ScheduleReason::WindowsTogether { rows });
+        let mut shared = outer.to_vec();
+        // Rows that are computed together, and the results of each.
+        let mut blocks = vec![(before, last)];
+        if !self.kernel.extents[before.0 as usize].is(rows) {
+            let (factor, again) = (rows, false);
+            let var = before;
+            let made = self.apply(Directive::Pieces { var, factor, again })?;
+            if let [all, _] = made[..] {
+                shared.push(all);
+            }
+            let results = |v: &VarId| Some((*v, self.only_loop(*v)?));
+            blocks = made[1..].iter().map(results).collect::<Option<_>>()?;
+        }
+        let mut nests = 0;
+        for (together, results) in blocks {
+            self.because(ScheduleReason::WindowsTogether { rows });
+            self.apply(Directive::Inward { var: together })?;
+            let length = self.kernel.extents[results.0 as usize].as_const()?;
+            let mut vectors = Vec::new();
+            let mut rest = Some(results);
+            self.because(ScheduleReason::ResultsInLanes { lanes });
+            if length >= lanes {
+                let (var, factor, again) = (results, lanes, false);
+                let made = self.apply(Directive::Pieces { var, factor, again })?;
+                vectors.push(Directive::Inward { var: made[1] });
+                rest = made.get(2).copied();
+            }
+            if let Some(var) = rest {
+                // Copies of registers are of whole vectors, beside which processors run narrower ones on fewer ports.
+                let n = self.kernel.extents[var.0 as usize].as_const()?;
+                let lanes = if held { lanes } else { self.lanes_around(n, lanes) };
+                vectors.push(Directive::InwardMasked { var, lanes });
+            }
+            nests += vectors.len();
+            for directive in vectors {
+                for var in self.apply(directive)? {
+                    let bind = Bind::Lanes;
+                    self.apply(Directive::Bind { var, bind })?;
+                }
+            }
+        }
+        if self.windows_slide(held) < nests {
+            return None;
+        }
+        self.schedule.inner.push(Ok(lanes as u32));
+        self.parallel(&shared);
+        Some(())
+    }
+
+    /// Has windows of several rows slide over the image. Returns how many nests do.
+    fn windows_slide(&mut self, held: bool) -> usize {
+        let loops = self.kernel.statements().filter_map(|s| match s {
+            Stmt::Loop { var, .. } => Some(*var),
+            _ => None,
+        });
+        let windows: Vec<VarId> = loops.filter(|v| slides(&self.kernel, *v)).collect();
+        self.because(ScheduleReason::Slide);
+        let slid = windows
+            .into_iter()
+            .filter(|var| self.apply(Directive::Slide { var: *var, held }).is_some());
+        slid.count()
+    }
+
+    /// Elements of the window of each result.
+    fn elements_of_window(&self, body: &[Stmt]) -> Option<i64> {
+        let of = |s: &Stmt| match s {
+            Stmt::Loop { var, body, .. } => {
+                let n = self.kernel.extents[var.0 as usize].as_const()?;
+                n.checked_mul(self.elements_of_window(body)?)
+            }
+            _ => None,
+        };
+        Some(body.iter().find_map(of).unwrap_or(1))
     }
 
     /// Copies out the windows of a loop over results, which goes to lanes. Returns whether it was done.

@@ -222,6 +222,15 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             ahead: rng.pick(&[1i64, 16, 1 << 40]),
             shares: rng.pick(&[1i64, 2]),
         },
+        33 if rng.chance(50) => Directive::PrefetchIteration {
+            var,
+            param: rng.below(kernel.params.len().max(1)) as u32,
+            ahead: rng.pick(&[1i64, 2, 1 << 40]),
+        },
+        33 if rng.chance(30) => Directive::Slide {
+            var,
+            held: rng.chance(50),
+        },
         33 => Directive::Cascade {
             var,
             factor: rng.pick(&[1i64, 2, 3, 16]),

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - A number that operations are made of is held by value: equal ones are one node. A float that the program makes is a node of its own
-//!   ([`Graph::number`]), so that derivatives by it are not those by equal numbers too; passes make a value of it.
+//!   (`Graph::number`), so that derivatives by it are not those by equal numbers too; passes make a value of it.
 //! - Larger constants share the caller's [`HostTensor`] where one is given, and are copied once from slices and arrays.
 //! - Filled tensors are a scalar, repeated: they take no memory.
 

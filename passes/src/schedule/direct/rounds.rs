@@ -4,7 +4,7 @@
 //! multiplies.
 
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::{Bind, Scope};
+use tlc_ir::kernel::{Bind, Memory, Scope};
 use tlc_ir::target::CACHE_LINE_BYTES;
 use tlc_ir::{DType, Precision};
 
@@ -265,6 +265,12 @@ impl Scheduler<'_> {
         let rows = self.extent(outer)?;
         let inner = self.only_loop(outer)?;
         let sums = self.sum_over_windows(inner)?;
+        let image = self.image_of_sum(&sums, inner, outer)?;
+        let windows = sums.len() > 1;
+        let sums = match self.cpu.threads > 1 {
+            true => self.in_steps(sums)?,
+            false => sums,
+        };
         let made = self.apply(Directive::Hold {
             outer,
             inner,
@@ -292,6 +298,9 @@ impl Scheduler<'_> {
             block: 1,
             precision: Precision::Exact,
         })?;
+        if let (Memory::Param(param), Some(&var)) = (image, around.first()) {
+            self.channels_ahead(var, param, rows * columns, windows);
+        }
         self.channels_in_lanes(loaded)?;
         self.channels_in_lanes(stored)
     }
