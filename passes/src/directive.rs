@@ -592,6 +592,12 @@ pub fn parse(text: &str) -> Result<Vec<Directive>, (usize, DirectiveError)> {
 /// The most iterations that are unrolled or kept in registers.
 pub const MAX_UNROLL: i64 = 64;
 
+/// The most products of all results that windows which slide have copied out.
+pub const MOST_SLIDING_PRODUCTS: i64 = 200;
+
+/// The most elements of a window of which two rows of results slide over an image.
+pub const MOST_SLIDING: i64 = MOST_SLIDING_PRODUCTS / 2;
+
 /// Why a directive does not apply.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectiveRefusal {

@@ -11,11 +11,11 @@ use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction::{self, MatrixProduct};
 use crate::direct::direct_image;
+use crate::directive::MOST_SLIDING;
 use crate::emitters::{Operation, choose, tiles};
 use crate::legalize::{convert_statements, map_statements};
 use crate::library_epilogue::{self, Behind};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
-use crate::schedule::slide::MOST_SLIDING;
 use crate::weight_gradient::{WeightGradient, weight_gradient};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.

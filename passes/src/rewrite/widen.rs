@@ -17,7 +17,7 @@ use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
 use crate::contraction::MIN_LIBRARY_FLOPS;
 use crate::direct::has_overlaps;
-use crate::schedule::slide::MOST_SLIDING;
+use crate::directive::MOST_SLIDING;
 
 /// The most bytes of f32 that constants of a graph are converted to: they stay in memory beside the constants, which are often the pages
 /// of a file.

@@ -33,7 +33,7 @@ mod reason;
 mod region;
 mod rows;
 mod rows_apart;
-pub(crate) mod slide;
+mod slide;
 mod spread;
 mod stage;
 mod tensor_cores;

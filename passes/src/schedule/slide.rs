@@ -20,13 +20,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use super::directives::{exists, loop_bind, rewrite};
 use super::pack::cone;
 use super::peel::{Known, decided};
-use crate::directive::DirectiveRefusal;
-
-/// The most products of all results that are copied out.
-pub(super) const MOST_PRODUCTS: i64 = 200;
-
-/// The most elements of a window of which two rows of results slide over an image.
-pub(crate) const MOST_SLIDING: i64 = MOST_PRODUCTS / 2;
+use crate::directive::{DirectiveRefusal, MOST_SLIDING_PRODUCTS};
 
 /// The nest of a loop over the rows of a window, taken apart.
 struct Nest {
@@ -192,10 +186,10 @@ pub(super) fn slide(kernel: &mut Kernel, var: VarId, held: bool) -> Result<Vec<V
     };
     let (window, across, rows) = (extent(var)?, extent(n.across)?, extent(n.rows)?);
     let products = window.checked_mul(across).and_then(|w| w.checked_mul(rows));
-    if products.is_none_or(|p| p > MOST_PRODUCTS) {
+    if products.is_none_or(|p| p > MOST_SLIDING_PRODUCTS) {
         return Err(DirectiveRefusal::TooLong {
             var,
-            most: MOST_PRODUCTS,
+            most: MOST_SLIDING_PRODUCTS,
         });
     }
     let lanes = extent(n.lanes)?;

@@ -12,9 +12,9 @@ use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::Emitter;
 
-use super::slide::{MOST_PRODUCTS, slides};
+use super::slide::slides;
 use super::{Directive, ScheduleReason, Scheduler};
-use crate::directive::MAX_UNROLL;
+use crate::directive::{MAX_UNROLL, MOST_SLIDING_PRODUCTS};
 use crate::tree;
 
 /// The most elements of a window that is copied out.
@@ -174,7 +174,9 @@ impl Scheduler<'_> {
         };
         let products = self.elements_of_window(body).unwrap_or(1);
         // All products are copied out: rows that share an element save less and less, and code takes time to make.
-        let copied = (PRODUCTS / products).max(SHARING_ROWS).min(MOST_PRODUCTS / products);
+        let copied = (PRODUCTS / products)
+            .max(SHARING_ROWS)
+            .min(MOST_SLIDING_PRODUCTS / products);
         let most = most.min(copied.max(2));
         let padded = is_padded(body);
         // One register is the image's, one the mask's where masks are vectors.

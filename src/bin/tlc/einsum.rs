@@ -118,6 +118,24 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
 
     let (result, seconds) = contract(session, expression, &operands)?;
     let largest = path.largest_intermediate * dtype.bytes() as f64;
+    // What is said is made before a file has its name: memory that runs out leaves none.
+    let report = path.report(&spec.letters()).to_string();
+    let mut notes = Vec::new();
+    if !session.console.json() {
+        let inputs: Vec<String> = operands.iter().map(tensor_text).collect();
+        notes.push(format!(
+            "{}: {} -> {}\n{}",
+            one_line(expression),
+            inputs.join(", "),
+            output_text(&result),
+            report.trim_end()
+        ));
+        notes.push(format!(
+            "largest intermediate {}, ran in {}",
+            bytes_text(largest as u64),
+            time_text(seconds * 1e9)
+        ));
+    }
     if let Some(output) = &args.output {
         if to_stdout {
             let mut bytes = Vec::new();
@@ -129,22 +147,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
             staged.commit()?;
         }
     }
-    let report = path.report(&spec.letters()).to_string();
-    if !session.console.json() {
-        let inputs: Vec<String> = operands.iter().map(tensor_text).collect();
-        session.console.note(&format!(
-            "{}: {} -> {}\n{}",
-            one_line(expression),
-            inputs.join(", "),
-            output_text(&result),
-            report.trim_end()
-        ));
-        session.console.note(&format!(
-            "largest intermediate {}, ran in {}",
-            bytes_text(largest as u64),
-            time_text(seconds * 1e9)
-        ));
-    }
+    notes.iter().for_each(|n| session.console.note(n));
     if to_stdout {
         return Ok(());
     }
