@@ -148,14 +148,17 @@ fn windows_of_several_rows_run_together() {
 /// where lanes may be left out.
 #[test]
 fn windows_that_run_together_load_an_element_once() {
-    for (width, masked, size) in [(20usize, false, 5), (7, true, 5), (20, false, 3)] {
+    for (width, masked, size, rows) in [(20usize, false, 5usize, 4usize), (7, true, 5, 4), (20, false, 3, 7)] {
         let g = Graph::new("depthwise");
-        let x = g.input("x", DType::F32, [1, 64, 7 + size - 1, width + size - 1]);
+        let x = g.input("x", DType::F32, [1, 64, rows + size - 1, width + size - 1]);
         let weight = g.input("weight", DType::F32, [64, 1, size, size]);
         g.output("y", &x.conv2d(&weight, None, &Conv::new().groups(64)));
         let e = g.compile(&CompileOptions::default()).unwrap();
         let explained = e.explain();
-        assert!(explained.contains("windows of 7 rows share"), "{explained}");
+        assert!(
+            explained.contains(&format!("windows of {rows} rows share")),
+            "{explained}"
+        );
         assert!(explained.contains("is loaded once for the rows whose"), "{explained}");
         let text = e.plan().kernels[0].to_string();
         let count = |p: &str| text.matches(p).count();
@@ -167,10 +170,10 @@ fn windows_that_run_together_load_an_element_once() {
             .is_some_and(|s| s[..s.len().min(9)].contains("held"));
         // One line of lanes for the vectors at the left, and one for those at the right.
         let vectors = if masked { 1 } else { 2 };
-        let weights = if held { size * size } else { 7 * size * size };
+        let weights = if held { size * size } else { rows * size * size };
         assert_eq!(
             (count("load p0["), count("load p1[")),
-            (vectors * (7 + size - 1) * size, vectors * weights),
+            (vectors * (rows + size - 1) * size, vectors * weights),
             "{text}"
         );
     }
