@@ -255,7 +255,8 @@ fn rows_are_divided_by_the_elements_that_they_meet() {
     }
 }
 
-/// Weights come from memory once a call: while a block of channels is multiplied, the next one's weights are asked for.
+/// Weights come from memory once a call: while a block of channels is multiplied, the next one's weights are asked for. Where several threads
+/// have written the image, the next channels of it are too.
 #[test]
 fn the_next_channels_weights_are_asked_for() {
     let mut rng = Rng::new(5);
@@ -277,10 +278,22 @@ fn the_next_channels_weights_are_asked_for() {
         };
         let weights = data(&[outputs, 64, kernel[0], kernel[1]], &mut rng, false);
         let graph = case.record(false, &weights, &data(&[outputs, 1, 1], &mut rng, false));
-        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
-        let asks = |s: &tlc::ir::kernel::Stmt| matches!(s, tlc::ir::kernel::Stmt::Prefetch { .. });
-        let found = e.plan().kernels.iter().any(|k| k.statements().any(asks));
-        assert_eq!(found, has_tiles(outputs) && asked, "{outputs} {kernel:?}");
+        for threads in [1, 2] {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            let asks = |param: u32| {
+                let of = move |s: &tlc::ir::kernel::Stmt| matches!(s, tlc::ir::kernel::Stmt::Prefetch { memory: tlc::ir::kernel::Memory::Param(p), .. } if *p == param);
+                e.plan().kernels.iter().any(|k| k.statements().any(of))
+            };
+            let what = format!("{outputs} {kernel:?}, {threads} threads");
+            assert_eq!(asks(1), has_tiles(outputs) && asked, "{what}");
+            if outputs == 64 {
+                assert_eq!(asks(0), has_tiles(outputs) && threads > 1, "{what}");
+            }
+        }
     }
 }
 
