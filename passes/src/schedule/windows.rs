@@ -160,8 +160,8 @@ impl Scheduler<'_> {
         doubled.into_iter().find(|n| *n >= results).unwrap_or(whole)
     }
 
-    /// Sums of windows without conditions: several rows and a vector of results in each at once, whose accumulators stay in
-    /// registers while the loops over the window run. A row is vectors of so many lanes, or one with a mask. Returns whether it was done.
+    /// Sums of windows: several rows and a vector of results in each at once, whose accumulators stay in registers while the windows slide
+    /// over the image. A row is vectors of so many lanes, or one with a mask. Returns whether it was done.
     fn windows_together(&mut self, outer: &[VarId], before: VarId, last: VarId, lanes: (i64, Option<i64>)) -> bool {
         let Some(body) = tree::loop_body(&self.kernel.body, last) else {
             return false;
