@@ -44,7 +44,7 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
                     Stmt::Let { op, .. } => op.access().is_some() && invariant(kernel, op, runs, &vars, &none),
                     _ => false,
                 };
-                let loads = body.iter().filter(load).count() <= MOST_LOADS;
+                let loads = body.len() <= MOST_LOADS || body.iter().filter(load).count() <= MOST_LOADS;
                 let mut inside = FxHashSet::default();
                 let mut kept = Vec::with_capacity(body.len());
                 for s in body {
