@@ -13,9 +13,9 @@ use crate::flat::Address;
 const ALL: &str = "0xffffffffu";
 
 impl Writer<'_, '_> {
-    /// What the threads of a warp compute together, in the order that the kernel form defines: of a reduction that is what lane 0
+    /// What the threads of a warp, or each so many of them, compute together, in the order that the kernel form defines: of a reduction that is what lane 0
     /// computes. The others combine with operands the other way round, of which only extrema of zeros tell: these lane 0 gives to all.
-    pub(super) fn collective(&mut self, kind: CollectiveKind, address: &Address) -> Result<(), CudaError> {
+    pub(super) fn collective(&mut self, kind: CollectiveKind, threads: i64, address: &Address) -> Result<(), CudaError> {
         let place = self.place(address);
         let dtype = self.flat.kernel.memory_dtype(address.memory);
         let t = value_type(dtype);
@@ -29,10 +29,14 @@ impl Writer<'_, '_> {
             Some(monoid) => scalar::map(&mut writer.helpers, monoid.combine(), dtype, &args.map(String::from)),
             None => Ok(args[0].into()),
         };
+        let width = match threads {
+            WARP_THREADS => String::new(),
+            part => format!(", {part}"),
+        };
         match kind {
             CollectiveKind::Reduce(_) => {
                 let combined = combine(self, kind, ["all", "other"])?;
-                let mut half = WARP_THREADS / 2;
+                let mut half = threads / 2;
                 while half > 0 {
                     self.open("{");
                     self.line(&format!("const {t} other = ({t})__shfl_xor_sync({ALL}, all, {half});"));
@@ -44,17 +48,17 @@ impl Writer<'_, '_> {
             CollectiveKind::Scan(_) => {
                 let combined = combine(self, kind, ["other", "all"])?;
                 let mut step = 1;
-                while step < WARP_THREADS {
+                while step < threads {
                     self.open("{");
-                    self.line(&format!("const {t} other = ({t})__shfl_up_sync({ALL}, all, {step});"));
+                    self.line(&format!("const {t} other = ({t})__shfl_up_sync({ALL}, all, {step}{width});"));
                     self.line(&format!(
-                        "if ((int)threadIdx.x % {WARP_THREADS} >= {step}) all = {combined};"
+                        "if ((int)threadIdx.x % {threads} >= {step}) all = {combined};"
                     ));
                     self.close();
                     step *= 2;
                 }
             }
-            CollectiveKind::Broadcast(from) => self.line(&format!("all = ({t})__shfl_sync({ALL}, all, {from});")),
+            CollectiveKind::Broadcast(from) => self.line(&format!("all = ({t})__shfl_sync({ALL}, all, {from}{width});")),
         }
         self.line(&format!("{place} = all;"));
         self.close();

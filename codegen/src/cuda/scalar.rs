@@ -479,8 +479,7 @@ fn widen(h: &mut Helpers, from: DType, x: &str) -> String {
 fn bf16_of(h: &mut Helpers, from: DType, x: &str) -> String {
     let narrow = h.need("bf16_of_f32".into(), |n| {
         format!(
-            "bf16 {n}(f32 x) {{\n    u32 b = __float_as_uint(x);\n    return (bf16)(x != x ? (b >> 16) | 0x40u : (b + 0x7fffu \
-             + ((b >> 16) & 1u)) >> 16);\n}}"
+            "bf16 {n}(f32 x) {{\n    bf16 r;\n    asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));\n    return r;\n}}"
         )
     });
     let exact_in_f32 = from == DType::F32 || from == DType::Bool || (from.is_int() && from.bits() <= 16);

@@ -207,7 +207,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                         place: "elsewhere than around a collective",
                     });
                 }
-                Item::Collective { kind, address } => self.collective(*kind, address)?,
+                Item::Collective { kind, threads, address } => self.collective(*kind, *threads, address)?,
                 Item::Barrier if self.in_thread || self.in_warp => {
                     return Err(CudaError::Misplaced {
                         bind: Bind::Thread,

@@ -401,10 +401,12 @@ pub enum Item {
     If(Box<If>),
     /// Waits for all threads of a block.
     Barrier,
-    /// What the threads of a warp compute together.
+    /// What the threads of a warp compute together, or each so many of them.
     Collective {
         /// What is done.
         kind: CollectiveKind,
+        /// How many threads.
+        threads: i64,
         /// The element of each thread's copy.
         address: Address,
     },

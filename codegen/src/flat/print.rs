@@ -16,6 +16,7 @@ use std::fmt;
 
 use tlc_ir::Precision;
 use tlc_ir::kernel::CollectiveKind;
+use tlc_ir::target::WARP_THREADS;
 
 use super::{Address, Flat, IfKind, Item, Op, Region, Value, Varies};
 
@@ -227,8 +228,11 @@ impl<'k> Flat<'k> {
                     let mask = self.mask(c.mask);
                     writeln!(f, "copy_async {to} from {from}, {} elements{mask}", c.elements)?;
                 }
-                Item::Collective { kind, address } => {
-                    let place = self.place(address);
+                Item::Collective { kind, threads, address } => {
+                    let place = match *threads {
+                        WARP_THREADS => self.place(address),
+                        part => format!("part {part} {}", self.place(address)),
+                    };
                     match kind {
                         CollectiveKind::Reduce(monoid) => writeln!(f, "reduce {} {place}", monoid.name())?,
                         CollectiveKind::Scan(monoid) => writeln!(f, "scan {} {place}", monoid.name())?,

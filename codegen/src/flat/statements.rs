@@ -64,9 +64,15 @@ impl<'k> Builder<'k, '_> {
                 Stmt::Barrier if self.has.table().has_blocks => self.push(Item::Barrier),
                 Stmt::Barrier => return unsupported("barriers"),
                 Stmt::Contract(c) => self.multiply(c)?,
-                Stmt::Collective(c) if self.has.table().has_blocks && c.group == Group::Warp => {
+                Stmt::Collective(c)
+                    if self.has.table().has_blocks && matches!(c.group, Group::Warp | Group::Part(_)) =>
+                {
                     let address = self.element(c.memory, &c.index)?;
-                    self.push(Item::Collective { kind: c.kind, address });
+                    self.push(Item::Collective {
+                        kind: c.kind,
+                        threads: c.group.threads(),
+                        address,
+                    });
                 }
                 Stmt::Collective(_) => return unsupported("collectives but those of warps"),
                 Stmt::Each { .. } => return unsupported("fragments"),

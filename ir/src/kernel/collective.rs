@@ -25,6 +25,8 @@
 //!   but the first is combined with what the warps before came to, on the left.
 //! - `broadcast` gives each thread the element of one of them.
 //!
+//! Of a part of a warp it is as of a warp of so many threads, in each part.
+//!
 //! These are the orders of shuffles, so a GPU's result is the same bits.
 
 use super::Memory;
@@ -48,6 +50,8 @@ pub enum CollectiveKind {
 pub enum Group {
     /// Those of the warp around.
     Warp,
+    /// Each so many neighbours of the warp around, a power of two of them, among themselves.
+    Part(i64),
     /// So many threads of the block, from the first one on.
     Block(i64),
 }
@@ -57,7 +61,15 @@ impl Group {
     pub const fn threads(self) -> i64 {
         match self {
             Group::Warp => WARP_THREADS,
-            Group::Block(threads) => threads,
+            Group::Part(threads) | Group::Block(threads) => threads,
+        }
+    }
+
+    /// How many groups of this kind the warp around has; of a block there is one.
+    pub const fn parts(self) -> i64 {
+        match self {
+            Group::Part(threads) if threads > 0 => WARP_THREADS / threads,
+            _ => 1,
         }
     }
 }

@@ -219,6 +219,7 @@ impl Kernel {
                     }
                     match c.group {
                         Group::Warp => f.write_str(" warp ")?,
+                        Group::Part(threads) => write!(f, " part {threads} ")?,
                         Group::Block(threads) => write!(f, " block {threads} ")?,
                     }
                     writeln!(f, "{}[{}]", c.memory, Positional(&c.index))?;

@@ -24,7 +24,7 @@ use crate::kernel::{
 };
 use crate::precision::Precision;
 use crate::scalar::ScalarOp;
-use crate::target::MAX_BLOCK_THREADS;
+use crate::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// How deep loops and conditions nest.
 const MAX_BLOCKS: u32 = 128;
@@ -576,12 +576,14 @@ impl KernelParser<'_, '_> {
         Ok(monoid)
     }
 
-    /// A collective: what it does, by `warp` or `block 128`, and on which element.
+    /// A collective: what it does, by `warp`, `part 4` of one or `block 128`, and on which element.
     fn collective(&mut self, kind: impl FnOnce(&mut Self) -> Parsed<CollectiveKind>) -> Parsed<Stmt> {
         let kind = kind(self)?;
-        let group = match self.one_of("collective", &[("warp", true), ("block", false)])? {
-            true => Group::Warp,
-            false => Group::Block(self.c.integer("threads", 1, MAX_BLOCK_THREADS)?),
+        let words = [("warp", Group::Warp), ("part", Group::Part(0)), ("block", Group::Block(0))];
+        let group = match self.one_of("collective", &words)? {
+            Group::Warp => Group::Warp,
+            Group::Part(_) => Group::Part(self.c.integer("threads", 1, WARP_THREADS)?),
+            Group::Block(_) => Group::Block(self.c.integer("threads", 1, MAX_BLOCK_THREADS)?),
         };
         let (memory, index) = self.element()?;
         Ok(Stmt::Collective(Box::new(Collective {

@@ -67,7 +67,7 @@ fn threads(kernel: &Kernel, body: &[Stmt], warps: i64) -> i64 {
             }
         }
         Stmt::Collective(c) => match c.group {
-            Group::Warp => WARP_THREADS * warps,
+            Group::Warp | Group::Part(_) => WARP_THREADS * warps,
             Group::Block(threads) => threads,
         },
         s => threads(kernel, s.body(), warps),
@@ -178,7 +178,13 @@ impl Serial<'_> {
     }
 
     fn collective(&mut self, c: &Collective, out: &mut Vec<Stmt>) {
-        let first = self.first();
+        for part in 0..c.group.parts() {
+            self.collective_of(c, self.first() + (part * c.group.threads()).into(), out);
+        }
+    }
+
+    /// As one group does it, whose first thread that is.
+    fn collective_of(&mut self, c: &Collective, first: IndexExpr, out: &mut Vec<Stmt>) {
         let mut all = Elements {
             out,
             serial: self,

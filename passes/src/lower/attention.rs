@@ -6,7 +6,7 @@
 //!   for each 32 keys:
 //!     keys to shared memory
 //!     scores of the tile, 4 by 2 of each thread, with what is computed from them element by element
-//!     a warp for 8 rows, a lane for each key: maximum so far, weights, sum so far; meanwhile values to shared memory
+//!     four lanes for each row: maximum so far, weights, sum so far; meanwhile values to shared memory
 //!     results of the tile, 4 rows of each thread
 //!   results out
 //! ```
@@ -47,6 +47,10 @@ const BLOCK: usize = 0;
 const TILE: usize = 1;
 const THREAD: usize = 2;
 const LOOP: usize = 3;
+
+/// Lanes that turn a row's scores into weights together, and rows of which a warp does so at once.
+const ROW_LANES: i64 = 4;
+const WARP_ROWS: i64 = WARP_THREADS / ROW_LANES;
 
 /// What a nest computes of an attention.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -412,7 +416,7 @@ impl<'a> Blocks<'a> {
         let (form, most, sum) = (self.form, self.memories.most, self.memories.sum);
         self.warp_loop(BLOCK, |this, _| {
             this.thread_loop(TILE, WARP_THREADS, |this, _| {
-                this.loops([(form.rows / Self::warps(form), Bind::Unroll)], |this, [n]| {
+                this.loops([(form.rows / Self::warps(form) / WARP_ROWS, Bind::Unroll)], |this, [n]| {
                     let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
                     this.store(most, n.clone(), lowest, None, LOOP);
                     this.store(sum, n, zero, None, LOOP);
@@ -550,7 +554,7 @@ impl<'a> Blocks<'a> {
         self.store(memory, index, sum, None, LOOP);
     }
 
-    /// Turns the scores of a warp's rows into weights, a lane for each key of the tile, or for every so many.
+    /// Turns the scores of a warp's rows into weights, four lanes for each row, of which a warp has eight at once.
     fn softmax(&mut self, warp: &IndexExpr) {
         let warp_rows = self.form.rows / Self::warps(self.form);
         let Memories {
@@ -562,67 +566,106 @@ impl<'a> Blocks<'a> {
             ..
         } = self.memories;
         let ([_, _, _, stride, rounded_stride], operands) = (self.strides, self.held);
-        let first = constant(0);
-        // A lane's keys, and where it holds what it has of them.
-        let own = (0..self.form.keys() / WARP_THREADS).map(|n| (constant(n * WARP_THREADS), constant(1 + n)));
-        let own: Vec<(IndexExpr, IndexExpr)> = own.collect();
-        let each = self.lo.new_var(constant(warp_rows), TILE);
-        let row = warp.clone() * constant(warp_rows) + each.into();
+        let own = self.form.keys() / ROW_LANES;
+        let combined = constant(own);
+        let each = self.lo.new_var(constant(warp_rows / WARP_ROWS), TILE);
+        let first_row = warp.clone() * constant(warp_rows) + IndexExpr::from(each) * constant(WARP_ROWS);
         let outside = std::mem::take(&mut self.lo.levels[TILE]);
         let collective = |this: &mut Self, monoid| {
             let all = Collective {
                 kind: CollectiveKind::Reduce(monoid),
-                group: Group::Warp,
+                group: Group::Part(ROW_LANES),
                 memory: lane,
-                index: IndexExpr::ZERO,
+                index: combined.clone(),
             };
             this.lo.push(TILE, Stmt::Collective(Box::new(all)));
         };
+        let row_of = |t: &IndexExpr| first_row.clone() + IndexExpr::floor_div(t, &constant(ROW_LANES));
         self.thread_loop(TILE, WARP_THREADS, |this, t| {
-            let mut scores = Vec::new();
-            for (key, _) in &own {
-                let at = row.clone() * constant(stride) + key.clone() + t.clone();
-                scores.push(this.load(weights, at, THREAD));
-            }
-            this.store_combined(ScalarOp::Max, &scores, &own);
+            let row = row_of(&t) * constant(stride);
+            this.own_keys(&t, |this, key, n| {
+                let score = this.load(weights, row + key, LOOP);
+                this.store(lane, n, score, None, LOOP);
+            });
+            let scores = (0..own).map(|n| this.load(lane, constant(n), THREAD)).collect();
+            let most = this.combined(ScalarOp::Max, scores);
+            this.store(lane, combined.clone(), most, None, THREAD);
         });
         collective(self, Monoid::Max);
         self.thread_loop(TILE, WARP_THREADS, |this, _| {
-            let tile = this.load(lane, first.clone(), THREAD);
+            let tile = this.load(lane, combined.clone(), THREAD);
             let (base, shrunk) = this.grown(tile, each.into());
             let mut powers = Vec::new();
-            for (_, held) in &own {
-                let score = this.load(lane, held.clone(), THREAD);
+            for n in 0..own {
+                let score = this.load(lane, constant(n), THREAD);
                 let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
-                powers.push(this.map(ScalarOp::Exp, &[power], THREAD));
+                let power = this.map(ScalarOp::Exp, &[power], THREAD);
+                this.store(lane, constant(n), power, None, THREAD);
+                powers.push(power);
             }
             let held = this.load(sum, each.into(), THREAD);
             let held = this.map(ScalarOp::Mul, &[held, shrunk], THREAD);
             this.store(sum, each.into(), held, None, THREAD);
-            this.store_combined(ScalarOp::Add, &powers, &own);
+            let all = this.combined(ScalarOp::Add, powers);
+            this.store(lane, combined.clone(), all, None, THREAD);
         });
         collective(self, Monoid::Add);
         self.thread_loop(TILE, WARP_THREADS, |this, t| {
             let held = this.load(sum, each.into(), THREAD);
-            let tile = this.load(lane, first.clone(), THREAD);
+            let tile = this.load(lane, combined.clone(), THREAD);
             let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
             let part = this.inverse(all);
-            for (key, held) in &own {
-                let power = this.load(lane, held.clone(), THREAD);
-                let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
+            let row = row_of(&t);
+            this.own_keys(&t, |this, key, n| {
+                let power = this.load(lane, n, LOOP);
+                let weight = this.map(ScalarOp::Mul, &[power, part], LOOP);
                 let weight = this.lo.convert(weight, operands);
-                let at = row.clone() * constant(rounded_stride) + key.clone() + t.clone();
-                this.store(rounded, at, weight, None, THREAD);
-            }
+                this.store(rounded, row.clone() * constant(rounded_stride) + key, weight, None, LOOP);
+            });
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
-            let lane = this.lo.index_value(&t, DType::I32);
-            let none = this.lo.constant(DType::I32.zero());
-            let leads = this.map(ScalarOp::Eq, &[lane, none], THREAD);
-            this.store(scale, row.clone(), kept, Some(leads), THREAD);
+            let leads = this.leads(&t, THREAD);
+            this.store(scale, row, kept, Some(leads), THREAD);
             this.store(sum, each.into(), all, None, THREAD);
         });
         let body = std::mem::replace(&mut self.lo.levels[TILE], outside).stmts;
         self.lo.push(TILE, around(each, Bind::Unroll, body));
+    }
+
+    /// Statements for each key of a tile that a lane of a row has, and its number among them. Where warps write scores they are pairs, as a warp
+    /// has them; else neighbours are of neighbouring lanes. Both ways no two lanes of a warp wait for each other.
+    fn own_keys(&mut self, lane: &IndexExpr, f: impl FnOnce(&mut Self, IndexExpr, IndexExpr)) {
+        let own = self.form.keys() / ROW_LANES;
+        let lane = IndexExpr::modulo(lane, &constant(ROW_LANES));
+        match &self.form.form {
+            AttentionForm::Warps(_) => self.loops([(own / 2, Bind::Unroll), (2, Bind::Lanes)], |this, [n, e]| {
+                let key = n.clone() * constant(2 * ROW_LANES) + lane * constant(2) + e.clone();
+                f(this, key, n * constant(2) + e);
+            }),
+            AttentionForm::Threads | AttentionForm::Row(_) => self.loops([(own, Bind::Unroll)], |this, [n]| {
+                f(this, n.clone() * constant(ROW_LANES) + lane, n);
+            }),
+        }
+    }
+
+    /// Whether a lane is the first of its row.
+    fn leads(&mut self, lane: &IndexExpr, level: usize) -> ValueId {
+        let among = IndexExpr::modulo(lane, &constant(ROW_LANES));
+        let number = self.lo.index_value(&among, DType::I32);
+        let none = self.lo.constant(DType::I32.zero());
+        self.map(ScalarOp::Eq, &[number, none], level)
+    }
+
+    /// Values combined in pairs, and so on.
+    fn combined(&mut self, op: ScalarOp, mut values: Vec<ValueId>) -> ValueId {
+        while values.len() > 1 {
+            let half = values.split_off(values.len() / 2);
+            let pairs: Vec<_> = values.into_iter().zip(half).collect();
+            values = pairs
+                .into_iter()
+                .map(|(a, b)| self.map(op, &[a, b], THREAD))
+                .collect();
+        }
+        values[0]
     }
 
     /// Notes the largest score of a tile; returns what to subtract from its scores, and what the sum so far shrinks by.
@@ -646,18 +689,6 @@ impl<'a> Blocks<'a> {
         let unseen = self.map(ScalarOp::Eq, &[all, zero], THREAD);
         let part = self.map(ScalarOp::Div, &[one, all], THREAD);
         self.map(ScalarOp::Select, &[unseen, zero, part], THREAD)
-    }
-
-    /// Stores what a lane has of each of its keys, and what that comes to, for the lanes to combine.
-    fn store_combined(&mut self, op: ScalarOp, values: &[ValueId], own: &[(IndexExpr, IndexExpr)]) {
-        let lane = self.memories.lane;
-        let all = values.iter().copied().reduce(|a, b| self.map(op, &[a, b], THREAD));
-        if let Some(all) = all {
-            self.store(lane, constant(0), all, None, THREAD);
-        }
-        for (value, (_, held)) in values.iter().zip(own) {
-            self.store(lane, held.clone(), *value, None, THREAD);
-        }
     }
 
     /// Scales a thread's results and adds those of a tile.
@@ -721,12 +752,11 @@ impl<'a> Blocks<'a> {
         let scale = self.memories.scale;
         self.warp_loop(BLOCK, |this, warp| {
             this.thread_loop(TILE, WARP_THREADS, |this, t| {
-                this.loops([(warp_rows, Bind::Unroll)], |this, [n]| {
+                this.loops([(warp_rows / WARP_ROWS, Bind::Unroll)], |this, [n]| {
                     let whole = this.whole(n.clone(), LOOP);
-                    let lane = this.lo.index_value(&t, DType::I32);
-                    let none = this.lo.constant(DType::I32.zero());
-                    let leads = this.map(ScalarOp::Eq, &[lane, none], LOOP);
-                    this.store(scale, warp * constant(warp_rows) + n, whole, Some(leads), LOOP);
+                    let leads = this.leads(&t, LOOP);
+                    let row = n * constant(WARP_ROWS) + IndexExpr::floor_div(&t, &constant(ROW_LANES));
+                    this.store(scale, warp * constant(warp_rows) + row, whole, Some(leads), LOOP);
                 });
             });
         });

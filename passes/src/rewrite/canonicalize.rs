@@ -3,7 +3,8 @@
 //! Every rule keeps the bits of the result (NaN payloads aside), or is licensed by the scalar semantics. Each is a named
 //! function of the new graph; the driver applies the first that returns.
 
-use tlc_ir::graph::GraphError;
+use tlc_ir::graph::{GraphError, View};
+use tlc_ir::index::IndexExpr;
 use tlc_ir::{Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
@@ -42,6 +43,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
 type Rule = fn(&mut Rebuilder, &NodeKind, &[NodeId]) -> Rewritten;
 
 const RULES: &[Rule] = &[
+    constant_of_one_element,
     identity_operand,
     double_inverse,
     power_by_small_integer,
@@ -49,9 +51,20 @@ const RULES: &[Rule] = &[
     bounding_select,
     trivial_convert,
     nested_views,
+    permute_of_joined_axes,
     trivial_view,
     trivial_reduce,
 ];
+
+/// A stored constant of one element: the number, which kernels need not load.
+fn constant_of_one_element(re: &mut Rebuilder, kind: &NodeKind, _: &[NodeId]) -> Rewritten {
+    let NodeKind::Data(data) = kind else { return Ok(None) };
+    if data.0.len() != 1 {
+        return Ok(None);
+    }
+    let shape = data.0.shape().iter().map(|&n| IndexExpr::Const(n as i64)).collect();
+    re.splat(data.0.get(0), &shape).map(Some)
+}
 
 /// `x * 1`, `x / 1`, `x - 0`, `x + (-0)`, and on integers `x + 0`: the operand.
 fn identity_operand(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
@@ -172,6 +185,37 @@ fn nested_views(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rew
         Some(node) => Ok(Some(node)),
         None => re.add(NodeKind::View(view), &[base]).map(Some),
     }
+}
+
+/// A permutation between reshapes that join the leading axes, which it leaves where they are, and part them again: a permutation.
+fn permute_of_joined_axes(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::View(View::Reshape(to)) = kind else {
+        return Ok(None);
+    };
+    let NodeKind::View(View::Permute(axes)) = &re.graph.node(operands[0]).kind else {
+        return Ok(None);
+    };
+    let joined = re.graph.node(re.graph.node(operands[0]).operands[0]);
+    let NodeKind::View(View::Reshape(between)) = &joined.kind else {
+        return Ok(None);
+    };
+    let base = joined.operands[0];
+    let from = &re.graph.ty(base).shape;
+    let Some(lead) = (from.len() + 1).checked_sub(between.len()).filter(|lead| *lead > 1) else {
+        return Ok(None);
+    };
+    let permuted = axes[1..].iter().map(|&axis| &between[axis as usize]);
+    let alike = axes.first() == Some(&0)
+        && from[lead..] == between[1..]
+        && to.len() == from.len()
+        && to[..lead] == from[..lead]
+        && to[lead..].iter().eq(permuted);
+    if !alike {
+        return Ok(None);
+    }
+    let behind = axes[1..].iter().map(|&axis| axis + lead as u8 - 1);
+    let all = (0..lead as u8).chain(behind).collect();
+    re.add(NodeKind::View(View::Permute(all)), &[base]).map(Some)
 }
 
 /// A view that changes nothing: the operand.

@@ -30,7 +30,8 @@ impl Pass for SinkLayout {
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = graph.use_counts();
-    super::rebuild(graph, &mut |re, _, node, operands| match &node.kind {
+    let early = before_permutations(graph, &uses);
+    super::rebuild(graph, &mut |re, id, node, operands| match &node.kind {
         NodeKind::Einsum {
             inputs,
             output,
@@ -61,8 +62,58 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
                 None => re.add(node.kind.clone(), operands),
             }
         }
+        kind if early[id.index()] => computed_before(re, kind, operands),
         kind => re.add(kind.clone(), operands),
     })
+}
+
+/// Which nodes are computed, element by element, of a permuted value and numbers, for a contraction that alone reads them. Computed before the
+/// permutation they leave the layout to the contraction.
+fn before_permutations(graph: &Graph, uses: &[u32]) -> Vec<bool> {
+    let mut early = vec![false; graph.len()];
+    let contractions = graph.nodes().filter(|(_, n)| matches!(n.kind, NodeKind::Einsum { .. }));
+    for &operand in contractions.flat_map(|(_, n)| &n.operands) {
+        let (mut at, mut passed) = (operand, Vec::new());
+        while let node = graph.node(at)
+            && matches!(node.kind, NodeKind::Map(_) | NodeKind::Convert(_))
+            && uses[at.index()] == 1
+        {
+            let mut computed = node.operands.iter().filter(|o| graph.splat_value(**o).is_none());
+            let (Some(&only), None) = (computed.next(), computed.next()) else {
+                break;
+            };
+            passed.push(at);
+            at = only;
+        }
+        if matches!(graph.node(at).kind, NodeKind::View(View::Permute(_))) {
+            passed.into_iter().for_each(|id| early[id.index()] = true);
+        }
+    }
+    early
+}
+
+/// The permutation of what is computed of a permutation's operand, and of numbers.
+///
+/// # Errors
+/// Never for nodes of [`before_permutations`].
+fn computed_before(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
+    let permuted = operands.iter().find_map(|&o| match &re.graph.node(o).kind {
+        NodeKind::View(View::Permute(p)) if re.splat_value(o).is_none() => Some((p.clone(), re.graph.node(o).operands[0])),
+        _ => None,
+    });
+    let Some((permutation, base)) = permuted else {
+        return re.add(kind.clone(), operands);
+    };
+    let shape = re.graph.ty(base).shape.clone();
+    let mut own: SmallVec<[NodeId; 3]> = SmallVec::new();
+    for &operand in operands {
+        own.push(match re.splat_value(operand) {
+            Some(number) => re.splat(number, &shape)?,
+            None => base,
+        });
+    }
+    let computed = re.add(kind.clone(), &own)?;
+    re.add(NodeKind::View(View::Permute(permutation)), &[computed])
 }
 
 /// Moves one view below operand `k` into its labels, of which the operand must keep those that are `fixed`; returns whether it did.

@@ -104,8 +104,9 @@ impl Gpu {
         let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row)?;
         let large = self.fills_device(&loops, gpu);
+        let x = |name: &str, d: i64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(d);
         let (rows, columns) = match large {
-            true => (LARGE_PRODUCT_SIDE, LARGE_PRODUCT_SIDE),
+            true => (x("X_ROWS", LARGE_PRODUCT_SIDE), x("X_COLS", LARGE_PRODUCT_SIDE)),
             false => (
                 self.warps_side(loops.m, FEW_ROWS)?,
                 self.warps_side(loops.n, PRODUCT_SIDE)?,
@@ -118,7 +119,7 @@ impl Gpu {
             .unwrap_or(STEP_BYTES / dtype.bytes() as i64);
         // Two blocks of steps of a large tile are as many bytes as those of a small one, so that one is copied while the other is used.
         let steps = if large {
-            steps.min(STEP_BYTES / 2 / dtype.bytes() as i64)
+            steps.min(x("X_BYTES", STEP_BYTES / 2) / dtype.bytes() as i64)
         } else {
             steps
         };
@@ -133,6 +134,7 @@ impl Gpu {
         let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
         let operands = multiplied_values.map(|v| self.kernel.dtype(v));
         let (down, across) = (part(rows).min(MOST_PART_ROWS), part(columns));
+        let (down, across) = if large { (x("X_DOWN", down), x("X_ACROSS", across)) } else { (down, across) };
         if gpu
             .emitter
             .contract(operands, accumulator, precision, [down, across, STEPS])
@@ -345,7 +347,8 @@ fn room_for_stages(kernel: &Kernel, stages: i64, gpu: &Target) -> Result<(), Dir
         return Err(DirectiveRefusal::SharedBytes { bytes, most });
     }
     let blocks = gpu.multiprocessor.occupancy(grid.threads, bytes, None).blocks;
-    match blocks >= 2 {
+    let least: i64 = std::env::var("X_BLOCKS").ok().and_then(|v| v.parse().ok()).unwrap_or(2);
+    match blocks >= least {
         true => Ok(()),
         false => Err(DirectiveRefusal::FewBlocks { bytes, blocks }),
     }

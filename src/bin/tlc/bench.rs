@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tlc::Device;
 use tlc::explain::{counted, time_text};
 use tlc_runtime::machine::MachineInfo;
 
@@ -30,6 +31,9 @@ pub struct Bench {
     /// How long to measure, in seconds
     #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = seconds)]
     time: f64,
+    /// Leave inputs and outputs in the memory of the GPU of --device, in place of copying them at each call
+    #[arg(long)]
+    resident: bool,
     /// Save the result
     #[arg(long, value_name = "FILE.json")]
     save: Option<PathBuf>,
@@ -77,10 +81,13 @@ struct Measured {
     /// The GPU that it ran on, if it did.
     #[serde(default)]
     gpu: Option<String>,
+    /// Whether inputs and outputs stayed in its memory.
+    #[serde(default)]
+    resident: bool,
 }
 
 impl Measured {
-    fn new(prepared: &Prepared, threads: usize, gpu: Option<String>) -> Measured {
+    fn new(prepared: &Prepared, threads: usize, gpu: Option<String>, resident: bool) -> Measured {
         let graph = &prepared.model.graph;
         let mut hasher = rustc_hash::FxHasher::default();
         (graph.to_string(), &prepared.sizes).hash(&mut hasher);
@@ -91,6 +98,7 @@ impl Measured {
             kernel_level: Some(tlc_runtime::cpu::level::name().to_string()),
             threads,
             gpu,
+            resident,
         }
     }
 
@@ -99,13 +107,14 @@ impl Measured {
         let of = |m: &Measured| {
             let threads = counted(m.threads, "thread");
             let level = m.kernel_level.as_deref().unwrap_or("an unknown level");
+            let stay = if m.resident { ", whose inputs stay there," } else { "" };
             match &m.gpu {
-                Some(gpu) => format!("@{} on {gpu} beside {} at {level} with {threads}", m.graph, m.cpu),
+                Some(gpu) => format!("@{} on {gpu}{stay} beside {} at {level} with {threads}", m.graph, m.cpu),
                 None => format!("@{} on {} at {level} with {threads}", m.graph, m.cpu),
             }
         };
         let known = |m: &Measured| {
-            let machine = (m.cpu.clone(), m.kernel_level.clone(), m.threads, m.gpu.clone());
+            let machine = (m.cpu.clone(), m.kernel_level.clone(), m.threads, m.gpu.clone(), m.resident);
             (m.graph.clone(), machine)
         };
         let message = match known(self) == known(saved) {
@@ -139,16 +148,25 @@ fn read_saved(path: &Path) -> Result<Saved, Failure> {
 pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
     // A comparison that cannot be made should not be waited for.
     let saved = args.against.as_deref().map(read_saved).transpose()?;
+    let device = session.device();
+    if args.resident && device == Device::Cpu {
+        let message = "--resident is of a GPU; expected --device cuda as well";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
     let (devices, measured) = limits_of(prepared.executable.devices());
-    let of = Measured::new(&prepared, devices.host().threads, session.gpu_name());
+    let of = Measured::new(&prepared, devices.host().threads, session.gpu_name(), args.resident);
     if let (Some(saved), Some(path)) = (&saved, &args.against) {
         of.check(&saved.of, &display(path))?;
     }
-    let mut samples = prepared.samples(Duration::from_secs_f64(args.time))?;
+    let time = Duration::from_secs_f64(args.time);
+    let mut samples = match args.resident {
+        true => prepared.resident_samples(device, time)?,
+        false => prepared.samples(time)?,
+    };
     let middle = median(&mut samples);
     let (lo, hi) = (samples[0], samples[samples.len() - 1]);
-    let floor = prepared.floor_ns(&devices)?;
+    let floor = prepared.floor_ns(&devices, args.resident)?;
     let ratio = saved.as_ref().map(|s| middle / s.median_ns);
     let mut result = json!({
         "graph": of.graph,
@@ -157,6 +175,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         "kernel_level": of.kernel_level,
         "threads": of.threads,
         "gpu": of.gpu,
+        "resident": of.resident,
         "median_ns": number_json(middle),
         "min_ns": number_json(lo),
         "max_ns": number_json(hi),

@@ -243,7 +243,7 @@ impl Session {
             threads: self.global.threads,
             passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
-            device: self.global.device.unwrap_or_default(),
+            device: self.device(),
             beside: self.global.beside.clone(),
             precision: self.global.precision,
             products: self.global.products,
@@ -281,6 +281,11 @@ impl Session {
         let executable = tlc::compile_ir(&model.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, executable.decisions())?;
         Ok(executable)
+    }
+
+    /// Where models run.
+    pub fn device(&self) -> Device {
+        self.global.device.unwrap_or_default()
     }
 
     /// Says of a device that is simulated that its times mean nothing.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tlc::explain::step_costs_of_call;
-use tlc::{Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
+use tlc::{Device, DeviceTensor, Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
 use tlc_ir::DType;
 use tlc_passes::devices::Devices;
 
@@ -74,26 +74,26 @@ impl Prepared {
 
     /// Nanoseconds of a warm call: samples of about a millisecond or one call each, for about `time`.
     pub fn samples(&mut self, time: Duration) -> Result<Vec<f64>, Failure> {
-        const SAMPLE_NS: f64 = 1e6;
-        const MIN_SAMPLES: usize = 5;
         self.with(|executable, inputs, outputs| {
             executable.run_into(inputs, outputs)?;
             executable.place_constants();
-            let start = Instant::now();
-            executable.run_into(inputs, outputs)?;
-            let once = start.elapsed().as_nanos().max(20) as f64;
-            let calls = (SAMPLE_NS / once).clamp(1.0, 1e5) as u32;
-            let mut samples = Vec::new();
-            let begin = Instant::now();
-            while samples.len() < MIN_SAMPLES || (begin.elapsed() < time && samples.len() < 100_000) {
-                let start = Instant::now();
-                for _ in 0..calls {
-                    executable.run_into(inputs, outputs)?;
-                }
-                samples.push(start.elapsed().as_nanos() as f64 / f64::from(calls));
-            }
-            Ok(samples)
+            sampled(time, || executable.run_into(inputs, outputs))
         })
+    }
+
+    /// As [`Prepared::samples`], of calls whose inputs and outputs stay in the memory of a GPU.
+    pub fn resident_samples(&self, device: Device, time: Duration) -> Result<Vec<f64>, Failure> {
+        let sampled = || {
+            let uploaded = self.inputs.iter().map(|x| device.upload(x));
+            let inputs: Vec<DeviceTensor> = uploaded.collect::<Result<_, _>>()?;
+            let call = || self.executable.run_on_device(inputs.iter().map(Input::from)).map(drop);
+            // The first compiles and finds memory, the second records.
+            for _ in 0..2 {
+                call()?;
+            }
+            sampled(time, call)
+        };
+        sampled().map_err(|e| Failure::run(&self.model.file, &e))
     }
 
     /// Median nanoseconds of each step of a warm call, of those in loops too.
@@ -126,12 +126,33 @@ impl Prepared {
     }
 
     /// The least time of a call in nanoseconds, by the machine model, if every size is known. The iterations of loops are
-    /// counted in a call.
-    pub fn floor_ns(&mut self, devices: &Devices) -> Result<Option<f64>, Failure> {
+    /// counted in a call. Transfers between the host and a device are left out of a call whose tensors stay on the device.
+    pub fn floor_ns(&mut self, devices: &Devices, resident: bool) -> Result<Option<f64>, Failure> {
         let loops = self.with(|executable, views, buffers| executable.run_profiled(views, buffers, &mut Vec::new()))?;
         let costs = step_costs_of_call(self.executable.plan(), devices, &self.sizes, &loops);
-        Ok(costs.iter().map(|(_, c)| c.predicted_ns).sum())
+        let counted = costs.iter().filter(|(_, c)| !resident || c.bound != "link");
+        Ok(counted.map(|(_, c)| c.predicted_ns).sum())
     }
+}
+
+/// Nanoseconds of a call: samples of about a millisecond or one call each, for about `time`.
+fn sampled(time: Duration, mut call: impl FnMut() -> Result<(), RunError>) -> Result<Vec<f64>, RunError> {
+    const SAMPLE_NS: f64 = 1e6;
+    const MIN_SAMPLES: usize = 5;
+    let start = Instant::now();
+    call()?;
+    let once = start.elapsed().as_nanos().max(20) as f64;
+    let calls = (SAMPLE_NS / once).clamp(1.0, 1e5) as u32;
+    let mut samples = Vec::new();
+    let begin = Instant::now();
+    while samples.len() < MIN_SAMPLES || (begin.elapsed() < time && samples.len() < 100_000) {
+        let start = Instant::now();
+        for _ in 0..calls {
+            call()?;
+        }
+        samples.push(start.elapsed().as_nanos() as f64 / f64::from(calls));
+    }
+    Ok(samples)
 }
 
 /// What the steps of a call took.

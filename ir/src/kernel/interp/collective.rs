@@ -9,9 +9,15 @@ impl Machine<'_> {
         let index = self.index(&c.index, 0)?;
         let threads = c.group.threads();
         let first = match c.group {
-            Group::Warp => self.warp.unwrap_or(0) * WARP_THREADS,
+            Group::Warp | Group::Part(_) => self.warp.unwrap_or(0) * WARP_THREADS,
             Group::Block(_) => 0,
         };
+        (0..c.group.parts()).try_for_each(|part| self.collective_of(c, index, first + part * threads))
+    }
+
+    /// As one group does it, whose first thread that is.
+    fn collective_of(&mut self, c: &Collective, index: i64, first: i64) -> Result<(), KernelError> {
+        let threads = c.group.threads();
         let outer = self.thread;
         let mut elements = Vec::new();
         for t in 0..threads {

@@ -1,8 +1,8 @@
 //! Rules of collectives that do not depend on where they are.
 
 use super::{Checker, Rule};
-use crate::kernel::{Collective, CollectiveKind, Memory, Scope};
-use crate::target::MAX_BLOCK_THREADS;
+use crate::kernel::{Collective, CollectiveKind, Group, Memory, Scope};
+use crate::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 impl Checker<'_> {
     pub(super) fn collective(&mut self, c: &Collective) {
@@ -13,6 +13,11 @@ impl Checker<'_> {
         };
         if !(1..=MAX_BLOCK_THREADS).contains(&threads) || !(0..threads).contains(&from) {
             self.error(Rule::CollectiveThreads { threads, from });
+        }
+        if let Group::Part(threads) = c.group
+            && !(1..=WARP_THREADS).contains(&threads) | (threads.count_ones() != 1)
+        {
+            self.error(Rule::CollectivePart(threads));
         }
         let copies = |m: Memory| match m {
             Memory::Param(_) => false,

@@ -161,6 +161,9 @@ pub enum Rule {
     /// A collective on something other than scratch of scope `Thread`.
     #[error("a collective is on {0}, expected scratch of which each thread has a copy")]
     CollectiveMemory(Memory),
+    /// A collective of a part of a warp that is not one of several alike.
+    #[error("a collective is of each {0} threads of a warp, expected a power of two up to 32")]
+    CollectivePart(i64),
     /// A collective of no threads, of more than a block has, or from one that does not take part.
     #[error("a collective is of {threads} threads from thread {from}, expected 1 to 1024 threads and one of them")]
     CollectiveThreads {

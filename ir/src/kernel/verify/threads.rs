@@ -253,7 +253,7 @@ impl Positions<'_, '_> {
     }
 
     fn collective(&mut self, c: &Collective) {
-        let warp = matches!(c.group, Group::Warp);
+        let warp = matches!(c.group, Group::Warp | Group::Part(_));
         if !self.block || self.thread.is_some() || self.lanes || self.warp.is_some() != warp {
             self.error(Rule::CollectivePosition { warp });
         }

@@ -5,7 +5,7 @@ use tlc_ir::kernel::{Memory, Scope};
 use tlc_ir::target::WARP_THREADS;
 
 use super::super::Lowerer;
-use super::{Blocks, Stage, constant, row};
+use super::{Blocks, ROW_LANES, Stage, WARP_ROWS, constant, row};
 use crate::partition::{Attention, AttentionForm, Matrices};
 
 /// Memory that the threads of a block share, and what each has of its own.
@@ -23,10 +23,10 @@ pub(super) struct Memories {
     pub results: Memory,
     /// A thread's part of the scores, or a warp's.
     pub scores: Memory,
-    /// By row of a warp: the largest so far, and the sum.
+    /// By row of a lane: the largest so far, and the sum.
     pub most: Memory,
     pub sum: Memory,
-    /// What the lanes of a warp combine, and what each of them has.
+    /// What each lane of a row has, and behind it what they combine; of a single row the other way round.
     pub lane: Memory,
 }
 
@@ -56,9 +56,9 @@ impl Memories {
                 lane: results,
             };
         }
-        let warp_rows = match &form.form {
+        let row_slots = match &form.form {
             AttentionForm::Row(_) => 1,
-            _ => form.rows / Blocks::warps(form),
+            _ => form.rows / Blocks::warps(form) / WARP_ROWS,
         };
         let queries_held = match &form.form {
             AttentionForm::Row(_) => dtype,
@@ -98,11 +98,11 @@ impl Memories {
             },
             results: new(dtype, result_part, scopes[0]),
             scores: new(dtype, score_part, scopes[1]),
-            most: new(dtype, warp_rows, Scope::Thread),
-            sum: new(dtype, warp_rows, Scope::Thread),
+            most: new(dtype, row_slots, Scope::Thread),
+            sum: new(dtype, row_slots, Scope::Thread),
             lane: match &form.form {
                 AttentionForm::Row(_) => new(dtype, 2, Scope::Thread),
-                _ => new(dtype, 1 + form.keys() / WARP_THREADS, Scope::Thread),
+                _ => new(dtype, form.keys() / ROW_LANES + 1, Scope::Thread),
             },
         }
     }

@@ -144,18 +144,11 @@ impl Blocks<'_> {
                 let right = this.lo.convert(right, this.dtype);
                 this.multiply_add(left, right, (sums, n));
             });
-            let mut parts: Vec<_> = (0..lanes).map(|n| this.load(sums, constant(n), THREAD)).collect();
-            while parts.len() > 1 {
-                let half = parts.split_off(parts.len() / 2);
-                let pairs: Vec<_> = parts.into_iter().zip(half).collect();
-                parts = pairs
-                    .into_iter()
-                    .map(|(a, b)| this.map(ScalarOp::Add, &[a, b], THREAD))
-                    .collect();
-            }
+            let parts = (0..lanes).map(|n| this.load(sums, constant(n), THREAD)).collect();
+            let score = this.combined(ScalarOp::Add, parts);
             // One statement for what follows, so that it is where the score is.
             this.loops([(1, Bind::Unroll)], |this, _| {
-                let value = this.masked(parts[0], &IndexExpr::ZERO, &thread, first_key);
+                let value = this.masked(score, &IndexExpr::ZERO, &thread, first_key);
                 for n in 0..2 {
                     this.store(lane, constant(n), value, None, LOOP);
                 }

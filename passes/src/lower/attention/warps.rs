@@ -8,7 +8,7 @@
 //! Where a graph rounds weights to 16 bits, it does so behind the whole softmax. Here a weight is rounded when its tile is done, as a part of the
 //! sum so far, and is scaled afterwards: what that is off by is at most what rounding it in the end would be.
 
-use tlc_ir::index::IndexExpr;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, AsyncCopy, Bind, Contract, ContractOperand, Memory, Stmt, ValueId};
 use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{NodeId, NodeKind, ScalarOp};
@@ -320,9 +320,9 @@ impl Blocks<'_> {
         let bytes = self.held.bytes() as i64;
         let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / bytes), |n| Some(n / 2));
         let lengths = lengths.take_while(|n| *n > 0 && n * bytes >= 4);
-        if lengths
-            .into_iter()
-            .any(|lanes| self.copy(level, lanes, rows, place, known))
+        let mut lengths = lengths.into_iter();
+        if lengths.clone().any(|lanes| self.copy(level, lanes, rows, place, known))
+            || lengths.any(|lanes| self.compute(level, lanes, rows, place, known))
         {
             return;
         }
@@ -335,6 +335,85 @@ impl Blocks<'_> {
                 |this, row, column| (place(this, row, column), known(this, row)),
             );
         });
+    }
+
+    /// Computes so many elements of rows at a time, if what they are computed of lies together and is aligned.
+    fn compute(
+        &mut self,
+        level: usize,
+        lanes: i64,
+        rows: &Rows,
+        place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
+        known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
+    ) -> bool {
+        let threads = Self::threads(self.form);
+        let chunks = rows.stretch / lanes;
+        if rows.stretch != rows.width || rows.width % lanes != 0 || (rows.rows * chunks) % threads != 0 {
+            return false;
+        }
+        let known_vars = (self.lo.kernel.extents.len(), self.lo.var_level.len());
+        let thread = self.lo.new_var(constant(threads), THREAD);
+        let round = self.lo.new_var(constant(rows.rows * chunks / threads), LOOP);
+        let lane = self.lo.new_var(constant(lanes), LOOP);
+        let at = IndexExpr::from(round) * constant(threads) + thread.into();
+        let row = IndexExpr::floor_div(&at, &constant(chunks)).simplify(&self.lo);
+        let column = IndexExpr::modulo(&at, &constant(chunks)).simplify(&self.lo) * constant(lanes) + lane.into();
+        let (node, index) = place(self, &row, &column);
+        let from = self.computed_from(node, &index);
+        if !from.is_some_and(|(node, index)| self.lies_together(node, &index, (lane, lanes))) {
+            self.lo.kernel.extents.truncate(known_vars.0);
+            self.lo.var_level.truncate(known_vars.1);
+            return false;
+        }
+        let known = known(self, &row);
+        let value = self.lo.value_of(node, &index, known);
+        let mut value = self.lo.convert(value, self.held);
+        if let Some(known) = known {
+            let zero = self.lo.constant(self.held.zero());
+            value = self.map(ScalarOp::Select, &[known, value, zero], LOOP);
+        }
+        let to = (row * constant(rows.stride) + column).simplify(&self.lo);
+        self.store(rows.memory, to, value, None, LOOP);
+        let body = vec![super::around(lane, Bind::Lanes, self.take(LOOP))];
+        self.lo.push(THREAD, super::around(round, Bind::Unroll, body));
+        let body = self.take(THREAD);
+        self.lo.push(level, super::around(thread, Bind::Thread, body));
+        true
+    }
+
+    /// The one value in memory that an element is computed from, beside numbers, and which element of it.
+    fn computed_from(&self, mut node: NodeId, index: &Index) -> Option<(NodeId, Index)> {
+        let mut index = index.clone();
+        loop {
+            if let Some(found) = self.source(node, index.clone()) {
+                return Some(found);
+            }
+            let graph = self.lo.graph;
+            let n = graph.node(node);
+            match &n.kind {
+                NodeKind::View(view) if view.fill().is_none() => {
+                    let from = &graph.ty(n.operands[0]).shape;
+                    index = view.operand_index(from, &n.ty.shape, &index, &self.lo).index;
+                    node = n.operands[0];
+                }
+                NodeKind::Map(_) | NodeKind::Convert(_) => {
+                    let mut read = n.operands.iter().filter(|o| graph.splat_value(**o).is_none());
+                    let (Some(&only), None) = (read.next(), read.next()) else {
+                        return None;
+                    };
+                    node = only;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Whether so many elements of a value, one for each iteration of a loop, are neighbours of which the first is at a multiple of them.
+    fn lies_together(&self, node: NodeId, index: &Index, (lane, lanes): (VarId, i64)) -> bool {
+        let index = flat_index(index, &self.lo.graph.ty(node).shape).simplify(&self.lo);
+        let first = index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
+        let aligned = IndexExpr::modulo(&first, &constant(lanes)).simplify(&self.lo).is(0);
+        aligned && index.affine_in(lane).is_some_and(|(step, _)| step.is(1))
     }
 
     /// Copies rows beside the threads, so many elements at a time, if they lie together and are aligned.
@@ -367,12 +446,7 @@ impl Blocks<'_> {
             let column = chunk * constant(lanes);
             let (node, index) = place(self, &row, &(column.clone() + lane.into()));
             let found = self.source(node, index).filter(|(node, index)| {
-                let index = flat_index(index, &self.lo.graph.ty(*node).shape).simplify(&self.lo);
-                let first = index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
-                let aligned = IndexExpr::modulo(&first, &constant(lanes)).simplify(&self.lo).is(0);
-                self.lo.graph.ty(*node).dtype == self.held
-                    && aligned
-                    && index.affine_in(lane).is_some_and(|(step, _)| step.is(1))
+                self.lo.graph.ty(*node).dtype == self.held && self.lies_together(*node, index, (lane, lanes))
             });
             let Some((node, index)) = found else {
                 // The first part has the same rows as the second.
