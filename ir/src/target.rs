@@ -11,7 +11,7 @@ mod library;
 mod multiprocessor;
 
 pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
-pub use library::{LibraryShare, ProductLibrary, Products, UnknownProducts};
+pub use library::{LibraryGain, LibraryShare, ProductLibrary, Products, UnknownProducts};
 pub use multiprocessor::{Limiter, Multiprocessor, Occupancy, half_full_blocks};
 
 use crate::dtype::DType;

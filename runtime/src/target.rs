@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tlc_ir::target::{Cpu, CpuEmitter, Gpu, LibraryShare, Multiprocessor, ProductLibrary, Products};
+use tlc_ir::target::{Cpu, CpuEmitter, Gpu, LibraryGain, LibraryShare, Multiprocessor, ProductLibrary, Products};
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cuda::{Context, Properties};
@@ -69,8 +69,17 @@ pub fn gpu(properties: &Properties) -> Gpu {
     }
 }
 
-/// Rows, columns and sum of a product are so long at least for the library to be taken to be faster. No device has shown it yet.
+/// Rows, columns and sum of a product are so long at least for the library to be taken to be faster.
 pub const LEAST_LIBRARY_EXTENT: i64 = 512;
+
+/// What the library gains on devices where it was measured: products of 4096 by 4096 by 4096 took cuBLASLt 13.0 0.187 ms in bf16 and
+/// 2.69 ms in f32 on an H100, kernels 0.39 ms and 3.78 ms.
+fn library_gain(capability: (i32, i32)) -> Option<LibraryGain> {
+    (capability == (9, 0)).then_some(LibraryGain {
+        narrow: 1480,
+        wide: 7930,
+    })
+}
 
 /// The library of products of a device, if it is to have some of them: what is asked for by name must be there, what is left to tlc need not.
 ///
@@ -81,7 +90,7 @@ pub fn product_library(context: &Context, products: Products) -> Result<Option<P
         Products::Library => LibraryShare::All,
         Products::Auto => LibraryShare::Plain {
             least_extent: LEAST_LIBRARY_EXTENT,
-            measured: false,
+            gain: library_gain(context.properties().capability),
         },
         _ => return Ok(None),
     };

@@ -15,7 +15,12 @@ const ALL: &str = "0xffffffffu";
 impl Writer<'_, '_> {
     /// What the threads of a warp, or each so many of them, compute together, in the order that the kernel form defines: of a reduction that is what lane 0
     /// computes. The others combine with operands the other way round, of which only extrema of zeros tell: these lane 0 gives to all.
-    pub(super) fn collective(&mut self, kind: CollectiveKind, threads: i64, address: &Address) -> Result<(), CudaError> {
+    pub(super) fn collective(
+        &mut self,
+        kind: CollectiveKind,
+        threads: i64,
+        address: &Address,
+    ) -> Result<(), CudaError> {
         let place = self.place(address);
         let dtype = self.flat.kernel.memory_dtype(address.memory);
         let t = value_type(dtype);
@@ -50,7 +55,9 @@ impl Writer<'_, '_> {
                 let mut step = 1;
                 while step < threads {
                     self.open("{");
-                    self.line(&format!("const {t} other = ({t})__shfl_up_sync({ALL}, all, {step}{width});"));
+                    self.line(&format!(
+                        "const {t} other = ({t})__shfl_up_sync({ALL}, all, {step}{width});"
+                    ));
                     self.line(&format!(
                         "if ((int)threadIdx.x % {threads} >= {step}) all = {combined};"
                     ));
@@ -58,7 +65,9 @@ impl Writer<'_, '_> {
                     step *= 2;
                 }
             }
-            CollectiveKind::Broadcast(from) => self.line(&format!("all = ({t})__shfl_sync({ALL}, all, {from}{width});")),
+            CollectiveKind::Broadcast(from) => {
+                self.line(&format!("all = ({t})__shfl_sync({ALL}, all, {from}{width});"))
+            }
         }
         self.line(&format!("{place} = all;"));
         self.close();

@@ -41,7 +41,8 @@ use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, SHARED_ALIGNMENT, Scope, Stmt};
 use tlc_ir::target::{
-    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
+    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, WARP_THREADS,
+    half_full_blocks,
 };
 
 use index::Width;
@@ -346,6 +347,9 @@ fn uses_word(text: &str, name: &str) -> bool {
         .any(|(at, _)| !text[..at].ends_with(word) && !text[at + name.len()..].starts_with(word))
 }
 
+/// Elements of fragments in a thread's registers beside which it can do with those that a multiprocessor half full of threads has.
+const FEW_HELD: i64 = 32;
+
 fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> String {
     let restrict = if options.may_alias { "" } else { " __restrict__" };
     let mut params: Vec<String> = kernel
@@ -362,7 +366,15 @@ fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> 
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.
     let products = kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
-    let blocks = if products { 1 } else { half_full_blocks(block) };
+    // Those of an attention also wait for each other between its two products, so that others should have something to do.
+    let waits = kernel.statements().any(|s| matches!(s, Stmt::Collective(_)));
+    let fragments = kernel.scratch.iter().filter(|s| s.scope == Scope::WarpFragment);
+    let held: Option<i64> = fragments.map(|s| Some(s.len.as_const()? / WARP_THREADS)).sum();
+    let blocks = match products {
+        true if waits && held.is_some_and(|held| held <= FEW_HELD) => half_full_blocks(block),
+        true => 1,
+        false => half_full_blocks(block),
+    };
     format!(
         "extern \"C\" __global__ void __launch_bounds__({block}, {blocks}) {name}({open}{}{close})",
         params.join(separator)

@@ -475,6 +475,17 @@ fn widen(h: &mut Helpers, from: DType, x: &str) -> String {
     format!("{f}({x})")
 }
 
+/// A float rounded to bf16 and widened again. The instruction that rounds two at once has the second in its upper half, where it is the float:
+/// that which rounds one is of a unit with a quarter of the throughput (SASS of CUDA 13: `F2FP` and `F2F`).
+pub(super) fn rounded_to_bf16(h: &mut Helpers, x: &str) -> String {
+    let rounded = h.need("rounded_to_bf16".into(), |n| {
+        format!(
+            "f32 {n}(f32 x) {{\n    u32 r;\n    asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(x), \"f\"(0.0f));\n    return __uint_as_float(r);\n}}"
+        )
+    });
+    format!("{rounded}({x})")
+}
+
 /// To bf16, rounded once to nearest, ties to even.
 fn bf16_of(h: &mut Helpers, from: DType, x: &str) -> String {
     let narrow = h.need("bf16_of_f32".into(), |n| {

@@ -13,10 +13,17 @@ use super::uses::Uses;
 use super::{CudaError, uses_word};
 use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Region, Value};
 
+/// Types of a value that is rounded to 16 bits and computed with as what it was.
+const ROUNDED: [DType; 3] = [DType::F32, DType::BF16, DType::F32];
+
 /// Values from which on what each step of a loop writes is a tile of sums.
 const TILE_OF_SUMS: usize = 8;
 /// Steps up to which a loop over such a tile is written out by NVRTC.
 const UNROLLED_STEPS: i64 = 16;
+/// Iterations of a loop that waits for memory which are written out, so that their loads are under way together.
+const LOADS_UNDER_WAY: i64 = 8;
+/// Definitions of a loop's body, above which it is not one that waits for memory.
+const MOST_UNROLLED: usize = 32;
 
 /// The finished parts of a function.
 pub(super) struct Code {
@@ -292,6 +299,20 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.open(&format!("if ((int)threadIdx.x < {limit}) {{"));
     }
 
+    /// Whether a loop is long and has little to do but to load, and to add up or to store what was loaded: then several loads should be under way
+    /// at once.
+    fn waits_for_memory(&self, l: &Loop) -> bool {
+        let long = self.flat.number(l.extent).is_some_and(|n| n >= 2 * LOADS_UNDER_WAY);
+        let loads = |i: &Item| match i {
+            Item::Let(v) => matches!(self.flat.values[v.0 as usize].op, Op::Load { .. }),
+            _ => false,
+        };
+        let stores = l.body.iter().filter(|i| matches!(i, Item::Store { .. })).count();
+        let simple = l.body.iter().all(|i| matches!(i, Item::Let(_) | Item::Store { .. }));
+        let short = stores <= 1 && l.body.len() <= MOST_UNROLLED;
+        long && simple && short && l.carried.is_empty() == (stores == 1) && l.body.iter().any(loads)
+    }
+
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {
         for c in &l.carried {
             self.variable(c.initial, c.outcome)?;
@@ -305,6 +326,8 @@ impl<'f, 'k> Writer<'f, 'k> {
         let stores = l.body.iter().filter(|i| matches!(i, Item::Store { .. }));
         if short && stores.count() >= TILE_OF_SUMS {
             self.line("#pragma unroll");
+        } else if self.waits_for_memory(l) {
+            self.line(&format!("#pragma unroll {LOADS_UNDER_WAY}"));
         }
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
         self.region(&l.body)?;
@@ -432,8 +455,17 @@ impl<'f, 'k> Writer<'f, 'k> {
                 (to, (text, Width::Wide)) => scalar::convert(&mut self.helpers, to, DType::I64, &format!("({text})"))?,
             },
             Op::Convert(a) => {
-                let (from, x) = (self.flat.dtype(*a), self.value(*a));
-                scalar::convert(&mut self.helpers, dtype, from, &x)?
+                let from = self.flat.dtype(*a);
+                match *self.flat.op(*a) {
+                    Op::Convert(whole) if [self.flat.dtype(whole), from, dtype] == ROUNDED => {
+                        let x = self.value(whole);
+                        scalar::rounded_to_bf16(&mut self.helpers, &x)
+                    }
+                    _ => {
+                        let x = self.value(*a);
+                        scalar::convert(&mut self.helpers, dtype, from, &x)?
+                    }
+                }
             }
             Op::Bitcast(a) => scalar::bitcast(dtype, self.flat.dtype(*a), &self.value(*a))?,
             Op::Lane(of, lane) => {

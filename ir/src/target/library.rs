@@ -21,29 +21,47 @@ pub struct ProductLibrary {
 pub enum LibraryShare {
     /// All that it can compute.
     All,
-    /// Large products that share no kernel with what is around them.
+    /// Large products that share no kernel with what is around them, or for which it is faster although other kernels then compute that.
     Plain {
         /// The least extent of rows, columns and sum.
         least_extent: i64,
-        /// Whether it was measured on such a device that it is faster there.
-        measured: bool,
+        /// How much faster it is, where that was measured on such a device.
+        gain: Option<LibraryGain>,
     },
+}
+
+/// What a library of products was measured to gain over kernels, in picoseconds for each million floating-point operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LibraryGain {
+    /// Of elements of 16 bits.
+    pub narrow: u32,
+    /// Of wider ones.
+    pub wide: u32,
+}
+
+impl LibraryGain {
+    /// Seconds that it gains for so many floating-point operations on elements of a type.
+    pub fn seconds(&self, dtype: DType, flops: f64) -> f64 {
+        let picoseconds = if dtype.bytes() <= 2 { self.narrow } else { self.wide };
+        f64::from(picoseconds) * 1e-18 * flops
+    }
 }
 
 impl fmt::Display for LibraryShare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LibraryShare::All => f.write_str("asked for"),
-            LibraryShare::Plain { least_extent, measured } => {
-                let known = match measured {
-                    true => "faster as measured",
-                    false => "taken to be faster, not measured",
-                };
-                write!(
-                    f,
-                    "nothing else in its kernel and no extent below {least_extent}: {known}"
-                )
-            }
+            LibraryShare::Plain {
+                least_extent,
+                gain: None,
+            } => write!(
+                f,
+                "nothing else in its kernel and no extent below {least_extent}: taken to be faster, not measured"
+            ),
+            LibraryShare::Plain { least_extent, .. } => write!(
+                f,
+                "no extent below {least_extent}, and faster as measured than a kernel with what is around it"
+            ),
         }
     }
 }

@@ -579,7 +579,11 @@ impl KernelParser<'_, '_> {
     /// A collective: what it does, by `warp`, `part 4` of one or `block 128`, and on which element.
     fn collective(&mut self, kind: impl FnOnce(&mut Self) -> Parsed<CollectiveKind>) -> Parsed<Stmt> {
         let kind = kind(self)?;
-        let words = [("warp", Group::Warp), ("part", Group::Part(0)), ("block", Group::Block(0))];
+        let words = [
+            ("warp", Group::Warp),
+            ("part", Group::Part(0)),
+            ("block", Group::Block(0)),
+        ];
         let group = match self.one_of("collective", &words)? {
             Group::Warp => Group::Warp,
             Group::Part(_) => Group::Part(self.c.integer("threads", 1, WARP_THREADS)?),

@@ -1,10 +1,11 @@
 //! Which values are roots, and which are computed once per executable.
 
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{LibraryShare, Support, Target, Width};
+use tlc_ir::target::{Gpu, LibraryGain, LibraryShare, Support, Target, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use super::{Clusterer, ConeSize};
@@ -133,6 +134,9 @@ fn overlap(kind: &NodeKind) -> Option<i64> {
     }
 }
 
+/// What one more kernel of a call takes, in seconds.
+const SECONDS_OF_A_KERNEL: f64 = 2e-6;
+
 impl Clusterer<'_> {
     /// The matrix form of an einsum that a library is given.
     fn library_product(&self, id: NodeId) -> Option<MatrixProduct> {
@@ -143,17 +147,47 @@ impl Clusterer<'_> {
         let product = contraction::stacked_product(self.graph, id, library)?;
         match library.share {
             LibraryShare::All => Some(product),
-            LibraryShare::Plain { least_extent, .. } => {
+            LibraryShare::Plain { least_extent, gain } => {
                 let large = |e: &IndexExpr| e.interval(self.graph).lo >= least_extent;
                 let extents = [&product.m, &product.n, &product.k];
-                (extents.into_iter().all(large) && self.is_plain(id, &product)).then_some(product)
+                let apart = self.fused_with_kernel(id, &product);
+                let faster = || gain.is_some_and(|gain| self.gains(id, gain, &apart, gpu));
+                (extents.into_iter().all(large) && (apart.is_empty() || faster())).then_some(product)
             }
         }
     }
 
-    /// Whether a kernel that multiplies would do no more than the library: neither are its operands computed where they are read, nor does anything
-    /// follow on its results but what the library computes with them.
-    fn is_plain(&self, id: NodeId, product: &MatrixProduct) -> bool {
+    /// Whether a library gains more on a product than it takes to write, and read again, what a kernel would compute with it.
+    fn gains(&self, id: NodeId, gain: LibraryGain, apart: &[NodeId], gpu: &Gpu) -> bool {
+        let NodeKind::Einsum { inputs, .. } = self.kind(id) else {
+            return false;
+        };
+        let mut extents: FxHashMap<u16, i64> = FxHashMap::default();
+        let operands = &self.graph.node(id).operands;
+        for (labels, operand) in inputs.iter().zip(operands) {
+            for (label, extent) in labels.iter().zip(&self.graph.ty(*operand).shape) {
+                let Some(extent) = extent.as_const() else { return false };
+                extents.insert(*label, extent);
+            }
+        }
+        let flops = 2.0 * extents.values().map(|n| *n as f64).product::<f64>();
+        let seconds = |node: &NodeId| {
+            let ty = self.graph.ty(*node);
+            let elements: f64 = ty.shape.iter().filter_map(|e| e.as_const()).map(|n| n as f64).product();
+            2.0 * elements * ty.dtype.bytes() as f64 / gpu.bytes_per_second + SECONDS_OF_A_KERNEL
+        };
+        // A product of narrow elements is one of wider ones that are converted from them.
+        let narrowest = operands.iter().map(|&o| match self.kind(o) {
+            NodeKind::Convert(_) => self.graph.ty(self.graph.node(o).operands[0]).dtype,
+            _ => self.graph.ty(o).dtype,
+        });
+        let dtype = narrowest.max_by_key(|d| d.bytes()).unwrap_or(DType::F32);
+        gain.seconds(dtype, flops) > apart.iter().map(seconds).sum()
+    }
+
+    /// What a kernel that multiplies would do beside the library: the operands that it would compute where it reads them, and the last value of
+    /// what the library computes, if something follows on it.
+    fn fused_with_kernel(&self, id: NodeId, product: &MatrixProduct) -> SmallVec<[NodeId; 3]> {
         let inlined = |kind: &NodeKind| {
             matches!(
                 kind,
@@ -167,7 +201,9 @@ impl Clusterer<'_> {
         let read = [product.lhs.base, product.rhs.base];
         let follows = |user: &NodeId| matches!(self.kind(*user), NodeKind::Map(_) | NodeKind::Convert(_));
         let last = self.library_last(id, product);
-        !read.into_iter().any(|base| inlined(self.kind(base))) && !self.users[last.index()].iter().any(follows)
+        let mut apart: SmallVec<[NodeId; 3]> = read.into_iter().filter(|base| inlined(self.kind(*base))).collect();
+        apart.extend(self.users[last.index()].iter().any(follows).then_some(last));
+        apart
     }
 
     /// The last of the values that a library can compute with a product, each of which is all that the one before is for.

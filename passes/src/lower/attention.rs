@@ -416,11 +416,14 @@ impl<'a> Blocks<'a> {
         let (form, most, sum) = (self.form, self.memories.most, self.memories.sum);
         self.warp_loop(BLOCK, |this, _| {
             this.thread_loop(TILE, WARP_THREADS, |this, _| {
-                this.loops([(form.rows / Self::warps(form) / WARP_ROWS, Bind::Unroll)], |this, [n]| {
-                    let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
-                    this.store(most, n.clone(), lowest, None, LOOP);
-                    this.store(sum, n, zero, None, LOOP);
-                });
+                this.loops(
+                    [(form.rows / Self::warps(form) / WARP_ROWS, Bind::Unroll)],
+                    |this, [n]| {
+                        let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
+                        this.store(most, n.clone(), lowest, None, LOOP);
+                        this.store(sum, n, zero, None, LOOP);
+                    },
+                );
             });
         });
     }
@@ -620,7 +623,13 @@ impl<'a> Blocks<'a> {
                 let power = this.load(lane, n, LOOP);
                 let weight = this.map(ScalarOp::Mul, &[power, part], LOOP);
                 let weight = this.lo.convert(weight, operands);
-                this.store(rounded, row.clone() * constant(rounded_stride) + key, weight, None, LOOP);
+                this.store(
+                    rounded,
+                    row.clone() * constant(rounded_stride) + key,
+                    weight,
+                    None,
+                    LOOP,
+                );
             });
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
             let leads = this.leads(&t, THREAD);
@@ -660,10 +669,7 @@ impl<'a> Blocks<'a> {
         while values.len() > 1 {
             let half = values.split_off(values.len() / 2);
             let pairs: Vec<_> = values.into_iter().zip(half).collect();
-            values = pairs
-                .into_iter()
-                .map(|(a, b)| self.map(op, &[a, b], THREAD))
-                .collect();
+            values = pairs.into_iter().map(|(a, b)| self.map(op, &[a, b], THREAD)).collect();
         }
         values[0]
     }

@@ -98,7 +98,9 @@ fn before_permutations(graph: &Graph, uses: &[u32]) -> Vec<bool> {
 /// Never for nodes of [`before_permutations`].
 fn computed_before(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
     let permuted = operands.iter().find_map(|&o| match &re.graph.node(o).kind {
-        NodeKind::View(View::Permute(p)) if re.splat_value(o).is_none() => Some((p.clone(), re.graph.node(o).operands[0])),
+        NodeKind::View(View::Permute(p)) if re.splat_value(o).is_none() => {
+            Some((p.clone(), re.graph.node(o).operands[0]))
+        }
         _ => None,
     });
     let Some((permutation, base)) = permuted else {

@@ -372,20 +372,22 @@ impl Gpu {
         let Some((&last, outer)) = loops.split_last() else {
             return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
         };
-        let long = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi >= TRANSPOSED_SIDE;
+        let length = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi;
+        let long = |v: VarId| length(v) >= TRANSPOSED_SIDE;
         let mut across = outer.iter().rev().map(|&v| (v, self.walked_across(v, last)));
         let Some((row, turned)) = across.find(|(v, params)| long(*v) && long(last) && !params.is_empty()) else {
             return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
         };
+        let side = self.transposed_side(length(row).min(length(last)));
         self.why = ScheduleReason::Tiles {
-            rows: TRANSPOSED_SIDE,
-            columns: TRANSPOSED_SIDE,
+            rows: side,
+            columns: side,
         };
         let at = outer.iter().position(|&v| v == row).unwrap_or(0);
         for &inner in &outer[at + 1..] {
             self.apply(Directive::Interchange { outer: row, inner })?;
         }
-        let factor = TRANSPOSED_SIDE;
+        let factor = side;
         let rows = self.apply(Directive::Block { var: row, factor })?;
         let columns = self.apply(Directive::Block { var: last, factor })?;
         let (outer_row, inner) = (rows[1], columns[0]);
@@ -414,7 +416,7 @@ impl Gpu {
         self.why = ScheduleReason::BlocksAndThreads;
         let fixed = |v: &VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
         let whole = nests.iter().all(|n| fixed(&n.0) && fixed(&n.1));
-        let lanes = self.transposed_lanes();
+        let lanes = self.transposed_lanes(side);
         for (outer, mut inner) in nests {
             // Of shared memory each lane has a bank of its own, for rows are kept apart by one element.
             if whole && lanes > 1 {
@@ -435,11 +437,24 @@ impl Gpu {
         self.apply(Directive::Synchronize { block }).map(drop)
     }
 
-    /// Elements that a thread moves at once between global memory and a tile of shared memory: 16 bytes, and 8 of 16 bits, of which 8 elements
-    /// would leave threads of a tile without any. Bytes, and elements of 8 bytes, would be in each other's banks.
-    fn transposed_lanes(&self) -> i64 {
+    /// Rows and columns of a tile: 128 bytes of each, where sides are no shorter, and of narrow elements and wide ones as many as of four bytes.
+    fn transposed_side(&self, length: i64) -> i64 {
+        let halves = self.kernel.params.iter().all(|p| p.dtype.bytes() == 2);
+        match halves && length >= 2 * TRANSPOSED_SIDE {
+            true => 2 * TRANSPOSED_SIDE,
+            false => TRANSPOSED_SIDE,
+        }
+    }
+
+    /// Elements that a thread moves at once between global memory and a tile of shared memory: 16 bytes, or as many as leave each thread some.
+    /// Bytes, and elements of 8 bytes, would be in each other's banks.
+    fn transposed_lanes(&self, side: i64) -> i64 {
         let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
-        if matches!(widest, Some(2 | 4)) { 4 } else { 1 }
+        match widest {
+            Some(2 | 4) => side * side / THREADS,
+            _ => 1,
+        }
+        .min(GPU_ACCESS_BYTES / widest.unwrap_or(1) as i64)
     }
 
     /// Whether elements of parameters move together that so many iterations of a loop touch, wherever those of scratch are.

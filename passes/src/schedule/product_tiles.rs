@@ -1,7 +1,8 @@
 //! Sums of products on a GPU, in tiles of rows and columns that blocks take, of which each thread adds up a part.
 
 use tlc_ir::Precision;
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 use tlc_ir::target::Gpu as Target;
 
@@ -13,6 +14,10 @@ use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 
 /// Threads along each side of a tile.
 const PARTS: i64 = 16;
+/// Channels of windows go inside of their elements if there are a multiple of so many.
+const CHANNEL_STEPS: i64 = 32;
+/// The most elements that windows of neighbours are apart.
+const MOST_STRIDE: i64 = 4;
 /// Elements of an operand that a thread brings to shared memory at once.
 const FILLED: i64 = 4;
 
@@ -60,9 +65,43 @@ impl Gpu {
         let [first] = self.loops_inside(n)[..] else {
             return Err(DirectiveRefusal::NotASum(n));
         };
-        let sum = self.one_loop(&self.chain(first))?;
+        let mut summed = self.chain(first);
+        self.channels_innermost(&mut summed, [*m, n])?;
+        let sum = self.one_loop(&summed)?;
         let around = around.to_vec();
         Ok(ProductLoops { around, m: *m, n, sum })
+    }
+
+    /// Has the channels of windows added up inside of the windows' elements, where there are enough of them for the steps of a tile: all of these are
+    /// of one element then, of which it is known once where it lies and whether it is inside of the image.
+    fn channels_innermost(&mut self, summed: &mut Vec<VarId>, sides: [VarId; 2]) -> Result<(), DirectiveRefusal> {
+        let [channels, .., along] = summed[..] else {
+            return Ok(());
+        };
+        let many = self.kernel.extents[channels.0 as usize].as_const();
+        if !many.is_some_and(|n| n % CHANNEL_STEPS == 0) {
+            return Ok(());
+        }
+        let step = |index: &IndexExpr, v: VarId| index.affine_in(v).map(|(c, _)| c.as_const());
+        let windows = |index: &IndexExpr| {
+            // Pixels of rows that were joined are at no multiple of their number.
+            let near = |v: VarId| match step(index, v) {
+                None => index.uses(v),
+                Some(n) => n.is_some_and(|n| (1..=MOST_STRIDE).contains(&n)),
+            };
+            step(index, along) == Some(Some(1)) && sides.into_iter().any(near)
+        };
+        let mut loads = self.kernel.statements().flat_map(|s| s.accesses());
+        let windows = loads.any(|a| a.effect == Effect::Load && windows(a.index));
+        drop(loads);
+        if !windows {
+            return Ok(());
+        }
+        for &inner in &summed[1..] {
+            self.apply(Directive::Interchange { outer: channels, inner })?;
+        }
+        summed.rotate_left(1);
+        Ok(())
     }
 
     /// A block per tile of so many rows and columns, which goes through so many steps of the sums at a time.
@@ -172,7 +211,7 @@ impl Gpu {
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block })?;
         self.apply(Directive::Synchronize { block })?;
-        self.pipeline(steps, gpu);
+        self.pipeline(steps, 2, gpu);
         Ok(())
     }
 

@@ -203,7 +203,7 @@ fn a_library_of_a_gpu_is_given_what_it_is_taken_to_be_faster_at() {
     use tlc_ir::text::{no_data, parse_graph};
     let plain = LibraryShare::Plain {
         least_extent: 64,
-        measured: false,
+        gain: None,
     };
     let given = |text: &str, share: LibraryShare| -> (usize, usize) {
         let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}"));

@@ -114,7 +114,13 @@ impl Measured {
             }
         };
         let known = |m: &Measured| {
-            let machine = (m.cpu.clone(), m.kernel_level.clone(), m.threads, m.gpu.clone(), m.resident);
+            let machine = (
+                m.cpu.clone(),
+                m.kernel_level.clone(),
+                m.threads,
+                m.gpu.clone(),
+                m.resident,
+            );
             (m.graph.clone(), machine)
         };
         let message = match known(self) == known(saved) {
