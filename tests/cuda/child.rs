@@ -64,16 +64,31 @@ pub fn skip(why: &str) {
 /// Runs an ignored test of this file in a process with a simulated device, which must end well and find nothing. `None`, and a line, where
 /// that cannot be done.
 pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
-    let (printed, found) = with_findings(test, settings)?;
+    let (printed, found) = run(test, settings)?;
     assert!(found.is_empty(), "{test} {settings:?}: {found}\n{}", printed.text);
     Some(printed)
 }
 
 /// As [`simulated`], of a test that may find something, which must end well all the same.
 pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, String)> {
-    let real = asked("real");
-    // Faults and machines to choose from.
-    let simulated_alone = ["TLC_SIM_FAULT", "TLC_SIM_MEMORY", "TLC_SIM_DEVICE"];
+    match real() {
+        true => {
+            skip("a real GPU finds nothing");
+            None
+        }
+        false => run(test, settings),
+    }
+}
+
+/// Whether the GPU of these tests is one of the system.
+pub fn real() -> bool {
+    asked("real")
+}
+
+fn run(test: &str, settings: Settings<'_>) -> Option<(Printed, String)> {
+    let real = real();
+    // Faults, machines to choose from and counters.
+    let simulated_alone = ["TLC_SIM_FAULT", "TLC_SIM_MEMORY", "TLC_SIM_DEVICE", "TLC_SIM_COUNTERS"];
     if real && settings.iter().any(|s| simulated_alone.contains(&s.0)) {
         skip("a real GPU does not do that when it is asked");
         return None;

@@ -299,8 +299,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.open(&format!("if ((int)threadIdx.x < {limit}) {{"));
     }
 
-    /// Whether a loop is long and has little to do but to load, and to add up or to store what was loaded: then several loads should be under way
-    /// at once.
+    /// Whether a loop is long and has little to do but to load and to store what was loaded: then several loads should be under way at once.
     fn waits_for_memory(&self, l: &Loop) -> bool {
         let long = self.flat.number(l.extent).is_some_and(|n| n >= 2 * LOADS_UNDER_WAY);
         let loads = |i: &Item| match i {
@@ -309,8 +308,8 @@ impl<'f, 'k> Writer<'f, 'k> {
         };
         let stores = l.body.iter().filter(|i| matches!(i, Item::Store { .. })).count();
         let simple = l.body.iter().all(|i| matches!(i, Item::Let(_) | Item::Store { .. }));
-        let short = stores <= 1 && l.body.len() <= MOST_UNROLLED;
-        long && simple && short && l.carried.is_empty() == (stores == 1) && l.body.iter().any(loads)
+        let short = stores == 1 && l.body.len() <= MOST_UNROLLED;
+        long && simple && short && l.carried.is_empty() && l.body.iter().any(loads)
     }
 
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {

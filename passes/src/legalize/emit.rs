@@ -17,6 +17,11 @@ pub(super) fn function(l: &mut Legalizer<'_>, function: Function, dtype: DType, 
     value.expect("the operation's arity is the function's")
 }
 
+/// Emits `e^x` of an f32 that is known to be in the range whose results are normal numbers.
+pub(super) fn exp_in_range(l: &mut Legalizer<'_>, x: ValueId) -> ValueId {
+    math::exp_in_range::<Single, _>(l, x)
+}
+
 fn float_of(bits: DType) -> DType {
     if bits.bits() == 64 { DType::F64 } else { DType::F32 }
 }

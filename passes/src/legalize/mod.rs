@@ -27,7 +27,7 @@ use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 use crate::made::{Made, made};
-use crate::math::Function;
+use crate::math::{self, Function};
 
 /// Whether the values of an integer dtype are so few that any of them can be added to the significand of an f64.
 pub(crate) fn fits_significand(dtype: DType) -> bool {
@@ -50,6 +50,11 @@ struct Legalizer<'k> {
     counters: FxHashSet<ValueId>,
     /// Values of 16 bits that are those of an f32, which nothing has to be rounded to.
     unrounded: FxHashMap<ValueId, ValueId>,
+    /// For kernels of GPUs, whose branches keep other work from going beside: numbers, values of f32 that are no less than `-EXP_NORMAL`, and those
+    /// that are no more than that besides.
+    numbers: FxHashMap<ValueId, f64>,
+    bounded: FxHashSet<ValueId>,
+    in_range: FxHashSet<ValueId>,
     /// The emitter; if there is none, every formula is written out.
     emitter: Option<&'k Emitter>,
 }
@@ -79,6 +84,9 @@ fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>) {
         lanes: None,
         counters: FxHashSet::default(),
         unrounded: FxHashMap::default(),
+        numbers: FxHashMap::default(),
+        bounded: FxHashSet::default(),
+        in_range: FxHashSet::default(),
         emitter,
     };
     l.block(body);
@@ -112,8 +120,25 @@ impl Legalizer<'_> {
 
     /// Remembers the values of loop variables.
     fn note(&mut self, value: ValueId, op: &Op) {
-        if matches!(op, Op::Index(..)) {
-            self.counters.insert(value);
+        match op {
+            Op::Index(..) => {
+                self.counters.insert(value);
+            }
+            Op::Const(number) if number.dtype() == DType::F32 && self.emitter.is_some_and(|e| e.has_blocks) => {
+                self.numbers.insert(value, number.as_f64());
+            }
+            Op::Map(op @ (ScalarOp::Max | ScalarOp::Min), args) if !self.numbers.is_empty() => {
+                let known = |v: &ValueId| self.numbers.get(v).copied();
+                let limit = math::EXP_NORMAL;
+                let bound = args.iter().find_map(known).filter(|n| (-limit..=limit).contains(n));
+                let bounded = args.iter().any(|v| self.bounded.contains(v));
+                match (op, bound) {
+                    (ScalarOp::Max, Some(_)) => drop(self.bounded.insert(value)),
+                    (ScalarOp::Min, Some(_)) if bounded => drop(self.in_range.insert(value)),
+                    _ => {}
+                }
+            }
+            _ => {}
         }
     }
 
@@ -217,6 +242,7 @@ impl Legalizer<'_> {
             }
             DType::Bool => self.bool_map(op, args),
             DType::F32 | DType::F64 => match Function::of(op) {
+                Some(Function::Exp) if self.in_range.contains(&args[0]) => emit::exp_in_range(self, args[0]),
                 Some(function)
                     if self
                         .emitter

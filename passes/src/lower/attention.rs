@@ -39,6 +39,7 @@ use memories::Memories;
 use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, is_source};
 use crate::cluster::Cluster;
+use crate::math::EXP_NORMAL;
 use crate::partition::{Attention, AttentionForm, Matrices};
 use tlc_ir::graph::infer::flat_index;
 
@@ -602,7 +603,7 @@ impl<'a> Blocks<'a> {
             for n in 0..own {
                 let score = this.load(lane, constant(n), THREAD);
                 let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
-                let power = this.map(ScalarOp::Exp, &[power], THREAD);
+                let power = this.power(power);
                 this.store(lane, constant(n), power, None, THREAD);
                 powers.push(power);
             }
@@ -684,9 +685,23 @@ impl<'a> Blocks<'a> {
         let unseen = self.map(ScalarOp::Eq, &[now, lowest], THREAD);
         let base = self.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
         let shrunk = self.map(ScalarOp::Sub, &[before, base], THREAD);
-        let shrunk = self.map(ScalarOp::Exp, &[shrunk], THREAD);
+        let shrunk = self.power(shrunk);
         self.store(most, row, now, None, THREAD);
         (base, shrunk)
+    }
+
+    /// `e^x` of what is not positive. Where weights are rounded to 16 bits, what is no normal number is zero: the sum, of which the largest power is 1,
+    /// is the same, and the rounded weight too, but that bf16 has numbers below 2^-126. It needs no branch.
+    fn power(&mut self, x: ValueId) -> ValueId {
+        if self.held.bytes() != 2 || self.dtype != DType::F32 {
+            return self.map(ScalarOp::Exp, &[x], THREAD);
+        }
+        let (lowest, zero) = (self.number(-EXP_NORMAL), self.number(0.0));
+        let within = self.map(ScalarOp::Max, &[x, lowest], THREAD);
+        let within = self.map(ScalarOp::Min, &[within, zero], THREAD);
+        let power = self.map(ScalarOp::Exp, &[within], THREAD);
+        let below = self.map(ScalarOp::Lt, &[x, lowest], THREAD);
+        self.map(ScalarOp::Select, &[below, zero, power], THREAD)
     }
 
     /// One divided by a sum of powers, or zero of no power.

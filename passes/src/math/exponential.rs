@@ -143,6 +143,13 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     e.if_any(beyond, |e| scaled_anywhere::<F, E>(e, p, sum), y)
 }
 
+/// As [`exp`] of arguments for which the result is a normal number, or of NaN: no branch, so that several go side by side.
+#[inline(always)]
+pub(crate) fn exp_in_range<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let magic = F::float(e, biased_magic::<F>(0.0));
+    exp_scaled::<F, E>(e, x, 1.0, magic)
+}
+
 /// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.
 ///
 /// `|r| <= 1/2`, so that integers have `r = 0` and are exact.

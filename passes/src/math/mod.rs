@@ -36,7 +36,11 @@ pub mod scalar;
 use tlc_ir::ScalarOp;
 use tlc_ir::scalar::Form;
 
+pub(crate) use exponential::exp_in_range;
 pub use format::{Double, Format, Single};
+
+/// The exponential of an f32 of no larger magnitude is a normal number.
+pub(crate) const EXP_NORMAL: f64 = <Single as Format>::EXP_NORMAL;
 
 #[cfg(test)]
 mod reference;
