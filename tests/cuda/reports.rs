@@ -107,6 +107,23 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
 }
 
 #[test]
+fn calls_whose_tensors_stay_on_a_device_are_timed() {
+    if no_nvrtc() {
+        return;
+    }
+    let arguments = |device| ["bench", "sums.tlir", "--device", device, "--resident", "--set", "n=64", "--time", "0"];
+    let Some(said) = json(&arguments("cuda")) else { return };
+    assert_eq!(said["resident"], true, "{said}");
+    assert!(said["median_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{said}");
+    // What goes between the host and the device is no part of such a call.
+    let plain: Vec<&str> = arguments("cuda").into_iter().filter(|a| *a != "--resident").collect();
+    let Some(copied) = json(&plain) else { return };
+    let floor = |said: &Value| said["floor_ns"].as_f64().expect("sizes are known");
+    assert!(floor(&said) < floor(&copied), "{said} {copied}");
+    expect(tlc(&[], &arguments("cpu")), 2, &["--resident is of a GPU; expected --device cuda as well"]);
+}
+
+#[test]
 fn a_device_is_told_to_take_the_times_of_steps() {
     if no_nvrtc() {
         return;
