@@ -200,9 +200,9 @@ impl Matrices {
     /// Bytes that the threads of a block share.
     pub fn shared_bytes(&self, rows: i64) -> i64 {
         let [query, key, value, score, weight] = self.strides();
-        let held = rows * query + self.keys * key.max(value) + rows * weight;
+        let held = rows * query + self.keys * (key + value) + rows * weight;
         // Scores and what rows are scaled by are f32.
-        held * self.dtype.bytes() as i64 + (rows * score + rows) * 4 + 5 * SHARED_ALIGNMENT
+        held * self.dtype.bytes() as i64 + (rows * score + rows) * 4 + 6 * SHARED_ALIGNMENT
     }
 }
 

@@ -17,6 +17,7 @@ use tlc_ir::target::{Gpu, Support};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
 use super::output_values;
+use super::roots::SECONDS_OF_A_KERNEL;
 use crate::access::{Index, Variables, repeats};
 use crate::devices::Placement;
 use crate::partition::{Attention, AttentionForm, ClusterKind, Clusters, Matrices, SingleRow};
@@ -24,6 +25,10 @@ use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage}
 
 /// Rows of a block, the most first.
 const ROWS: [i64; 3] = [64, 32, 16];
+/// Blocks of a multiprocessor at once, for which threads have the registers.
+const RESIDENT_BLOCKS: i64 = 4;
+/// What a thread executes for an element of an operand that is computed: the load, the operation, what rounds it, and addresses.
+const INSTRUCTIONS: f64 = 6.0;
 /// Features up to which a row of the result is in the registers of its threads.
 const MOST_FEATURES: i64 = 256;
 
@@ -73,6 +78,49 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
             });
         }
     }
+}
+
+/// Keys and values of an attention that are computed element by element, if that takes longer for each block of rows than to write them once and to
+/// read them.
+pub(super) fn computed_once(graph: &Graph, gpu: &Gpu, result: NodeId) -> SmallVec<[NodeId; 2]> {
+    let found = Found::at(graph, result);
+    let products = found.as_ref().and_then(|f| {
+        let products = (Product::of(graph, f.scores)?, Product::of(graph, f.result)?);
+        Some((f, products))
+    });
+    let Some((found, (first, second))) = products else {
+        return SmallVec::new();
+    };
+    let key = usize::from(first.output.last().is_some_and(|keys| first.inputs[1].contains(keys)));
+    let of_query = |l: &&u16| first.inputs[1 - key].contains(l) && !first.inputs[key].contains(l);
+    let row = first.output.iter().rev().find(of_query);
+    let rows = row.and_then(|l| first.extent(graph, *l)).and_then(|n| n.as_const());
+    let blocks = rows.unwrap_or(1) as f64 / ROWS[0] as f64;
+    let computed = |operand: NodeId| {
+        let mut at = operand;
+        loop {
+            let node = graph.node(at);
+            match &node.kind {
+                NodeKind::View(view) if view.fill().is_none() => at = node.operands[0],
+                NodeKind::Convert(to) if converts_exactly(graph.ty(node.operands[0]).dtype, *to) => {
+                    at = node.operands[0];
+                }
+                NodeKind::Map(_) | NodeKind::Convert(_) => break,
+                _ => return None,
+            }
+        }
+        let ty = graph.ty(at);
+        let extents: Option<f64> = ty.shape.iter().map(|e| e.as_const().map(|n| n as f64)).product();
+        let (elements, bytes) = (extents?, ty.dtype.bytes() as f64);
+        // Of two operations of a multiply-add every instruction is one, and half of them wait.
+        let again = blocks * elements * INSTRUCTIONS * 4.0 / gpu.f32_flops_per_second;
+        let once = 2.0 * elements * bytes / gpu.bytes_per_second + SECONDS_OF_A_KERNEL;
+        (again > once).then_some(at)
+    };
+    [first.operands[key], second.operands[1 - found.side]]
+        .into_iter()
+        .filter_map(computed)
+        .collect()
 }
 
 /// How many rows scores have at most.
@@ -301,6 +349,18 @@ impl Found {
             if rows(&more) > rows(&usual) { more } else { usual }
         };
         let by_warps = asked(&in_warps);
+        // So are more keys at a time, where a multiprocessor has room for as many blocks as its registers have.
+        let each = gpu.multiprocessor.shared_bytes / RESIDENT_BLOCKS - gpu.multiprocessor.reserved_bytes;
+        let roomy = in_warps(gpu.opt_in_shared_bytes.min(each));
+        let size = |f: &Option<(i64, AttentionForm)>| match f {
+            Some((rows, AttentionForm::Warps(m))) => (*rows, m.keys),
+            _ => (0, 0),
+        };
+        let by_warps = if size(&roomy) > size(&by_warps) {
+            roomy
+        } else {
+            by_warps
+        };
         if by_warps.is_none() && rounded {
             return Err(AttentionRefusal::Dtype);
         }

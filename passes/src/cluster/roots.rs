@@ -8,7 +8,7 @@ use tlc_ir::scalar::Cost;
 use tlc_ir::target::{Gpu, LibraryGain, LibraryShare, Support, Target, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use super::{Clusterer, ConeSize};
+use super::{Clusterer, ConeSize, attention};
 use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction::{self, MatrixProduct};
 use crate::direct::direct_image;
@@ -135,7 +135,7 @@ fn overlap(kind: &NodeKind) -> Option<i64> {
 }
 
 /// What one more kernel of a call takes, in seconds.
-const SECONDS_OF_A_KERNEL: f64 = 2e-6;
+pub(super) const SECONDS_OF_A_KERNEL: f64 = 2e-6;
 
 impl Clusterer<'_> {
     /// The matrix form of an einsum that a library is given.
@@ -248,6 +248,11 @@ impl Clusterer<'_> {
             } else if let Some(image) = direct_image(self.graph, id) {
                 // Padding is written once: each element of the image is read for many results.
                 self.is_root[image.index()] |= !is_source(self.kind(image));
+            }
+            if let (NodeKind::Einsum { .. }, Target::Gpu(gpu)) = (&node.kind, self.placement.target(id)) {
+                for value in attention::computed_once(self.graph, gpu, id) {
+                    self.is_root[value.index()] = true;
+                }
             }
             if node.kind.is_tuple() {
                 for &o in &node.operands {

@@ -11,8 +11,9 @@ use crate::partition::{Attention, AttentionForm, Matrices};
 /// Memory that the threads of a block share, and what each has of its own.
 pub(super) struct Memories {
     pub queries: Memory,
-    /// Keys, and later values.
+    /// Keys, and later values where these have no memory of their own.
     pub tile: Memory,
+    pub values: Memory,
     /// Scores, and where weights are of the same dtype, these.
     pub weights: Memory,
     /// The weights as they are multiplied; of a single row parts of its result, and what each warp has of the maximum and of the sum.
@@ -49,6 +50,7 @@ impl Memories {
                 // Of keys and of scores there are none.
                 queries: results,
                 tile: results,
+                values: results,
                 weights: results,
                 rounded: results,
                 scale: results,
@@ -64,11 +66,20 @@ impl Memories {
             AttentionForm::Row(_) => dtype,
             _ => held,
         };
+        let own_values = match &form.form {
+            AttentionForm::Warps(m) => Some(m.keys * value),
+            AttentionForm::Row(_) | AttentionForm::Threads => None,
+        };
         let (queries, keys_or_values, weights) = (
             new(queries_held, form.rows * query, Scope::Shared),
-            new(held, form.keys() * key.max(value), Scope::Shared),
+            new(
+                held,
+                form.keys() * key.max(own_values.map_or(value, |_| 0)),
+                Scope::Shared,
+            ),
             new(dtype, form.rows * score, Scope::Shared),
         );
+        let values = own_values.map_or(keys_or_values, |len| new(held, len, Scope::Shared));
         let (rounded, [result_part, score_part], scopes) = match &form.form {
             AttentionForm::Warps(m) => {
                 let [_, result] = m.features;
@@ -90,6 +101,7 @@ impl Memories {
         Memories {
             queries,
             tile: keys_or_values,
+            values,
             weights,
             rounded,
             scale: match &form.form {

@@ -55,11 +55,31 @@ impl Blocks<'_> {
         self.begin_rows();
     }
 
-    /// A tile of keys after the other.
+    /// A tile of keys after the other: values come while scores are computed, and the next keys while these become weights.
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
-        let form = self.form;
+        self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
         let first_key = IndexExpr::from(self.tile) * constant(m.keys);
-        let keys = self.keys.clone();
+        self.arrived(TILE);
+        self.bring_values(m, &first_key);
+        self.lo.push(TILE, Stmt::Commit);
+        self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp, &first_key));
+        self.barrier(TILE);
+        self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
+        self.lo.push(TILE, Stmt::Commit);
+        self.warp_loop(TILE, |this, warp| this.softmax(&warp));
+        // The next keys may still be under way.
+        self.lo.push(TILE, Stmt::Wait(1));
+        self.barrier(TILE);
+        self.warp_loop(TILE, |this, warp| this.add_up_by_warps(m, &warp));
+        let body = self.take(TILE);
+        let tile = self.tile;
+        self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
+        self.barrier(BLOCK);
+    }
+
+    /// Brings a tile of keys to shared memory.
+    fn bring_keys(&mut self, level: usize, m: &Matrices, first_key: &IndexExpr) {
+        let (form, keys) = (self.form, self.keys.clone());
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
             memory: self.memories.tile,
@@ -73,12 +93,15 @@ impl Blocks<'_> {
             let point = this.point(&IndexExpr::ZERO, &(first_key.clone() + row.clone()));
             this.operand(form.scores, 1 - form.query, &this.labels(form.scores, &point, column))
         };
-        self.bring(TILE, &rows, &place, &known);
-        self.arrived(TILE);
-        self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp, &first_key));
-        self.barrier(TILE);
+        self.bring(level, &rows, &place, &known);
+    }
+
+    /// Brings a tile of values to shared memory.
+    fn bring_values(&mut self, m: &Matrices, first_key: &IndexExpr) {
+        let (form, keys) = (self.form, self.keys.clone());
+        let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
-            memory: self.memories.tile,
+            memory: self.memories.values,
             stride: self.strides[2],
             rows: m.keys,
             width: form.features[1],
@@ -91,13 +114,6 @@ impl Blocks<'_> {
             this.operand(form.result, 1 - form.weights, &this.labels(form.result, &point, &key))
         };
         self.bring(TILE, &rows, &place, &known);
-        self.warp_loop(TILE, |this, warp| this.softmax(&warp));
-        self.arrived(TILE);
-        self.warp_loop(TILE, |this, warp| this.add_up_by_warps(m, &warp));
-        self.barrier(TILE);
-        let body = self.take(TILE);
-        let tile = self.tile;
-        self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
     }
 
     /// What is behind the loop over tiles of keys.
@@ -228,10 +244,10 @@ impl Blocks<'_> {
 
     /// Scales a warp's results and adds those of a tile.
     fn add_up_by_warps(&mut self, m: &Matrices, warp: &IndexExpr) {
-        let (results, rounded, tile, scale) = (
+        let (results, rounded, values, scale) = (
             self.memories.results,
             self.memories.rounded,
-            self.memories.tile,
+            self.memories.values,
             self.memories.scale,
         );
         let [_, _, value, _, weight] = self.strides;
@@ -247,7 +263,7 @@ impl Blocks<'_> {
         self.multiply(m, (results, columns), m.keys, |[r, c, k]| {
             let left = (down + r) * constant(weight) + k.clone();
             let right = k * constant(value) + across + c;
-            [(rounded, left), (tile, right)]
+            [(rounded, left), (values, right)]
         });
     }
 
