@@ -540,8 +540,11 @@ fn without_a_library_kernels_multiply_unless_it_is_asked_for() {
         tlc(set, &["explain", large, "--device", "cuda", "--products", products])
     };
     let set = [("TLC_CUBLASLT", &*library)];
+    let measured = "no extent below 512, and faster as measured than a kernel with what is around it";
+    expect(explain("auto", &set), 0, &["library matmul", measured]);
     let not_measured = "no extent below 512: taken to be faster, not measured";
-    expect(explain("auto", &set), 0, &["library matmul", not_measured]);
+    let of_another = [set[0], ("TLC_SIM_DEVICE", "a100")];
+    expect(explain("auto", &of_another), 0, &["library matmul", not_measured]);
     expect(
         explain("library", &set),
         0,

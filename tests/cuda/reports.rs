@@ -111,7 +111,19 @@ fn calls_whose_tensors_stay_on_a_device_are_timed() {
     if no_nvrtc() {
         return;
     }
-    let arguments = |device| ["bench", "sums.tlir", "--device", device, "--resident", "--set", "n=64", "--time", "0"];
+    let arguments = |device| {
+        [
+            "bench",
+            "sums.tlir",
+            "--device",
+            device,
+            "--resident",
+            "--set",
+            "n=64",
+            "--time",
+            "0",
+        ]
+    };
     let Some(said) = json(&arguments("cuda")) else { return };
     assert_eq!(said["resident"], true, "{said}");
     assert!(said["median_ns"].as_f64().is_some_and(|ns| ns > 0.0), "{said}");
@@ -120,7 +132,11 @@ fn calls_whose_tensors_stay_on_a_device_are_timed() {
     let Some(copied) = json(&plain) else { return };
     let floor = |said: &Value| said["floor_ns"].as_f64().expect("sizes are known");
     assert!(floor(&said) < floor(&copied), "{said} {copied}");
-    expect(tlc(&[], &arguments("cpu")), 2, &["--resident is of a GPU; expected --device cuda as well"]);
+    expect(
+        tlc(&[], &arguments("cpu")),
+        2,
+        &["--resident is of a GPU; expected --device cuda as well"],
+    );
 }
 
 #[test]

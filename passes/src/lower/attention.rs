@@ -620,18 +620,20 @@ impl<'a> Blocks<'a> {
             let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
             let part = this.inverse(all);
             let row = row_of(&t);
-            this.own_keys(&t, |this, key, n| {
-                let power = this.load(lane, n, LOOP);
+            let weighted = |this: &mut Self, power, key| {
                 let weight = this.map(ScalarOp::Mul, &[power, part], LOOP);
                 let weight = this.lo.convert(weight, operands);
-                this.store(
-                    rounded,
-                    row.clone() * constant(rounded_stride) + key,
-                    weight,
-                    None,
-                    LOOP,
-                );
-            });
+                let at = row.clone() * constant(rounded_stride) + key;
+                this.store(rounded, at, weight, None, LOOP);
+            };
+            if this.stores_turned() {
+                this.own_keys_turned(&t, &row, weighted);
+            } else {
+                this.own_keys(&t, |this, key, n| {
+                    let power = this.load(lane, n, LOOP);
+                    weighted(this, power, key);
+                });
+            }
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
             let leads = this.leads(&t, THREAD);
             this.store(scale, row, kept, Some(leads), THREAD);
@@ -655,6 +657,29 @@ impl<'a> Blocks<'a> {
                 f(this, n.clone() * constant(ROW_LANES) + lane, n);
             }),
         }
+    }
+
+    /// Whether rows of weights begin where pairs of two rows would be in the same banks: those of 4 bytes, which instructions read by rows.
+    fn stores_turned(&self) -> bool {
+        matches!(self.form.form, AttentionForm::Warps(_)) && self.held.bytes() == 4
+    }
+
+    /// As [`Blocks::own_keys`], with what the lane has of each: one element at a time, of which every other row has the second of a pair first.
+    fn own_keys_turned(&mut self, lane: &IndexExpr, row: &IndexExpr, f: impl FnOnce(&mut Self, ValueId, IndexExpr)) {
+        let own = self.form.keys() / ROW_LANES;
+        let held = self.memories.lane;
+        let odd = self.lo.index_value(&IndexExpr::modulo(row, &constant(2)), DType::I32);
+        let one = self.lo.constant(Scalar::from_i64(DType::I32, 1));
+        let odd = self.map(ScalarOp::Eq, &[odd, one], THREAD);
+        let lane = IndexExpr::modulo(lane, &constant(ROW_LANES));
+        self.loops([(own / 2, Bind::Unroll), (2, Bind::Unroll)], |this, [n, e]| {
+            let pair = n.clone() * constant(2);
+            let (own, other) = (pair.clone() + e.clone(), pair + constant(1) - e.clone());
+            let (own, other) = (this.load(held, own, LOOP), this.load(held, other, LOOP));
+            let power = this.map(ScalarOp::Select, &[odd, other, own], LOOP);
+            let among = IndexExpr::modulo(&(e + row.clone()), &constant(2));
+            f(this, power, n * constant(2 * ROW_LANES) + lane * constant(2) + among);
+        });
     }
 
     /// Whether a lane is the first of its row.

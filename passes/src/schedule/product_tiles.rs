@@ -56,7 +56,13 @@ impl Gpu {
     }
 
     /// The loops of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
-    pub(super) fn product_loops(&mut self, parallel: &[VarId], row: usize) -> Result<ProductLoops, DirectiveRefusal> {
+    /// Channels of windows may be added up innermost.
+    pub(super) fn product_loops(
+        &mut self,
+        parallel: &[VarId],
+        row: usize,
+        channels_innermost: bool,
+    ) -> Result<ProductLoops, DirectiveRefusal> {
         let (around, inside) = parallel.split_at(row);
         let [m, inside @ ..] = inside else {
             return Err(DirectiveRefusal::Factor(0));
@@ -66,7 +72,9 @@ impl Gpu {
             return Err(DirectiveRefusal::NotASum(n));
         };
         let mut summed = self.chain(first);
-        self.channels_innermost(&mut summed, [*m, n])?;
+        if channels_innermost {
+            self.channels_innermost(&mut summed, [*m, n])?;
+        }
         let sum = self.one_loop(&summed)?;
         let around = around.to_vec();
         Ok(ProductLoops { around, m: *m, n, sum })
@@ -156,7 +164,7 @@ impl Gpu {
 
     /// A block per tile of sums of products, of which each thread adds up a part.
     pub(super) fn products(&mut self, parallel: &[VarId], row: usize, gpu: &Target) -> Result<(), DirectiveRefusal> {
-        let loops = self.product_loops(parallel, row)?;
+        let loops = self.product_loops(parallel, row, false)?;
         let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
         let (rows, columns) = (side(self, loops.m)?, side(self, loops.n)?);
         self.why = ScheduleReason::Products { rows, columns };

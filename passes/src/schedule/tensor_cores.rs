@@ -108,7 +108,7 @@ impl Gpu {
         gpu: &Target,
     ) -> Result<(), DirectiveRefusal> {
         let dtype = self.has_operands(precision, gpu)?;
-        let loops = self.product_loops(parallel, row)?;
+        let loops = self.product_loops(parallel, row, true)?;
         let fits = |sides: &&[i64; 2]| dtype.bytes() == 2 && self.fills_device(&loops, **sides, gpu);
         let huge = HUGE_TILES.iter().find(fits);
         let large = huge.is_none() && self.fills_device(&loops, [LARGE_PRODUCT_SIDE; 2], gpu);

@@ -106,7 +106,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "PRECISION", default_value_t = Precision::Exact)]
     pub precision: Precision,
     /// What multiplies matrices on a GPU: kernels, library (cuBLASLt, for all that it can compute), or auto (the library, where there is
-    /// one, for large products that nothing is fused with)
+    /// one, for large products that it is faster at)
     #[arg(long, global = true, value_name = "WHICH", default_value_t = Products::Auto)]
     pub products: Products,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
