@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tlc::{CompileOptions, DType, Device, Executable, Graph, inputs};
 use tlc_runtime::cuda;
 
-use crate::child::{cache, library, simulated, skip};
+use crate::child::{cache, library, real, simulated, skip};
 use crate::recorded::{compiled, network, network_inputs, run};
 
 const SUM: &str = "graph @sum(%x: f32[8], %y: f32[8]) {\n  %0 = add %x, %y : f32[8]\n  return %0\n}\n";
@@ -276,7 +276,10 @@ mod children {
             drop(executable);
             assert_eq!(context.live_bytes(), 0, "round {round}");
             let now = context.memory().expect("a device").0;
-            assert_eq!(*free.get_or_insert(now), now, "round {round}");
+            // A real driver gives more back later on.
+            let before = *free.get_or_insert(now);
+            let kept = if real() { now >= before } else { now == before };
+            assert!(kept, "round {round}: {now} bytes are free, {before} were");
         }
     }
 }

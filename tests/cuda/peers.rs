@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tlc::{BuildError, CompileOptions, DType, Device, Executable, Graph, HostTensor, Input, Specialize, State, inputs};
 use tlc_runtime::cuda;
 
-use crate::child::{simulated, with_findings};
+use crate::child::{real, simulated, skip, with_findings};
 use crate::faults::{expect, no_nvrtc, tlc};
 use crate::pools::without_pools;
 use crate::recorded::assert_close;
@@ -148,6 +148,9 @@ fn the_environment_says_which_devices_there_are() {
 fn commands_divide_a_graph() {
     if no_nvrtc() {
         return;
+    }
+    if real() {
+        return skip("it is of two GPUs, which a simulator has");
     }
     let explain = ["explain", "sum.tlir", "--device", "cuda:0", "--beside", "cuda:1"];
     expect(
