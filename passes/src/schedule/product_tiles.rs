@@ -82,12 +82,12 @@ impl Gpu {
 
     /// Has the channels of windows added up inside of the windows' elements, where there are enough of them for the steps of a tile: all of these are
     /// of one element then, of which it is known once where it lies and whether it is inside of the image.
-    fn channels_innermost(&mut self, summed: &mut Vec<VarId>, sides: [VarId; 2]) -> Result<(), DirectiveRefusal> {
+    fn channels_innermost(&mut self, summed: &mut [VarId], sides: [VarId; 2]) -> Result<(), DirectiveRefusal> {
         let [channels, .., along] = summed[..] else {
             return Ok(());
         };
         let many = self.kernel.extents[channels.0 as usize].as_const();
-        if !many.is_some_and(|n| n % CHANNEL_STEPS == 0) {
+        if many.is_none_or(|n| n % CHANNEL_STEPS != 0) {
             return Ok(());
         }
         let step = |index: &IndexExpr, v: VarId| index.affine_in(v).map(|(c, _)| c.as_const());

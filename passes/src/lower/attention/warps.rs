@@ -32,6 +32,19 @@ pub(super) struct Rows {
     pub(super) bind: Bind,
 }
 
+/// Loops over a part of the rows that go to shared memory, several elements at a time.
+struct PartOfRows {
+    thread: VarId,
+    round: VarId,
+    /// The element of a piece.
+    lane: VarId,
+    row: IndexExpr,
+    /// The first column of the piece.
+    column: IndexExpr,
+    /// How many variables there were before.
+    before: (usize, usize),
+}
+
 impl Blocks<'_> {
     /// What is before the loop over tiles of keys.
     pub(super) fn begin_by_warps(&mut self, m: &Matrices) {
@@ -367,18 +380,13 @@ impl Blocks<'_> {
         if rows.stretch != rows.width || rows.width % lanes != 0 || (rows.rows * chunks) % threads != 0 {
             return false;
         }
-        let known_vars = (self.lo.kernel.extents.len(), self.lo.var_level.len());
-        let thread = self.lo.new_var(constant(threads), THREAD);
-        let round = self.lo.new_var(constant(rows.rows * chunks / threads), LOOP);
-        let lane = self.lo.new_var(constant(lanes), LOOP);
-        let at = IndexExpr::from(round) * constant(threads) + thread.into();
-        let row = IndexExpr::floor_div(&at, &constant(chunks)).simplify(&self.lo);
-        let column = IndexExpr::modulo(&at, &constant(chunks)).simplify(&self.lo) * constant(lanes) + lane.into();
+        let part = self.part_of_rows([0, threads, rows.rows * chunks / threads], chunks, lanes);
+        let (lane, row) = (part.lane, part.row.clone());
+        let column = part.column.clone() + lane.into();
         let (node, index) = place(self, &row, &column);
         let from = self.computed_from(node, &index);
         if !from.is_some_and(|(node, index)| self.lies_together(node, &index, (lane, lanes))) {
-            self.lo.kernel.extents.truncate(known_vars.0);
-            self.lo.var_level.truncate(known_vars.1);
+            self.forget(&part);
             return false;
         }
         let known = known(self, &row);
@@ -391,9 +399,7 @@ impl Blocks<'_> {
         let to = (row * constant(rows.stride) + column).simplify(&self.lo);
         self.store(rows.memory, to, value, None, LOOP);
         let body = vec![super::around(lane, Bind::Lanes, self.take(LOOP))];
-        self.lo.push(THREAD, super::around(round, Bind::Unroll, body));
-        let body = self.take(THREAD);
-        self.lo.push(level, super::around(thread, Bind::Thread, body));
+        self.around_rows(level, &part, body);
         true
     }
 
@@ -452,22 +458,15 @@ impl Blocks<'_> {
             if threads == 0 || rounds == 0 {
                 continue;
             }
-            let known_vars = (self.lo.kernel.extents.len(), self.lo.var_level.len());
-            let thread = self.lo.new_var(constant(threads), THREAD);
-            let round = self.lo.new_var(constant(rounds), LOOP);
-            let lane = self.lo.new_var(constant(lanes), LOOP);
-            let at = constant(first) + IndexExpr::from(round) * constant(threads) + thread.into();
-            let row = IndexExpr::floor_div(&at, &constant(chunks)).simplify(&self.lo);
-            let chunk = IndexExpr::modulo(&at, &constant(chunks)).simplify(&self.lo);
-            let column = chunk * constant(lanes);
+            let part = self.part_of_rows([first, threads, rounds], chunks, lanes);
+            let (lane, row, column) = (part.lane, part.row.clone(), part.column.clone());
             let (node, index) = place(self, &row, &(column.clone() + lane.into()));
             let found = self.source(node, index).filter(|(node, index)| {
                 self.lo.graph.ty(*node).dtype == self.held && self.lies_together(*node, index, (lane, lanes))
             });
             let Some((node, index)) = found else {
                 // The first part has the same rows as the second.
-                self.lo.kernel.extents.truncate(known_vars.0);
-                self.lo.var_level.truncate(known_vars.1);
+                self.forget(&part);
                 return false;
             };
             let from = Memory::Param(self.lo.param(node, Access::Read));
@@ -486,11 +485,39 @@ impl Blocks<'_> {
             };
             self.lo.push(LOOP, Stmt::CopyAsync(Box::new(copy)));
             let body = self.take(LOOP);
-            self.lo.push(THREAD, super::around(round, Bind::Unroll, body));
-            let body = self.take(THREAD);
-            self.lo.push(level, super::around(thread, Bind::Thread, body));
+            self.around_rows(level, &part, body);
         }
         true
+    }
+
+    /// Loops of threads over so many rounds of them from a first piece of rows on, where a row has so many pieces of so many elements.
+    fn part_of_rows(&mut self, [first, threads, rounds]: [i64; 3], chunks: i64, lanes: i64) -> PartOfRows {
+        let before = (self.lo.kernel.extents.len(), self.lo.var_level.len());
+        let thread = self.lo.new_var(constant(threads), THREAD);
+        let round = self.lo.new_var(constant(rounds), LOOP);
+        let lane = self.lo.new_var(constant(lanes), LOOP);
+        let at = constant(first) + IndexExpr::from(round) * constant(threads) + thread.into();
+        PartOfRows {
+            thread,
+            round,
+            lane,
+            row: IndexExpr::floor_div(&at, &constant(chunks)).simplify(&self.lo),
+            column: IndexExpr::modulo(&at, &constant(chunks)).simplify(&self.lo) * constant(lanes),
+            before,
+        }
+    }
+
+    /// Takes the loops of a part back.
+    fn forget(&mut self, part: &PartOfRows) {
+        self.lo.kernel.extents.truncate(part.before.0);
+        self.lo.var_level.truncate(part.before.1);
+    }
+
+    /// Puts the loops of a part around statements.
+    fn around_rows(&mut self, level: usize, part: &PartOfRows, body: Vec<Stmt>) {
+        self.lo.push(THREAD, super::around(part.round, Bind::Unroll, body));
+        let body = self.take(THREAD);
+        self.lo.push(level, super::around(part.thread, Bind::Thread, body));
     }
 
     /// The value in memory that an element of an operand is one of, and which.
