@@ -178,9 +178,18 @@ impl Serial<'_> {
     }
 
     fn collective(&mut self, c: &Collective, out: &mut Vec<Stmt>) {
-        for part in 0..c.group.parts() {
-            self.collective_of(c, self.first() + (part * c.group.threads()).into(), out);
+        let parts = c.group.parts();
+        if parts == 1 {
+            return self.collective_of(c, self.first(), out);
         }
+        let (var, bind) = (self.kernel.new_var(parts.into()), Bind::Serial);
+        let mut body = Vec::new();
+        self.collective_of(
+            c,
+            self.first() + IndexExpr::from(var) * c.group.threads().into(),
+            &mut body,
+        );
+        out.push(Stmt::Loop { var, bind, body });
     }
 
     /// As one group does it, whose first thread that is.

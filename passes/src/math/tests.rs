@@ -2,7 +2,8 @@
 
 use super::Function::{self, *};
 use super::reference::{error_f32, error_f64, reference};
-use super::scalar::{count_f32, count_f64, evaluate_f32, evaluate_f64};
+use super::scalar::{Scalar, count_f32, count_f64, evaluate_f32, evaluate_f64};
+use super::{Emit, Single};
 
 /// The bound in ulps that f32 is held to; f64 is held to [`bound_f64`].
 fn bound_f32(function: Function) -> f64 {
@@ -85,6 +86,23 @@ fn f32_functions_of_one_argument_are_within_their_bounds() {
             );
         }
     }
+}
+
+#[test]
+fn the_exponential_of_a_range_is_within_the_bound_of_that_of_all_numbers() {
+    let exp = |x: f32| {
+        let mut e = Scalar::<false>::default();
+        let x = e.f32(x);
+        super::exp_in_range::<Single, _>(&mut e, x).as_f32()
+    };
+    let limit = super::EXP_NORMAL as f32;
+    for n in -1_000_000..=1_000_000 {
+        let x = n as f32 / 1e6 * limit;
+        let error = error_f32(exp(x), reference(Exp, f64::from(x), 0.0));
+        assert!(error <= bound_f32(Exp), "exp({x:e}) = {:e}: {error} ulp", exp(x));
+    }
+    assert!(exp(f32::NAN).is_nan());
+    assert_eq!(exp(0.0), 1.0);
 }
 
 #[test]

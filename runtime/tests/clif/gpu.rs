@@ -97,7 +97,7 @@ kernel (p0: f32[2] write) {
 
 /// Each thread's element of `p0`, a collective on it, and what each thread has then.
 fn collective(dtype: &str, what: &str, group: &str, threads: i64) -> Kernel {
-    let text = if group == "warp" {
+    let text = if group != "block" {
         format!(
             "\
 kernel (p0: {dtype}[{threads}*s0] read, p1: {dtype}[{threads}*s0] write) where s0 in 1..=4 {{
@@ -108,7 +108,7 @@ kernel (p0: {dtype}[{threads}*s0] read, p1: {dtype}[{threads}*s0] write) where s
         %0: {dtype} = load p0[{threads}*i0 + 32*i1 + i2]
         store r0[1], %0
       }}
-      {what} warp r0[1]
+      {what} {group} r0[1]
       for i3 in 0..32 thread {{
         %1: {dtype} = load r0[1]
         store p1[{threads}*i0 + 32*i1 + i3], %1
@@ -168,6 +168,15 @@ fn sums_of_warps_and_blocks_are_trees() {
             );
         }
     }
+    for part in [1, 2, 4, 8, 16, 32] {
+        let kernel = collective("f32", "reduce add", &format!("part {part}"), 64);
+        let arguments = arguments(&kernel, &[3], part);
+        let found = f32_of(&agreed(&kernel, &[3], &arguments)[1]);
+        let size = part as usize;
+        for (x, found) in f32_of(&arguments[0]).chunks(size).zip(found.chunks(size)) {
+            assert!(found.iter().all(|f| *f == tree(x)), "each {part} threads");
+        }
+    }
     for threads in [1, 7, 32, 33, 70, 128, 1024] {
         let kernel = collective("f32", "reduce add", "block", threads);
         let arguments = arguments(&kernel, &[2], threads as u64);
@@ -189,6 +198,8 @@ fn scans_and_broadcasts_reach_every_thread() {
     for (group, threads) in [
         ("warp", 32),
         ("warp", 96),
+        ("part 4", 64),
+        ("part 16", 32),
         ("block", 5),
         ("block", 33),
         ("block", 100),
@@ -197,7 +208,11 @@ fn scans_and_broadcasts_reach_every_thread() {
         let kernel = collective("i64", "scan add", group, threads);
         let arguments = arguments(&kernel, &[2], 5);
         let found = agreed(&kernel, &[2], &arguments);
-        let size = if group == "warp" { 32 } else { threads as usize };
+        let size = match group.strip_prefix("part ") {
+            Some(part) => part.parse().expect("a number"),
+            None if group == "warp" => 32,
+            None => threads as usize,
+        };
         let parts = arguments[0].chunks(size).zip(found[1].chunks(size));
         for (x, found) in parts {
             let mut sum = 0i64;
