@@ -142,6 +142,7 @@ fn load_simulated(case: &Case, plan: &Plan, seed: u64) -> Result<Executable, Run
     let load = Load {
         threads: Arc::new(Pool::new(2)),
         compiling: 1,
+        ahead: None,
         buffers: BufferPool::new(),
         packer: pack,
         emitters: Emitters::default(),

@@ -36,7 +36,7 @@ mod tile;
 pub mod tree;
 pub mod weight_gradient;
 
-pub use pipeline::{Compiled, Options, PassError, compile};
+pub use pipeline::{Announce, Compiled, Options, PassError, compile, compile_announcing};
 
 /// Seeds the fault that the variable `TLC_SEEDED_FAULT` names on this thread, where faults can be seeded.
 ///

@@ -18,6 +18,7 @@ use tlc_ir::{DType, Graph, Precision, Target};
 use crate::cluster::{Clusters, cluster};
 use crate::devices::{Cut, Devices, Place, Placement, StateBinding, place};
 use crate::made::{Made, made};
+pub use crate::planner::Announce;
 use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
 use crate::rewrite::panels::Layouts;
@@ -316,6 +317,15 @@ fn run_inside(pass: &dyn Pass, graph: &Graph, context: &mut Context<'_>) -> Resu
 /// # Errors
 /// [`PassError`].
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> {
+    compile_announcing(graph, options, &|_, _, _| {})
+}
+
+/// As [`compile`]; `announce` is called with each kernel as soon as it is decided, for a device, to be made by an emitter. A plan may launch
+/// fewer in the end.
+///
+/// # Errors
+/// As there.
+pub fn compile_announcing(graph: &Graph, options: &Options, announce: Announce<'_>) -> Result<Compiled, PassError> {
     let mut paths = Vec::new();
     let rewritten = rewrite(graph, options, &mut paths, &mut |_| ControlFlow::Continue(()))?;
     let (rewritten, segmented) = match options.segment_loops {
@@ -340,6 +350,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
             &placement,
             &options.states,
             &options.arena_limits,
+            announce,
         )
     };
     Ok(Compiled {

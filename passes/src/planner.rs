@@ -90,8 +90,12 @@ struct Setting {
     precision: Precision,
 }
 
+/// What is told of each kernel as soon as it is decided, with a device that runs it and what makes it there.
+pub type Announce<'a> = &'a dyn Fn(&Kernel, DeviceId, EmitterId);
+
 struct Planner<'g> {
     graph: &'g Graph,
+    announce: Announce<'g>,
     placement: &'g Placement<'g>,
     plan: Plan,
     /// By slot.
@@ -172,9 +176,10 @@ pub fn plan(
     placement: &Placement<'_>,
     states: &[StateBinding],
     arena_limits: &[u64],
+    announce: Announce<'_>,
 ) -> Planned {
     let edge = Edge::of(graph, placement.caller(), states, arena_limits);
-    plan_between(graph, clusters, placement, &edge).0
+    plan_between(graph, clusters, placement, &edge, announce).0
 }
 
 /// The plan, and the constants that it is handed as inputs behind the graph's own.
@@ -183,9 +188,11 @@ fn plan_between(
     clusters: &mut Clusters,
     placement: &Placement<'_>,
     edge: &Edge<'_>,
+    announce: Announce<'_>,
 ) -> (Planned, Vec<(HostTensor, DeviceId)>) {
     let mut p = Planner {
         graph,
+        announce,
         placement,
         plan: Plan {
             name: graph.name.clone(),
@@ -642,7 +649,7 @@ impl Planner<'_> {
                     let proof = InPlace::of(&kernel);
                     in_place.retain(|&(r, w)| proof.runs(r, w));
                     let known = Known {
-                        kernel: self.intern(kernel, emitter),
+                        kernel: self.intern(kernel, device, emitter),
                         schedule: Arc::new(made),
                         scheduled,
                         in_place,
@@ -769,11 +776,12 @@ impl Planner<'_> {
         out
     }
 
-    fn intern(&mut self, kernel: Kernel, emitter: EmitterId) -> KernelId {
+    fn intern(&mut self, kernel: Kernel, device: DeviceId, emitter: EmitterId) -> KernelId {
         match self.kernel_of.entry((kernel, emitter)) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 let id = KernelId(self.plan.kernels.len() as u32);
+                (self.announce)(&new.key().0, device, emitter);
                 self.plan.kernels.push(new.key().0.clone());
                 self.emitters.push(emitter);
                 *new.insert(id)

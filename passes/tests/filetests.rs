@@ -265,7 +265,7 @@ fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
     let graph = own(&graph)?;
     let placement = options.placement(&graph);
     let mut clusters = cluster(&graph, &placement, &[]);
-    let planned = plan(&graph, &mut clusters, &placement, &[], &[]);
+    let planned = plan(&graph, &mut clusters, &placement, &[], &[], &|_, _, _| {});
     let mut out = format!("@{}\n", graph.name);
     for report in reports {
         match report {

@@ -23,8 +23,8 @@ use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
 use tlc_ir::plan::{DeviceId, KernelId, Plan, PlanState};
-use tlc_ir::target::{Cpu, Gpu, ProductLibrary, Products};
-use tlc_ir::{Graph as IrGraph, IndexExpr, NodeKind, Precision, TensorType};
+use tlc_ir::target::{Cpu, EmitterId, Gpu, ProductLibrary, Products};
+use tlc_ir::{Graph as IrGraph, IndexExpr, Kernel, NodeKind, Precision, TensorType};
 use tlc_passes::contraction::has_products;
 use tlc_passes::devices::{Devices, Link, Place, StateBinding};
 use tlc_passes::pipeline::PassError;
@@ -219,6 +219,9 @@ pub struct Executable {
     appends: Vec<Append>,
 }
 
+/// What was decided, and the code that was begun meanwhile.
+type Decided = (Compiled, Option<jit::Ahead>);
+
 /// What was decided and the code for it.
 struct Version {
     inner: tlc_runtime::driver::Executable,
@@ -256,8 +259,8 @@ impl Compiler {
     }
 
     /// What was decided about a graph, and the code for it. Where a call would need more memory than it may, values are computed again.
-    fn version(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
-        let version = self.load(graph, compiled, compiling)?;
+    fn version(&self, graph: &IrGraph, (compiled, ahead): Decided, compiling: usize) -> Result<Version, BuildError> {
+        let version = self.load(graph, compiled, ahead, compiling)?;
         let Some(limit) = self.options.max_memory_bytes else {
             return Ok(version);
         };
@@ -276,7 +279,7 @@ impl Compiler {
             limit,
             graph,
             options: &self.options,
-            load: &|compiled| self.load(graph, compiled, compiling),
+            load: &|compiled| self.load(graph, compiled, None, compiling),
             needs: &|version: &Version| Ok(needs(&version.inner.fixed_memory()?).collect()),
             decided: |version| version.compiled,
         };
@@ -285,20 +288,34 @@ impl Compiler {
         Ok(version)
     }
 
-    /// Everything but the code.
-    fn decide(&self, graph: &IrGraph) -> Result<Compiled, BuildError> {
-        Ok(tlc_passes::compile(graph, &self.options)?)
+    /// Everything but the code, which so many threads begin with meanwhile, the caller's included.
+    fn decide(&self, graph: &IrGraph, compiling: usize) -> Result<Decided, BuildError> {
+        let ahead = jit::Ahead::new(compiling);
+        let announce = |kernel: &Kernel, device: DeviceId, emitter: EmitterId| {
+            if let (Some(ahead), DeviceId::HOST) = (&ahead, device) {
+                ahead.begin(kernel, emitter);
+            }
+        };
+        let compiled = tlc_passes::compile_announcing(graph, &self.options, &announce)?;
+        Ok((compiled, ahead))
     }
 
     /// The code for what was decided about a graph, made by so many threads. Every plan and kernel that is to run passes here,
     /// and none that its verifier refuses gets further.
-    fn load(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
+    fn load(
+        &self,
+        graph: &IrGraph,
+        compiled: Compiled,
+        ahead: Option<jit::Ahead>,
+        compiling: usize,
+    ) -> Result<Version, BuildError> {
         let mut plan = compiled.planned.plan.clone();
         checked(graph, &plan)?;
         tlc_passes::made::before_load(&mut plan);
         let load = Load {
             threads: Arc::clone(&self.machine.threads),
             compiling,
+            ahead,
             buffers: Arc::clone(&self.machine.buffers),
             packer: match self.gpus.iter().any(|g| g.checks_slots()) {
                 true => memory::pack_apart,
@@ -579,7 +596,7 @@ fn compile_with_states(
     }
     check_symbols(graph, &options.symbols)?;
     let threads = compiler.machine.threads.threads();
-    let general = compiler.version(graph, compiler.decide(graph)?, threads)?;
+    let general = compiler.version(graph, compiler.decide(graph, threads)?, threads)?;
     let devices = compiler.options.devices.clone();
     let resident = (!compiler.gpus.is_empty() && stateless).then(|| Resident::new(&compiler, graph));
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());

@@ -227,7 +227,7 @@ fn in_back_end(finding: Finding, case: &Case, options: &CompileOptions) -> Guilt
         let fails = |merges: usize| {
             guarded(|| {
                 let mut clusters = cluster_at_most(&graph, &placement, merges);
-                Ok(plan(&graph, &mut clusters, &placement, &[], &[]))
+                Ok(plan(&graph, &mut clusters, &placement, &[], &[], &|_, _, _| {}))
             })
             .is_err()
         };
@@ -400,8 +400,17 @@ impl Search<'_> {
                 let graph = &self.compiled.graph;
                 let placement = options.placement(graph);
                 let fails = |c: &Clusters| {
-                    guarded(|| Ok(tlc_passes::planner::plan(graph, &mut c.clone(), &placement, &[], &[])))
-                        .map_or(true, |p| !verify_plan(&p.plan).errors.is_empty())
+                    guarded(|| {
+                        Ok(tlc_passes::planner::plan(
+                            graph,
+                            &mut c.clone(),
+                            &placement,
+                            &[],
+                            &[],
+                            &|_, _, _| {},
+                        ))
+                    })
+                    .map_or(true, |p| !verify_plan(&p.plan).errors.is_empty())
                 };
                 match self.guilty_merge(&fails) {
                     Some(decision) => fused(graph, &decision, effect),

@@ -99,6 +99,7 @@ fn check_states(seed: u64, case: &mut Case, gpus: u32) -> Result<(), String> {
         let load = Load {
             threads: Arc::new(Pool::new(2)),
             compiling: 1,
+            ahead: None,
             buffers: BufferPool::new(),
             packer: pack,
             emitters: Emitters::default(),

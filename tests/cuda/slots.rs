@@ -67,6 +67,7 @@ fn run(plan: Plan) -> Result<(), String> {
     let load = Load {
         threads,
         compiling: 1,
+        ahead: None,
         buffers: BufferPool::new(),
         packer: tlc_passes::memory::pack_apart,
         emitters: Emitters::default(),

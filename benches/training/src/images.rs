@@ -27,6 +27,9 @@ pub fn convolution(setting: Setting, by_images: bool) -> Outcome<Case> {
     g.output("loss", &d.slice(&corner[..]));
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    if !setting.runs {
+        return Ok(Case::compiled(step, compile_ms));
+    }
     let mut state = State::new();
     let shape = if by_images { IMAGES } else { WEIGHTS };
     let count = |shape: &[i64]| shape.iter().product::<i64>() as usize;
@@ -122,6 +125,9 @@ pub fn residual(setting: Setting) -> Outcome<Case> {
     setting.learn(&g, &adam, &loss, &named);
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    if !setting.runs {
+        return Ok(Case::compiled(step, compile_ms));
+    }
     let mut state = State::new();
     for (name, shape, scale) in &all {
         let count = shape.iter().product::<i64>() as usize;

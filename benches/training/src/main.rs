@@ -2,9 +2,14 @@
 //! median and the least time of a step, the sum of its steps' floors, the kernels beside products, the bytes of the arena and of all that a call
 //! needs, and the last loss. The part is all of a step, or `forward` (the loss), or `gradients` (the loss and its derivatives, without the update).
 //! With a share, what a call may need of memory is limited to what is not the arena and that share of it. `run.py` has peers take turns with it.
+//!
+//! With no steps, nothing runs: what is printed is the time of the first compilation in the process and the least of four later ones, the bytes of
+//! code, and a hash of the plan with its kernels, by which two versions are seen to compile the same. Some cases are for that alone (`forward.rs`).
 
+mod forward;
 mod images;
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
 use tlc::ir::plan::Step;
@@ -19,6 +24,18 @@ struct Case {
     state: State,
     inputs: Vec<Input<'static>>,
     compile_ms: f64,
+}
+
+impl Case {
+    /// What is compiled and never runs: its state may be larger than memory.
+    fn compiled(step: Executable, compile_ms: f64) -> Case {
+        Case {
+            step,
+            state: State::new(),
+            inputs: Vec::new(),
+            compile_ms,
+        }
+    }
 }
 
 /// What of a step is measured.
@@ -38,6 +55,7 @@ pub struct Setting {
     threads: usize,
     limit: Option<u64>,
     part: Part,
+    runs: bool,
 }
 
 impl Setting {
@@ -118,6 +136,9 @@ fn mlp(setting: Setting) -> Outcome<Case> {
     setting.learn(&g, &adam, &loss, &named);
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    if !setting.runs {
+        return Ok(Case::compiled(step, compile_ms));
+    }
     let mut state = State::new();
     for (name, shape) in shapes {
         let count = shape.iter().product::<i64>() as usize;
@@ -159,6 +180,9 @@ fn adam(setting: Setting, tensors: usize, clipped: bool) -> Outcome<Case> {
     g.output("loss", &d[0].slice(tlc::s![..1]).sum(0));
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    if !setting.runs {
+        return Ok(Case::compiled(step, compile_ms));
+    }
     let mut state = State::new();
     for (k, name) in names.iter().enumerate() {
         entry(&mut state, name, &[size(k)], vec![1.0; size(k) as usize])?;
@@ -180,12 +204,12 @@ const HIDDEN: i64 = 4 * WIDTH;
 const TOKENS: i64 = 256;
 const BATCH: [i64; 2] = [8, 128];
 
-/// A transformer of six layers (normalized before each part, causal attention, gelu) on 8 sequences of 128 tokens: forward, cross entropy,
+/// A transformer of so many layers, six where it is compared (normalized before each part, causal attention, gelu) on 8 sequences of 128 tokens: forward, cross entropy,
 /// backward, Adam.
-fn transformer(setting: Setting) -> Outcome<Case> {
+fn transformer(setting: Setting, layers: usize) -> Outcome<Case> {
     let mut shapes: Vec<(String, Vec<i64>)> = vec![("embed".into(), vec![TOKENS, WIDTH])];
     shapes.push(("place".into(), vec![BATCH[1], WIDTH]));
-    for layer in 0..6 {
+    for layer in 0..layers {
         let parts: [(&str, &[i64]); 12] = [
             ("norm1.weight", &[WIDTH]),
             ("norm1.bias", &[WIDTH]),
@@ -231,6 +255,9 @@ fn transformer(setting: Setting) -> Outcome<Case> {
     setting.learn(&g, &adam, &loss, &named);
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    if !setting.runs {
+        return Ok(Case::compiled(step, compile_ms));
+    }
     let mut state = State::new();
     for (name, shape) in &shapes {
         let count = shape.iter().product::<i64>() as usize;
@@ -281,7 +308,11 @@ fn main() -> Outcome<()> {
         "conv_dx" => images::convolution(setting, true),
         "conv_dw" => images::convolution(setting, false),
         "cnn" => images::residual(setting),
-        "transformer" => transformer(setting),
+        "transformer" => transformer(setting, 6),
+        other if !setting.runs => match other.strip_prefix("transformer_") {
+            Some(layers) => transformer(setting, layers.parse()?),
+            None => forward::compiled(setting, other),
+        },
         other => {
             let known = "mlp, adam, adam_clipped, adam_clipped_1200, conv_dx, conv_dw, cnn or transformer";
             Err(format!("`{other}`, expected {known}").into())
@@ -291,8 +322,25 @@ fn main() -> Outcome<()> {
         threads: threads.parse()?,
         limit: None,
         part,
+        runs: steps > 0,
     };
     let mut case = make(setting)?;
+    if !setting.runs {
+        let mut again_ms = f64::INFINITY;
+        for _ in 0..4 {
+            again_ms = again_ms.min(make(setting)?.compile_ms);
+        }
+        let mut hash = DefaultHasher::new();
+        case.step.plan().to_string().hash(&mut hash);
+        println!(
+            "{{\"compile_ms\": {:.3}, \"again_ms\": {again_ms:.3}, \"kernels\": {}, \"code_bytes\": {}, \"plan\": \"{:016x}\"}}",
+            case.compile_ms,
+            case.step.plan().kernels.len(),
+            case.step.code_bytes(),
+            hash.finish()
+        );
+        return Ok(());
+    }
     if let [share] = share {
         let need = case.step.memory_with(&case.state, &case.inputs)?;
         let share: f64 = share.parse()?;

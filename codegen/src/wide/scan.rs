@@ -2,12 +2,14 @@
 //!
 //! A linear scan of lifetimes (Poletto and Sarkar, TOPLAS 1999; over SSA form: Wimmer and Franz, CGO 2010). Most kernels never have more
 //! vectors at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
-//! several times as long. Where a vector or a mask finds no register, or an instruction wants particular ones, the scan gives up and regalloc2
-//! has the whole kernel.
+//! several times as long. Where a vector or a mask finds no register, or the code calls something, the scan gives up and regalloc2 has the whole
+//! kernel.
 //!
 //! General registers do run out: the addresses of all parameters live through the loops. A pass that finds none chooses a value that is used
 //! little in loops to live on the stack instead, and goes on as if it had been there, to see what else there is no room for. The next pass
 //! knows of all these from the start. Where much of what loops do would be reads from the stack, regalloc2 has the kernel.
+//!
+//! A division wants its operands in particular registers. No value that lives across it is ever in one of these.
 //!
 //! Invariants:
 //! - Each value has one register, from where it is defined to its last use in the order of the code. In a loop that it is used in and
@@ -37,6 +39,9 @@ const GENERAL: usize = 16;
 /// Passes over the code before regalloc2 has it.
 const MOST_PASSES: usize = 8;
 
+/// Instructions that want particular registers; of code with more of them each value would be compared with all.
+const MOST_RESERVED: usize = 64;
+
 /// One instruction of so many may read from the stack.
 const MOST_READS: u64 = 24;
 
@@ -53,8 +58,64 @@ struct Span {
     last: u32,
 }
 
+/// General registers that an instruction reads or writes without a choice.
+struct Reserved {
+    number: u32,
+    all: u64,
+    /// The values that it reads in them; each with its register, and whether something else is there behind it.
+    reads: SmallVec<[(u32, u32, bool); 3]>,
+}
+
+/// The instructions behind the entry that want particular registers; `None` if one is a call, which leaves no vector where it was, or if there
+/// are too many.
+fn reserved(linear: &Linear<'_>) -> Option<Vec<Reserved>> {
+    if !linear.wants_registers() {
+        return Some(Vec::new());
+    }
+    let mut all = Vec::new();
+    for number in 1..linear.num_insts() as u32 {
+        if !linear
+            .inst_clobbers(Number::new(number as usize))
+            .is_empty(RegClass::Int)
+        {
+            return None;
+        }
+        let (operands, _) = linear.operands_of(number);
+        let fixed = |o: &Operand| match o.constraint() {
+            OperandConstraint::FixedReg(r) => Some((r, o.kind())),
+            _ => None,
+        };
+        let found = || {
+            operands
+                .iter()
+                .filter_map(|o| fixed(o).map(|(r, kind)| (o.vreg(), r, kind)))
+        };
+        if found().next().is_none() {
+            continue;
+        }
+        let updates = operands
+            .iter()
+            .any(|o| matches!(o.constraint(), OperandConstraint::Reuse(_)));
+        if all.len() == MOST_RESERVED || updates || found().any(|(_, r, _)| r.class() != RegClass::Int) {
+            return None;
+        }
+        let written = |r: PReg| found().any(|(_, to, kind)| to == r && kind == OperandKind::Def);
+        all.push(Reserved {
+            number,
+            all: found().fold(0, |set, (_, r, _)| set | 1 << r.hw_enc()),
+            reads: found()
+                .filter(|(.., kind)| *kind == OperandKind::Use)
+                .map(|(v, r, _)| (v.vreg() as u32, r.hw_enc() as u32, written(r)))
+                .collect(),
+        });
+    }
+    Some(all)
+}
+
 /// When values are needed. An instruction reads at twice its number and writes at one more.
 struct Lifetimes {
+    /// By value: when it is there first. Parameters of a block are when it begins.
+    begin: Vec<u32>,
     /// By value: the last time.
     end: Vec<u32>,
     /// By value: the parameter that it is given to by a jump, the first one.
@@ -72,6 +133,7 @@ impl Lifetimes {
     fn of(linear: &Linear<'_>) -> Option<Lifetimes> {
         let values = linear.num_vregs();
         let mut found = Lifetimes {
+            begin: vec![0; values],
             end: vec![0; values],
             given_to: vec![NONE; values],
             next: vec![NONE; values],
@@ -97,6 +159,7 @@ impl Lifetimes {
             for p in linear.block_params(label) {
                 used(&mut found.uses, *p);
                 born[p.vreg()] = first;
+                found.begin[p.vreg()] = 2 * first;
                 found.end[p.vreg()] = 2 * first;
             }
             for number in first..=last {
@@ -107,6 +170,7 @@ impl Lifetimes {
                     match operand.kind() {
                         OperandKind::Def => {
                             born[v.vreg()] = number;
+                            found.begin[v.vreg()] = 2 * number + 1;
                             found.end[v.vreg()] = 2 * number + 1;
                         }
                         OperandKind::Use => {
@@ -150,6 +214,9 @@ fn last_time(born: u32, time: u32, around: &[Span]) -> Option<u32> {
 struct Scan<'l, 'm> {
     linear: &'l Linear<'m>,
     lifetimes: Lifetimes,
+    reserved: Vec<Reserved>,
+    /// Those of the instruction that is being looked at.
+    barred: u64,
     /// By value: its register. Of a value on the stack: the one that holds a copy.
     place: Vec<u8>,
     /// By value: its place on the stack, if it is there.
@@ -175,16 +242,16 @@ struct Scan<'l, 'm> {
     output: Output,
 }
 
-/// The registers for all values; `None` if those of vectors or masks do not suffice, or if an instruction wants particular ones.
+/// The registers for all values; `None` if those of vectors or masks do not suffice, or if something is called.
 pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
-    if linear.wants_registers() {
-        return None;
-    }
+    let reserved = reserved(linear)?;
     let values = linear.num_vregs();
     let (operands, offsets) = linear.operand_counts();
     let mut scan = Scan {
         linear,
         lifetimes: Lifetimes::of(linear)?,
+        reserved,
+        barred: 0,
         place: vec![NOWHERE; values],
         slot: vec![NONE; values],
         slots: 0,
@@ -252,6 +319,23 @@ impl Scan<'_, '_> {
         self.output.edits.clear();
     }
 
+    /// Registers that a value may not be in, because an instruction wants something else in them while it lives.
+    fn forbidden(&self, v: VReg) -> u64 {
+        if self.reserved.is_empty() || v.class() != RegClass::Int {
+            return 0;
+        }
+        let own = v.vreg();
+        let (begin, end) = (self.lifetimes.begin[own], self.lifetimes.end[own]);
+        let after = self.reserved.partition_point(|r| 2 * r.number < begin);
+        let inside = self.reserved[after..].iter().take_while(|r| 2 * r.number <= end);
+        inside.fold(0, |set, r| {
+            // What is read in a register may be in it before, if it is not needed once something else is there.
+            let stays = |(v, _, written): &&(u32, u32, bool)| *v as usize == own && !(*written && end > 2 * r.number);
+            let kept = r.reads.iter().filter(stays).fold(0, |kept, (_, at, _)| kept | 1 << at);
+            set | r.all & !kept
+        })
+    }
+
     fn pass(&mut self, ending: &[u32], behind: &[u32]) -> Option<()> {
         let mut classes = vec![RegClass::Int; self.place.len()];
         // Jumps that give something, with the registers that are free there.
@@ -305,6 +389,13 @@ impl Scan<'_, '_> {
         (self.named, self.named_copies) = (0, 0);
         let mut kept = SmallVec::new();
         let (operands, at) = self.linear.operands_of(number);
+        let wanting = self.reserved.binary_search_by_key(&number, |r| r.number);
+        self.barred = wanting.map_or(0, |k| self.reserved[k].all);
+        for r in 0..GENERAL {
+            if self.barred >> r & 1 == 1 {
+                self.forget_copy(r);
+            }
+        }
         let is_updated = |k: usize| {
             let reuses = |o: &Operand| matches!(o.constraint(), OperandConstraint::Reuse(from) if from == k);
             operands.iter().any(reuses)
@@ -312,6 +403,17 @@ impl Scan<'_, '_> {
         for (k, operand) in operands.iter().enumerate() {
             // What is updated is read from the stack into the register of the result.
             let read = operand.kind() == OperandKind::Use;
+            if let (true, OperandConstraint::FixedReg(register)) = (read, operand.constraint()) {
+                let v = operand.vreg();
+                let from = self.in_register(v).or_else(|| self.allocation(v))?;
+                let to = Allocation::reg(register);
+                // What is in one of these registers is what is read there.
+                if from != to {
+                    self.copy(ProgPoint::before(Number::new(number as usize)), from, to);
+                }
+                self.output.allocs[at + k] = to;
+                continue;
+            }
             if read && !(self.is_on_stack(operand.vreg()) && is_updated(k)) {
                 self.output.allocs[at + k] = self.read(operand.vreg(), number)?;
             }
@@ -323,7 +425,8 @@ impl Scan<'_, '_> {
             let (from, to) = (operands[updated].vreg(), operand.vreg());
             let old = from.vreg() as u32;
             let ends = self.lifetimes.end[from.vreg()] == 2 * number && !kept.contains(&old);
-            if ends && !self.is_on_stack(from) && !self.is_on_stack(to) {
+            let may_stay = || self.forbidden(to) >> self.place[from.vreg()] & 1 == 0;
+            if ends && !self.is_on_stack(from) && !self.is_on_stack(to) && may_stay() {
                 kept.push(old);
                 self.put(to, self.place[from.vreg()]);
             } else {
@@ -340,6 +443,14 @@ impl Scan<'_, '_> {
     /// The results of an instruction.
     fn results(&mut self, number: u32, classes: &mut [RegClass]) -> Option<()> {
         let (operands, at) = self.linear.operands_of(number);
+        // What one result has to be in is no place for another.
+        for operand in operands {
+            if let (OperandKind::Def, OperandConstraint::FixedReg(r)) = (operand.kind(), operand.constraint())
+                && r.class() == RegClass::Int
+            {
+                self.barred |= 1 << r.hw_enc();
+            }
+        }
         for (k, operand) in operands.iter().enumerate() {
             if operand.kind() == OperandKind::Use {
                 continue;
@@ -351,6 +462,14 @@ impl Scan<'_, '_> {
                 OperandConstraint::FixedReg(reg) => {
                     let free = self.free[v.class() as usize] >> reg.hw_enc() & 1 == 1;
                     free.then_some(())?;
+                    let moves = self.forbidden(v) >> reg.hw_enc() & 1 == 1;
+                    if moves && !self.is_on_stack(v) {
+                        self.take(v)?;
+                        let to = self.allocation(v)?;
+                        self.output.allocs[at + k] = Allocation::reg(reg);
+                        self.copy(ProgPoint::after(Number::new(number as usize)), Allocation::reg(reg), to);
+                        continue;
+                    }
                     match self.is_on_stack(v) {
                         true => self.put_copy(v, reg.hw_enc() as u8, number),
                         false => self.put(v, reg.hw_enc() as u8),
@@ -437,7 +556,7 @@ impl Scan<'_, '_> {
     /// Registers of a class that no value is in, and no copy that the instruction names.
     fn unnamed(&self, class: RegClass) -> u64 {
         match class {
-            RegClass::Int => self.free[0] & !self.named_copies,
+            RegClass::Int => self.free[0] & !self.named_copies & !self.barred,
             RegClass::Float | RegClass::Vector => self.free[class as usize],
         }
     }
@@ -449,8 +568,9 @@ impl Scan<'_, '_> {
             .fold(0, |set, r| set | 1 << r)
     }
 
-    fn is_free(&self, class: RegClass, register: u8) -> bool {
-        register != NOWHERE && self.unnamed(class) >> register & 1 == 1
+    /// Whether a value can be put in a register.
+    fn is_free(&self, v: VReg, register: u8) -> bool {
+        register != NOWHERE && (self.unnamed(v.class()) & !self.forbidden(v)) >> register & 1 == 1
     }
 
     fn forget_copy(&mut self, register: usize) {
@@ -473,8 +593,9 @@ impl Scan<'_, '_> {
     /// Puts a value on the stack for the rest of this pass and for the next one: the one used least of those that are in general registers
     /// which the instruction does not name, and another one that is about to get one.
     fn spill_one(&mut self, other: Option<VReg>) -> Option<()> {
+        let useless = self.barred | other.map_or(0, |v| self.forbidden(v));
         let held = (0..GENERAL)
-            .filter(|r| self.named >> r & 1 == 0)
+            .filter(|r| (self.named | useless) >> r & 1 == 0)
             .map(|r| self.holder[r]);
         let all = held.chain(other.map(|v| v.vreg() as u32)).filter(|v| *v != NONE);
         let least = |v: &u32| {
@@ -531,15 +652,16 @@ impl Scan<'_, '_> {
             }
             to = next as usize;
             for register in [self.place[to], self.wish[to]] {
-                if self.is_free(v.class(), register) {
+                if self.is_free(v, register) {
                     self.put(v, register);
                     return Some(());
                 }
             }
         }
         let preferred = registers(self.linear.level())[class].preferred;
+        let forbidden = self.forbidden(v);
         while !self.is_on_stack(v) {
-            let (free, wanted) = (self.unnamed(v.class()), self.wanted[class]);
+            let (free, wanted) = (self.unnamed(v.class()) & !forbidden, self.wanted[class]);
             let empty = match v.class() {
                 RegClass::Int => free & !self.with_copies(),
                 RegClass::Float | RegClass::Vector => free,
@@ -570,7 +692,7 @@ impl Scan<'_, '_> {
                 registers.push(self.place[given.get(at)?.vreg()]);
             }
         }
-        match registers.into_iter().find(|r| self.is_free(p.class(), *r)) {
+        match registers.into_iter().find(|r| self.is_free(p, *r)) {
             Some(register) => self.put(p, register),
             None => self.take(p)?,
         }

@@ -12,11 +12,15 @@ use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// Statements that a collective becomes, at most.
 pub(super) fn collective_statements(kernel: &Kernel, c: &Collective) -> u64 {
-    let Some(monoid) = c.kind.monoid() else { return 4 };
+    // And a loop over parts.
+    let parts = u64::from(c.group.parts() > 1);
+    let Some(monoid) = c.kind.monoid() else {
+        return 4 + parts;
+    };
     let combine = u64::from(super::map_statements(monoid.combine(), kernel.memory_dtype(c.memory)));
     // Five levels in full warps, in the last one and over warps, and the elements of later warps: each two loops around two
     // loads, a combination and a store. Then one loop over all threads.
-    (5 * 3 + 2) * (combine + 5) + 4
+    (5 * 3 + 2) * (combine + 5) + 4 + parts
 }
 
 /// Rewrites a GPU kernel; leaves any other as it is.

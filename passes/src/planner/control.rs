@@ -73,7 +73,7 @@ impl Planner<'_> {
         };
         let inside = placement.inside(id, &graph);
         let mut clusters = cluster_body(&graph, &inside);
-        let (planned, handed_in) = plan_between(&graph, &mut clusters, &inside, &edge);
+        let (planned, handed_in) = plan_between(&graph, &mut clusters, &inside, &edge, self.announce);
         let operands = self.graph.node(id).operands.clone();
         let operands: Vec<SlotId> = operands
             .iter()

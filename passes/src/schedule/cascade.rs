@@ -52,9 +52,20 @@ fn sums(kernel: &Kernel, var: VarId, inside: &[Stmt]) -> Vec<Sums> {
     additions(inside, Some(&mut Vec::new()), &mut found);
     let mut out: Vec<Sums> = Vec::new();
     let mut refused: Vec<Memory> = Vec::new();
+    // Where windows are copied out hundreds of statements add to one memory, and each question about it goes through all of them.
+    let mut rooms: Vec<(Memory, Option<i64>)> = Vec::new();
     for (memory, index, around) in found {
-        let walked = around.and_then(|around| walks(kernel, var, inside, &index, &around));
-        let (Some((walked, again)), Some(len)) = (walked, room(kernel, inside, memory)) else {
+        if refused.contains(&memory) {
+            continue;
+        }
+        let known = rooms.iter().find(|(m, _)| *m == memory).map(|(_, len)| *len);
+        let len = known.unwrap_or_else(|| {
+            let len = room(kernel, inside, memory);
+            rooms.push((memory, len));
+            len
+        });
+        let walked = len.and_then(|len| Some((walks(kernel, var, inside, &index, &around?)?, len)));
+        let Some(((walked, again), len)) = walked else {
             refused.push(memory);
             continue;
         };
@@ -274,9 +285,9 @@ pub(super) fn cascades<S>(
             bind: Bind::Serial,
             body,
         } => {
-            let each = additions(scheduled, *var, body)?;
             let n = trips(scheduled, *var);
-            (n > FEW && n.saturating_mul(each) > ONE_SUM).then_some((*var, each))
+            let each = (n > FEW).then(|| additions(scheduled, *var, body)).flatten()?;
+            (n.saturating_mul(each) > ONE_SUM).then_some((*var, each))
         }
         _ => None,
     };

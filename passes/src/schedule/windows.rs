@@ -190,6 +190,8 @@ impl Scheduler<'_> {
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
         let (whole, masked) = lanes;
+        // Rows of padded images have masks of their own.
+        let masked = masked.filter(|_| !padded);
         masked.into_iter().map(Some).chain([None]).any(|masked| {
             let lanes = (whole, masked);
             let held = rows + products <= registers;

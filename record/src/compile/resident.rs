@@ -128,7 +128,7 @@ impl Resident {
         let version = self.version.get_or_init(|| {
             let threads = self.compiler.machine.threads.threads();
             self.compiler
-                .version(&self.graph, self.compiler.decide(&self.graph)?, threads)
+                .version(&self.graph, self.compiler.decide(&self.graph, threads)?, threads)
         });
         version
             .as_ref()

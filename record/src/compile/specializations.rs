@@ -526,7 +526,7 @@ impl Specializations {
             _ => Verdict::Failed,
         };
         let graph = self.graph.specialize(&sizes.values).map_err(|_| Verdict::Failed)?;
-        let compiled = self.compiler.decide(&graph).map_err(fail)?;
+        let (compiled, ahead) = self.compiler.decide(&graph, compiling).map_err(fail)?;
         let persistent = |s: &&Slot| matches!(s.storage, Storage::Persistent);
         let bytes = |s: &Slot| {
             u64::try_from(s.len.as_const()?)
@@ -544,7 +544,9 @@ impl Specializations {
         if kept > MAX_KEPT_BYTES {
             return Err(Verdict::TooLarge(kept));
         }
-        self.compiler.version(&graph, compiled, compiling).map_err(fail)
+        self.compiler
+            .version(&graph, (compiled, ahead), compiling)
+            .map_err(fail)
     }
 
     /// Waits until no version is being made.

@@ -3,12 +3,12 @@
 //! Everything here is called directly, for the driver is compiled for this host: a step of a call costs no more than what it does.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::calls;
 use super::gemm::chain::{self, Chain};
 use super::gemm::{Follow, multiply};
-use super::jit::{self, Args, JitOptions, KernelFn};
+use super::jit::{self, Ahead, Args, JitOptions, KernelFn};
 use super::product::{Along, Choice, choose, late, product};
 use tlc_ir::plan::Epilogue;
 
@@ -22,12 +22,25 @@ use crate::pool::Pool;
 /// The cores of this machine.
 pub struct Cpu {
     threads: Arc<Pool>,
+    /// Code that was made before it was asked for.
+    ahead: Mutex<Option<Ahead>>,
 }
 
 impl Cpu {
     /// The host whose work those threads do.
     pub fn new(threads: Arc<Pool>) -> Cpu {
-        Cpu { threads }
+        Cpu {
+            threads,
+            ahead: Mutex::default(),
+        }
+    }
+
+    /// With code of kernels that are loaded next.
+    pub fn with_code(self, ahead: Option<Ahead>) -> Cpu {
+        Cpu {
+            ahead: Mutex::new(ahead),
+            ..self
+        }
     }
 
     /// Its threads.
@@ -155,7 +168,8 @@ impl Device for Cpu {
             threads,
             ..JitOptions::default()
         };
-        let compiled = jit::compile_by(&kernels, &options)?;
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let compiled = jit::compile_with(ahead, &kernels, &options)?;
         Ok(compiled.into_iter().map(|c| c.function).collect())
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Invariants:
 //! - The memory of a batch lives as long as any [`KernelFn`] of it, and is returned to the system with the last one.
-//! - Equal kernels of a batch are compiled once; the result does not depend on the number of threads.
+//! - Equal kernels of a batch are compiled once, or were before (`jit/ahead.rs`); the result does not depend on the number of threads.
 //! - Code is written before it becomes executable and never after.
+
+mod ahead;
 
 use std::fmt;
 use std::mem::{ManuallyDrop, offset_of};
@@ -27,6 +29,8 @@ use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
 
 use crate::cpu::{host_functions, level};
 pub use crate::error::JitError;
+use ahead::Made;
+pub use ahead::{Ahead, compile_with};
 
 /// What a kernel is called with. See [`tlc_codegen::code`] for the convention.
 #[repr(C)]
@@ -242,7 +246,7 @@ pub struct LoadedKernel {
 /// # Errors
 /// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
 pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
-    compile_for(host_isa()?, level::wide(), &by_first(kernels), options)
+    compile_for(host_isa()?, level::wide(), &by_first(kernels), Made::default(), options)
 }
 
 /// As [`compile`], each kernel by the emitter that is said: one of [`emitters`], by its position.
@@ -250,7 +254,16 @@ pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKe
 /// # Errors
 /// As [`compile`], and [`JitError::Emitter`].
 pub fn compile_by(kernels: &[(&Kernel, EmitterId)], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
-    compile_for(host_isa()?, level::wide(), kernels, options)
+    compile_made(Made::default(), kernels, options)
+}
+
+/// As [`compile_by`], with code that was made before.
+fn compile_made(
+    made: Made,
+    kernels: &[(&Kernel, EmitterId)],
+    options: &JitOptions,
+) -> Result<Vec<LoadedKernel>, JitError> {
+    compile_for(host_isa()?, level::wide(), kernels, made, options)
 }
 
 /// As [`compile`], all kernels by the wide emitter at a level, whichever of them this process uses.
@@ -262,7 +275,7 @@ pub fn compile_wide(level: Level, kernels: &[&Kernel], options: &JitOptions) -> 
         return Err(JitError::Level { name: level.name() });
     }
     let kernels: Vec<_> = kernels.iter().map(|&k| (k, EmitterId(1))).collect();
-    compile_for(host_isa()?, Some(level), &kernels, options)
+    compile_for(host_isa()?, Some(level), &kernels, Made::default(), options)
 }
 
 /// The lowered form of a kernel as an emitter takes it.
@@ -294,13 +307,14 @@ pub unsafe fn compile_with_isa(
     kernels: &[&Kernel],
     options: &JitOptions,
 ) -> Result<Vec<LoadedKernel>, JitError> {
-    compile_for(isa, level::wide(), &by_first(kernels), options)
+    compile_for(isa, level::wide(), &by_first(kernels), Made::default(), options)
 }
 
 fn compile_for(
     isa: Arc<dyn TargetIsa>,
     wide: Option<Level>,
     kernels: &[(&Kernel, EmitterId)],
+    mut made: Made,
     options: &JitOptions,
 ) -> Result<Vec<LoadedKernel>, JitError> {
     let mut seen: FxHashMap<(&Kernel, EmitterId), usize> = FxHashMap::default();
@@ -322,56 +336,87 @@ fn compile_for(
         }
         unique_of.push(at);
     }
-    let codes = compile_all(kernels, &unique, &isa, wide, options)?;
+    let made = unique.iter().map(|&k| made.take(kernels[k].0, kernels[k].1)).collect();
+    let codes = compile_all(kernels, &unique, made, &isa, (wide, options))?;
     let unique_fns = load(isa, codes)?;
     Ok(unique_of.into_iter().map(|at| unique_fns[at].clone()).collect())
 }
 
-/// Compiles the kernels at `unique`, on several threads if there is work for them.
+/// The code generators of a thread, each made when the first kernel wants it.
+struct Generators<'o> {
+    isa: Arc<dyn TargetIsa>,
+    wide: Option<Level>,
+    options: &'o JitOptions,
+    made: Vec<Option<Box<HostGenerator>>>,
+}
+
+impl<'o> Generators<'o> {
+    fn new(isa: Arc<dyn TargetIsa>, wide: Option<Level>, options: &'o JitOptions) -> Generators<'o> {
+        Generators {
+            isa,
+            wide,
+            options,
+            made: GENERATORS.iter().map(|_| None).collect(),
+        }
+    }
+
+    /// Those for this machine.
+    fn of_machine(options: &'o JitOptions) -> Result<Generators<'o>, JitError> {
+        Ok(Generators::new(host_isa()?, level::wide(), options))
+    }
+
+    /// The code of a kernel. The translation keeps from Cranelift what it would panic on; should it panic all the same, the caller learns
+    /// which kernel it was.
+    fn emit(&mut self, kernel: &Kernel, EmitterId(emitter): EmitterId) -> Result<CompiledCode, CodegenError> {
+        let code = catch_unwind(AssertUnwindSafe(|| {
+            let generator = self.made.get_mut(emitter as usize)?;
+            if generator.is_none() {
+                *generator = (GENERATORS[emitter as usize].make)(self.isa.clone(), self.wide, self.options);
+            }
+            Some(generator.as_mut()?.emit(kernel))
+        }));
+        let refused = |message: &str| {
+            Err(CodegenError::Refused {
+                by: "compiler thread",
+                message: message.into(),
+            })
+        };
+        match code {
+            Ok(Some(code)) => code,
+            Ok(None) => refused("the machine has no such code generator"),
+            Err(_) => {
+                self.made[emitter as usize] = None;
+                refused("the code generator panicked")
+            }
+        }
+    }
+}
+
+/// Compiles the kernels at `unique` that have no code yet, on several threads if there is work for them.
 fn compile_all(
     kernels: &[(&Kernel, EmitterId)],
     unique: &[usize],
+    made: Vec<Option<CompiledCode>>,
     isa: &Arc<dyn TargetIsa>,
-    wide: Option<Level>,
-    options: &JitOptions,
+    (wide, options): (Option<Level>, &JitOptions),
 ) -> Result<Vec<CompiledCode>, JitError> {
     type Slot = Mutex<Option<Result<CompiledCode, CodegenError>>>;
-    let slots: Vec<Slot> = unique.iter().map(|_| Mutex::new(None)).collect();
+    let slots: Vec<Slot> = made.into_iter().map(|code| Mutex::new(code.map(Ok))).collect();
+    let is_left = |slot: &Slot| slot.lock().is_ok_and(|code| code.is_none());
+    let left: Vec<usize> = (0..slots.len()).filter(|k| is_left(&slots[*k])).collect();
     let next = AtomicUsize::new(0);
     let work = || {
-        // Made when the first kernel wants them.
-        let mut generators: Vec<Option<Box<HostGenerator>>> = GENERATORS.iter().map(|_| None).collect();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&kernel) = unique.get(at) else { return };
-            // The translation keeps from Cranelift what it would panic on; should it panic all the same, the caller learns
-            // which kernel it was.
-            let (kernel, EmitterId(emitter)) = kernels[kernel];
-            let code = catch_unwind(AssertUnwindSafe(|| {
-                let generator = &mut generators[emitter as usize];
-                if generator.is_none() {
-                    *generator = (GENERATORS[emitter as usize].make)(isa.clone(), wide, options);
-                }
-                match generator {
-                    Some(generator) => generator.emit(kernel),
-                    // Looked at before: the machine has it.
-                    None => unreachable!(),
-                }
-            }));
-            let code = code.unwrap_or_else(|_| {
-                generators[emitter as usize] = None;
-                Err(CodegenError::Refused {
-                    by: "compiler thread",
-                    message: "the code generator panicked".into(),
-                })
-            });
+        let mut generators = Generators::new(isa.clone(), wide, options);
+        while let Some(&at) = left.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (kernel, emitter) = kernels[unique[at]];
+            let code = generators.emit(kernel, emitter);
             if let Ok(mut slot) = slots[at].lock() {
                 *slot = Some(code);
             }
         }
     };
     // A kernel compiles in about 0.2 ms, a thread starts in about 0.05 ms.
-    let helpers = options.threads.min(unique.len()).saturating_sub(1);
+    let helpers = options.threads.min(left.len()).saturating_sub(1);
     std::thread::scope(|scope| {
         for _ in 0..helpers {
             // A thread that cannot be had is not needed: the caller does all that is left.

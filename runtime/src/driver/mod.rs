@@ -42,7 +42,7 @@ use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan};
 use crate::binding::steps::Binding;
 use crate::binding::{Binder, Sizes, is_open, overflow};
 use crate::cpu::device::Cpu;
-use crate::cpu::jit::KernelFn;
+use crate::cpu::jit::{Ahead, KernelFn};
 use crate::cpu::product::Choice;
 use crate::device::{Device, DeviceBuffer, Queued, Scratch};
 use crate::float_mode::DefaultMode;
@@ -229,6 +229,8 @@ pub struct Load {
     pub threads: Arc<Pool>,
     /// How many threads compile; fewer than `threads` has leave the calls of other executables some.
     pub compiling: usize,
+    /// Code of kernels for the host that was begun before, if any was.
+    pub ahead: Option<Ahead>,
     /// Where outputs come from.
     pub buffers: Arc<BufferPool>,
     /// What places slots in arenas.
@@ -253,6 +255,7 @@ impl Executable {
         let load = Load {
             compiling: threads.threads(),
             threads,
+            ahead: None,
             buffers,
             packer,
             emitters: Emitters::default(),
@@ -272,7 +275,7 @@ impl Executable {
                 found: load.devices.len(),
             });
         }
-        let host = Cpu::new(load.threads);
+        let host = Cpu::new(load.threads).with_code(load.ahead);
         let devices = (&host, &load.devices[..]);
         let (code, compiled_kernels) = Code::load(&plan, &load.emitters, devices, load.compiling)?;
         let streamed = placed::Streamed::of(&plan);

@@ -4,8 +4,9 @@ use tlc_codegen::CodegenError;
 use tlc_codegen::clif::EmitText;
 use tlc_ir::index::{IndexExpr, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::target::EmitterId;
 use tlc_ir::{DType, ScalarOp};
-use tlc_runtime::cpu::jit::{self, JitError, JitOptions};
+use tlc_runtime::cpu::jit::{self, Ahead, JitError, JitOptions};
 
 use crate::build::*;
 
@@ -66,6 +67,37 @@ fn equal_kernels_are_one_function_and_threads_do_not_matter() {
     }
     assert_eq!(texts[0], texts[1]);
     assert!(texts[0][0].1.is_some());
+}
+
+/// Code that was begun while kernels were still decided on is that of the batch: of some of its kernels, of others, and of none.
+#[test]
+fn code_may_be_begun_before_it_is_known_what_is_loaded() {
+    let kernels: Vec<Kernel> = (0..12).map(|i| scale((i % 6) as f64, 4, None)).collect();
+    let emitter = EmitterId::default();
+    let wanted: Vec<(&Kernel, EmitterId)> = kernels.iter().map(|k| (k, emitter)).collect();
+    for (threads, begun) in [(1, 0), (2, 0), (2, 1), (2, 9), (4, 4), (4, 12)] {
+        let ahead = Ahead::new(threads);
+        assert_eq!(ahead.is_some(), threads > 1);
+        if let Some(ahead) = &ahead {
+            kernels[..begun].iter().for_each(|k| ahead.begin(k, emitter));
+            // Decided, and then not needed.
+            ahead.begin(&scale(100.0, 1, None), emitter);
+        }
+        let options = JitOptions {
+            threads,
+            ..JitOptions::default()
+        };
+        let all = jit::compile_with(ahead, &wanted, &options).unwrap();
+        for (i, f) in all.iter().enumerate() {
+            assert_eq!(f.function.address(), all[i % 6].function.address());
+            let mut buffers = [f32_bytes((0..32).map(|v| v as f32)), vec![0; 128]];
+            run_function(&f.function, &kernels[i], &mut buffers, &[2], None);
+            assert_eq!(f32s(&buffers[1])[31], 31.0 * (i % 6) as f32);
+        }
+    }
+    // A graph that fails to compile leaves what was begun.
+    let ahead = Ahead::new(3).unwrap();
+    kernels.iter().for_each(|k| ahead.begin(k, emitter));
 }
 
 #[test]

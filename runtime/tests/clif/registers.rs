@@ -1,6 +1,7 @@
 //! More values at once than there are registers: each keeps its bits on the stack, masks too, and across calls.
 
 use tlc_codegen::wide::{self, Level};
+use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
@@ -123,6 +124,63 @@ fn more_addresses_than_registers_keep_their_values() {
             for k in (0..params as usize).rev() {
                 sum = ScalarOp::Sub.eval(&[inputs[k][at], sum]);
                 let found = found[k][at];
+                assert!(
+                    same(sum, found),
+                    "{params} parameters, {k}, element {at}: expected {sum}, found {found}"
+                );
+            }
+        }
+    }
+}
+
+/// A division wants its operands in particular registers, which nothing may be in that lives across it: addresses of parameters, what loops count,
+/// and the quotients and remainders of other divisions.
+#[test]
+fn what_lives_across_divisions_keeps_its_value() {
+    const ROWS: i64 = 5;
+    const COLUMNS: i64 = 7;
+    for (params, divisor) in [(1, 3), (5, 1), (9, 4), (14, 5), (30, 11)] {
+        let n = ROWS * COLUMNS;
+        let mut b = Builder::default();
+        b.kernel.symbols.extend([(1, 1 << 20); 2]);
+        let by = |k: u32| IndexExpr::from(SymId(k));
+        let all: Vec<_> = (0..params).map(|_| b.param(DType::F32, c(n), Access::Read)).collect();
+        let results: Vec<_> = (0..params).map(|_| b.param(DType::F32, c(n), Access::Write)).collect();
+        b.repeat(Bind::Parallel, c(ROWS), |b, row| {
+            let outside = IndexExpr::floor_div(&(row.clone() * c(COLUMNS)), &by(1));
+            b.repeat(Bind::Serial, c(COLUMNS), |b, column| {
+                let at = row.clone() * c(COLUMNS) + column;
+                let (high, low) = (IndexExpr::floor_div(&at, &by(0)), IndexExpr::modulo(&at, &by(0)));
+                let mut sum = b.load(all[0], outside.clone());
+                for (x, y) in all.iter().zip(&results).rev() {
+                    let (v, w) = (b.load(*x, high.clone()), b.load(*x, low.clone()));
+                    sum = b.map(ScalarOp::Sub, &[v, sum]);
+                    sum = b.map(ScalarOp::Add, &[sum, w]);
+                    b.store(*y, at.clone(), sum);
+                }
+            });
+        });
+        let kernel = b.finish();
+        let mut rng = Rng(11 + params as u64);
+        let number = |rng: &mut Rng| Scalar::from_f64(DType::F32, rng.below(100) as f64);
+        let inputs: Vec<Vec<Scalar>> = (0..params)
+            .map(|_| (0..n).map(|_| number(&mut rng)).collect())
+            .collect();
+        let empty = vec![0; n as usize * DType::F32.bytes()];
+        let read = inputs.iter().map(|x| bytes(x));
+        let mut buffers: Vec<Vec<u8>> = read.chain(results.iter().map(|_| empty.clone())).collect();
+        run(&kernel, &mut buffers, &[divisor, divisor + 1]);
+        let found: Vec<Vec<Scalar>> = buffers[params as usize..]
+            .iter()
+            .map(|y| scalars(DType::F32, y))
+            .collect();
+        for at in 0..n {
+            let (high, low) = ((at / divisor) as usize, (at % divisor) as usize);
+            let mut sum = inputs[0][(at / COLUMNS * COLUMNS / (divisor + 1)) as usize];
+            for k in (0..params as usize).rev() {
+                sum = ScalarOp::Sub.eval(&[inputs[k][high], sum]);
+                sum = ScalarOp::Add.eval(&[sum, inputs[k][low]]);
+                let found = found[k][at as usize];
                 assert!(
                     same(sum, found),
                     "{params} parameters, {k}, element {at}: expected {sum}, found {found}"

@@ -121,6 +121,7 @@ fn load(plan: Plan, simulated: &Simulated) -> Result<Executable, RunError> {
     let load = Load {
         threads: Arc::new(Pool::new(2)),
         compiling: 1,
+        ahead: None,
         buffers: BufferPool::new(),
         packer: tlc_passes::memory::pack,
         emitters: Emitters::default(),
@@ -358,6 +359,7 @@ fn emitters_that_do_not_exist_are_errors() {
     let load = Load {
         threads: Arc::new(Pool::new(1)),
         compiling: 1,
+        ahead: None,
         buffers: BufferPool::new(),
         packer: tlc_passes::memory::pack,
         emitters: Emitters {

@@ -73,6 +73,7 @@ fn load(plan: Plan, simulated: &Simulated) -> Executable {
     let load = Load {
         threads: Arc::new(Pool::new(1)),
         compiling: 1,
+        ahead: None,
         buffers: BufferPool::new(),
         packer: tlc_passes::memory::pack,
         emitters: Emitters::default(),
