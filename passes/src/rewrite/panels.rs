@@ -11,6 +11,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
 use tlc_ir::index::IndexExpr;
+use tlc_ir::target::HostProducts;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
@@ -85,6 +86,8 @@ pub struct Layouts {
     pub panel_elements: u32,
     /// What matrices are turned for a product with a vector ([`tlc_ir::target::Cpu::turned_bytes`]).
     pub turned_bytes: Option<u64>,
+    /// What the product library multiplies beside f32 and f64.
+    pub products: HostProducts,
 }
 
 impl Layouts {
@@ -92,6 +95,10 @@ impl Layouts {
     pub const NONE: Layouts = Layouts {
         panel_elements: 0,
         turned_bytes: None,
+        products: HostProducts {
+            words: false,
+            halves: false,
+        },
     };
 }
 
@@ -112,9 +119,9 @@ pub fn laid_out(
         return Ok(None);
     }
     let mut takes = |k: usize| fixed.contains(node.operands[k]) && budget.take(graph, node.operands[k]);
-    if let Some(blocks) = panel_blocks(graph, id, width) {
+    if let Some(blocks) = panel_blocks(graph, id, width, layouts.products) {
         return match takes(blocks.operand) {
-            true => in_blocks(re, graph, (id, node), operands, width, blocks).map(Some),
+            true => in_blocks(re, graph, (id, node), operands, blocks).map(Some),
             false => Ok(None),
         };
     }
@@ -127,13 +134,12 @@ pub fn laid_out(
     }
 }
 
-/// The einsum `id` of `graph` with an operand in blocks of `width`.
+/// The einsum `id` of `graph` with an operand in blocks.
 fn in_blocks(
     re: &mut Rebuilder,
     graph: &Graph,
     (id, node): (NodeId, &Node),
     operands: &[NodeId],
-    width: u32,
     blocks: PanelBlocks,
 ) -> Result<NodeId, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -144,8 +150,9 @@ fn in_blocks(
         label,
         outer,
         summed,
+        width,
     } = blocks;
-    let width = IndexExpr::Const(width.into());
+    let width = IndexExpr::Const(width);
     let place = label;
     let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
     // The label as two, in the operand and in the result.

@@ -9,6 +9,7 @@
 //! Why not the crate's own driver: it allocates its packing memory at each call, in pages of 4 KiB whose colours collide in
 //! the second-level cache, transposes an operand element by element, and has no notion of a stack of products.
 
+mod amx;
 mod few;
 mod pack;
 
@@ -72,6 +73,10 @@ trait Tiles {
     const PANEL: usize;
     /// Elements across a strip.
     const STRIP: usize;
+    /// Bytes along the sum of one block.
+    const BLOCK_BYTES: usize = BLOCK_BYTES;
+    /// Whether kernels read strips as rows that lie together along the sum.
+    const STRIPS_OF_ROWS: bool = false;
     /// The kernel for that many vectors of a panel and elements of a strip, both at least 1.
     fn kernel(vectors: usize, strip: usize) -> MicroKernel<Self::Element>;
     /// Copies panels; see [`pack`].
@@ -171,6 +176,85 @@ tiles!(
 tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, composite_f32, None);
 tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, composite_f64, None);
 
+/// Words of four bytes, by the processor's matrix instructions. They are moved as f32, which have as many bits. `SIGNED_STRIPS` says which of
+/// the operands has signed bytes.
+struct AmxWords<const SIGNED_STRIPS: bool>;
+
+impl<const SIGNED_STRIPS: bool> Tiles for AmxWords<SIGNED_STRIPS> {
+    type Element = f32;
+    const ONE: f32 = 1.0;
+    const ZERO: f32 = 0.0;
+    const LANES: usize = 16;
+    const PANEL: usize = amx::BLOCK;
+    const STRIP: usize = amx::BLOCK;
+    // Half as much: a strip has twice as many rows as those of other tiles, and more.
+    const BLOCK_BYTES: usize = BLOCK_BYTES / 2;
+    const STRIPS_OF_ROWS: bool = true;
+    const FEW: Option<FewRows<f32>> = None;
+    fn kernel(_: usize, _: usize) -> MicroKernel<f32> {
+        multiply_words::<SIGNED_STRIPS>
+    }
+    unsafe fn pack(from: pack::Source<f32>, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, 16>(from, to) };
+    }
+    unsafe fn pack_composite(from: pack::CompositeSource<'_, f32>, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::composite_avx512_f32::<{ amx::BLOCK }, 16>(from, to) };
+    }
+    unsafe fn pack_strips(from: pack::Source<f32>, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::rows(from, to) };
+    }
+}
+
+/// The micro-kernel of [`AmxWords`].
+///
+/// # Safety
+/// As a [`MicroKernel`], in a session of tiles, and the strip's words lie together along the sum.
+unsafe fn multiply_words<const SIGNED_STRIPS: bool>(
+    columns: usize,
+    rows: usize,
+    depth: usize,
+    dst: *mut f32,
+    panel: *const f32,
+    strip: *const f32,
+    dst_row: isize,
+    dst_column: isize,
+    panel_sum: isize,
+    _: isize,
+    strip_row: isize,
+    _: f32,
+    _: f32,
+    status: u8,
+    _: bool,
+    _: bool,
+    _: bool,
+    _: *const f32,
+) {
+    let words = match SIGNED_STRIPS {
+        true => amx::Words::SignedByUnsigned,
+        false => amx::Words::UnsignedBySigned,
+    };
+    let operands = amx::Operands {
+        strip: strip.cast(),
+        strip_row,
+        panel: panel.cast(),
+        panel_sum,
+        depth,
+    };
+    let results = amx::Results {
+        start: dst.cast(),
+        row: dst_row,
+        column: dst_column,
+        rows,
+        columns,
+        added: status == 1,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { amx::multiply(words, operands, results) };
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
     Avx512,
@@ -193,6 +277,8 @@ fn set() -> Set {
 macro_rules! with_tiles {
     ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
         match ($dtype, set()) {
+            // Which operand is signed only those ask that multiply.
+            (DType::I32, _) => $f::<AmxWords<false>>($($arg),*),
             (DType::F64, Set::Avx512) => $f::<Avx512F64>($($arg),*),
             (DType::F64, Set::Fma) => $f::<FmaF64>($($arg),*),
             (DType::F64, Set::Scalar) => $f::<ScalarF64>($($arg),*),
@@ -228,8 +314,8 @@ pub(super) fn unit(p: &Product<'_>) -> Unit {
 }
 
 /// Elements along the sum of each block but the last; no two blocks differ by much.
-fn block(k: usize, size: usize) -> usize {
-    let most = BLOCK_BYTES / size;
+fn block<K: Tiles>(k: usize) -> usize {
+    let most = K::BLOCK_BYTES / size_of::<K::Element>();
     k.div_ceil(k.div_ceil(most).max(1)).max(1)
 }
 
@@ -241,7 +327,7 @@ fn second_level_bytes() -> usize {
 
 /// Panels of one pass: half of the second-level cache holds them.
 fn panels_of_a_pass<K: Tiles>() -> usize {
-    (second_level_bytes() / 2 / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
+    (second_level_bytes() / 2 / (K::BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
 }
 
 /// Scratch that a piece needs.
@@ -250,7 +336,7 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
         let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
-        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size);
+        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block::<K>(p.k);
         let tall = if along_rows(p) { p.n } else { p.m };
         packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
@@ -432,8 +518,15 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
         },
         to: progress.as_mut().map(|(_, f)| &mut **f as &mut dyn FnMut(usize)),
     };
+    let session = (p.dtype == DType::I32).then(amx::Session::begin);
     // SAFETY: the caller's promise.
-    unsafe { with_tiles!(p.dtype, typed(p, scratch, &mut tell)) };
+    unsafe {
+        match p.dtype == DType::I32 && along_rows(p) {
+            true => typed::<AmxWords<true>>(p, scratch, &mut tell),
+            false => with_tiles!(p.dtype, typed(p, scratch, &mut tell)),
+        }
+    };
+    drop(session);
     if let Some((side, f)) = progress {
         f(p.lines(side));
     }
@@ -509,7 +602,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             row_count: tall,
             columns: wide,
             k: p.k,
-            block: block(p.k, size),
+            block: block::<K>(p.k),
             ahead: wide.saturating_mul(p.k).saturating_mul(size) > second_level_bytes() / 2
                 && !crate::machine::streams_lines(),
         };
@@ -522,7 +615,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         .into_iter()
         .fold(0, usize::saturating_add)
         > second_level_bytes();
-    let block = block(p.k, size);
+    let block = block::<K>(p.k);
     let pass = panels_of_a_pass::<K>() * K::PANEL;
     let panels = scratch.cast::<K::Element>();
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
@@ -530,7 +623,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         let across = pass.min(wide - first);
         let direct =
             composite.is_none() && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
-        let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
+        let pack_strips = strip_sum != 1 && (across > MANY_PANELS * K::PANEL || K::STRIPS_OF_ROWS);
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
@@ -575,7 +668,10 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                         unsafe { K::pack_strips(source, strips) };
                     }
                     strip = strips.wrapping_add(behind * depth * K::STRIP);
-                    (sum, next) = (K::STRIP as isize, 1);
+                    (sum, next) = match K::STRIPS_OF_ROWS {
+                        true => (1, depth as isize),
+                        false => (K::STRIP as isize, 1),
+                    };
                 }
                 for left in (0..across).step_by(K::PANEL) {
                     let width = K::PANEL.min(across - left);
