@@ -438,7 +438,7 @@ pub fn operands_to_pack(
     out
 }
 
-/// Neighbours that a panel of words has at least.
+/// Neighbours of a panel of words.
 pub(crate) const WORD_PANEL: i64 = 32;
 
 /// How a copy of an operand is laid out so that the library multiplies it where it lies: blocks of its elements along the
@@ -470,8 +470,8 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
     };
     let axis = inputs[side].iter().position(|&l| l == label)?;
     let extent = graph.ty(operands[side]).shape[axis].as_const()?;
-    let narrow = graph.ty(id).dtype == DType::I32 && extent % i64::from(width) != 0;
-    let width = if narrow { WORD_PANEL } else { i64::from(width) };
+    let words = graph.ty(id).dtype == DType::I32;
+    let width = if words { WORD_PANEL } else { i64::from(width) };
     if width == 0 || extent == 0 || extent % width != 0 {
         return None;
     }

@@ -326,8 +326,13 @@ fn second_level_bytes() -> usize {
 }
 
 /// Panels of one pass: half of the second-level cache holds them.
-fn panels_of_a_pass<K: Tiles>() -> usize {
-    (second_level_bytes() / 2 / (K::BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
+fn panels_of_a_pass<K: Tiles>(k: usize) -> usize {
+    // Matrix instructions leave little time to read strips again for each pass, and whole lines of results are complete after one.
+    let (bytes, most) = match K::STRIPS_OF_ROWS {
+        true => (block::<K>(k) * size_of::<K::Element>(), usize::MAX),
+        false => (K::BLOCK_BYTES, MAX_PANELS),
+    };
+    (second_level_bytes() / 2 / (bytes * K::PANEL)).clamp(1, most)
 }
 
 /// Scratch that a piece needs.
@@ -335,7 +340,7 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     fn bytes<K: Tiles>(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
-        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
+        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>(p.k));
         let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block::<K>(p.k);
         let tall = if along_rows(p) { p.n } else { p.m };
         packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
@@ -611,12 +616,13 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
-    let far = [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
-        .into_iter()
-        .fold(0, usize::saturating_add)
-        > second_level_bytes();
+    let far = !K::STRIPS_OF_ROWS
+        && [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+            > second_level_bytes();
     let block = block::<K>(p.k);
-    let pass = panels_of_a_pass::<K>() * K::PANEL;
+    let pass = panels_of_a_pass::<K>(p.k) * K::PANEL;
     let panels = scratch.cast::<K::Element>();
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {

@@ -2,7 +2,8 @@
 //!
 //! A strip is rows of words that lie together along the sum, a panel has for each word along the sum those of neighbouring columns together:
 //! both are read as tiles where they lie. A step of the sum is 16 words; what is left of a sum at its end is a step of its own, by tiles
-//! that are as much shorter. Every result takes its steps in order, whatever rows and columns are beside it.
+//! that are as much shorter. Panels are read as what will not be read again soon, so that the strip, which is, stays in the first-level cache.
+//! Every result takes its steps in order, whatever rows and columns are beside it.
 //!
 //! How large tiles are is state of a thread. [`Session`] sets it for a piece of a product and takes all of it back at the end; micro-kernels
 //! change it where a piece ends in fewer rows or words.
@@ -167,9 +168,9 @@ macro_rules! micro_kernels {
                     "shl rdx, 4",
                     "4:",
                     "tileloadd tmm4, [r8 + r9]",
-                    "tileloadd tmm6, [r10 + r11]",
+                    "tileloaddt1 tmm6, [r10 + r11]",
                     concat!($dot, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm7, [r10 + r11 + 64]",
+                    "tileloaddt1 tmm7, [r10 + r11 + 64]",
                     concat!($dot, " tmm1, tmm4, tmm7"),
                     "tileloadd tmm5, [rax + r9]",
                     concat!($dot, " tmm2, tmm5, tmm6"),
@@ -231,11 +232,11 @@ macro_rules! micro_kernels {
                     "jz 5f",
                     "3:",
                     "tileloadd tmm4, [r8 + r9]",
-                    "tileloadd tmm6, [r10 + r11]",
+                    "tileloaddt1 tmm6, [r10 + r11]",
                     concat!($dot, " tmm0, tmm4, tmm6"),
                     "test rax, rax",
                     "jz 4f",
-                    "tileloadd tmm7, [r10 + r11 + 64]",
+                    "tileloaddt1 tmm7, [r10 + r11 + 64]",
                     concat!($dot, " tmm1, tmm4, tmm7"),
                     "4:",
                     "add r8, 64",
@@ -246,11 +247,11 @@ macro_rules! micro_kernels {
                     "cmp qword ptr [rdi + 40], 0",
                     "je 6f",
                     "tileloadd tmm5, [r8 + r9]",
-                    "tileloadd tmm2, [r10 + r11]",
+                    "tileloaddt1 tmm2, [r10 + r11]",
                     concat!($dot, " tmm0, tmm5, tmm2"),
                     "test rax, rax",
                     "jz 6f",
-                    "tileloadd tmm3, [r10 + r11 + 64]",
+                    "tileloaddt1 tmm3, [r10 + r11 + 64]",
                     concat!($dot, " tmm1, tmm5, tmm3"),
                     "6:",
                     "mov rdx, [rdi + 64]",
