@@ -316,7 +316,12 @@ pub(super) fn unit(p: &Product<'_>) -> Unit {
 /// Elements along the sum of each block but the last; no two blocks differ by much.
 fn block<K: Tiles>(k: usize) -> usize {
     let most = K::BLOCK_BYTES / size_of::<K::Element>();
-    k.div_ceil(k.div_ceil(most).max(1)).max(1)
+    let even = k.div_ceil(k.div_ceil(most).max(1)).max(1);
+    // Steps are whole but for the last of all.
+    match K::STRIPS_OF_ROWS {
+        true => even.next_multiple_of(amx::STEP).min(k.max(1)),
+        false => even,
+    }
 }
 
 /// Bytes of the second-level cache.

@@ -15,6 +15,8 @@ use std::mem::MaybeUninit;
 
 /// Rows of a tile, words of a row.
 const SIDE: usize = 16;
+/// Words of a step of the sum.
+pub(super) const STEP: usize = SIDE;
 /// Bytes of a row.
 const ROW_BYTES: isize = 64;
 /// Sides of what a micro-kernel computes.
