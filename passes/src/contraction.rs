@@ -171,7 +171,19 @@ pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Opti
     if direct_image(graph, id).is_some() {
         return None;
     }
-    product_of(graph, id, library_einsum(graph, id, products)?)
+    let product = product_of(graph, id, library_einsum(graph, id, products)?)?;
+    (graph.ty(id).dtype != DType::BF16 || takes_halves(&product)).then_some(product)
+}
+
+/// The shortest sum of products of bf16 that the library computes: of shorter ones most of a tile of a matrix is empty.
+const SHORTEST_SUM_OF_HALVES: i64 = 16;
+
+/// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of.
+fn takes_halves(product: &MatrixProduct) -> bool {
+    let pairs = |dims: &[StridedDim]| matches!(dims, [_, pair] if pair.extent.is(HALVES) && pair.stride.is(1));
+    let fits = |o: &MatrixOperand| !o.is_composite() || pairs(&o.row.dims) || pairs(&o.column.dims);
+    let long = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_HALVES);
+    long && fits(&product.lhs) && fits(&product.rhs)
 }
 
 /// The matrix form of an einsum that the library of a GPU can compute: matrices whose elements lie together along rows or columns, with one
@@ -438,6 +450,9 @@ pub fn operands_to_pack(
     out
 }
 
+/// Halves of a word.
+const HALVES: i64 = 2;
+
 /// Neighbours of a panel of words.
 pub(crate) const WORD_PANEL: i64 = 32;
 
@@ -456,6 +471,8 @@ pub struct PanelBlocks {
     pub summed: Labels,
     /// Elements of a block.
     pub width: i64,
+    /// The label of the sum, if its neighbours lie together two by two at each place of a block.
+    pub paired: Option<u16>,
 }
 
 /// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
@@ -470,16 +487,24 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
     };
     let axis = inputs[side].iter().position(|&l| l == label)?;
     let extent = graph.ty(operands[side]).shape[axis].as_const()?;
-    let words = graph.ty(id).dtype == DType::I32;
-    let width = if words { WORD_PANEL } else { i64::from(width) };
+    let dtype = graph.ty(id).dtype;
+    let width = match dtype {
+        DType::I32 | DType::BF16 => WORD_PANEL,
+        _ => i64::from(width),
+    };
     if width == 0 || extent == 0 || extent % width != 0 {
         return None;
     }
     let g = groups(graph, id)?;
     let s = strided(graph, operands[side], &inputs[side], g.labels)?;
+    let paired = match (&g.summed[..], dtype) {
+        (&[l], DType::BF16) if g.extents[l].as_const().is_some_and(|k| k % HALVES == 0) => Some(l as u16),
+        (_, DType::BF16) => return None,
+        _ => None,
+    };
     // As it is, if one label is summed and each step along it is a block.
     let stride = |l: usize| s.strides[l].as_ref().and_then(IndexExpr::as_const);
-    if extent == width && stride(label.into()) == Some(1) && g.summed.iter().all(|&l| stride(l) == Some(width)) {
+    if paired.is_none() && extent == width && stride(label.into()) == Some(1) && g.summed.iter().all(|&l| stride(l) == Some(width)) {
         return None;
     }
     let own = if side == 0 { &g.rows } else { &g.columns };
@@ -491,6 +516,7 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
         outer: g.batch.iter().chain(before).map(short).collect(),
         summed: g.summed.iter().map(short).collect(),
         width,
+        paired,
     })
 }
 

@@ -32,7 +32,7 @@ fn products() -> HostProducts {
     let matrices = crate::cpu::level::matrices().is_ok();
     HostProducts {
         words: matrices,
-        halves: false,
+        halves: matrices,
     }
 }
 

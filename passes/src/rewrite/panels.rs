@@ -151,14 +151,17 @@ fn in_blocks(
         outer,
         summed,
         width,
+        paired,
     } = blocks;
     let width = IndexExpr::Const(width);
     let place = label;
     let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
-    // The label as two, in the operand and in the result.
+    let (pair, two) = (number + 1, IndexExpr::Const(2));
+    // The label as two, in the operand and in the result, and so that of pairs, in both operands.
     let split = |labels: &Labels, shape: &[IndexExpr]| -> (Labels, Shape) {
         let both = labels.iter().zip(shape).flat_map(|(&l, d)| match l == label {
             true => vec![(number, IndexExpr::floor_div(d, &width)), (place, width.clone())],
+            false if paired == Some(l) => vec![(l, IndexExpr::floor_div(d, &two)), (pair, two.clone())],
             false => vec![(l, d.clone())],
         });
         both.unzip()
@@ -166,12 +169,18 @@ fn in_blocks(
     let (labels, shape) = split(&inputs[operand], &graph.ty(node.operands[operand]).shape);
     let cut = re.reshape(operands[operand], &shape)?;
     let order = outer.iter().chain([&number]).chain(&summed).chain([&place]);
+    let order = order.chain(paired.is_some().then_some(&pair));
     let order: Labels = order.copied().collect();
     let axis = |l: &u16| labels.iter().position(|x| x == l).expect("the same labels") as u8;
     let view = re.add(NodeKind::View(View::Permute(order.iter().map(axis).collect())), &[cut])?;
     let copy = re.add(NodeKind::Copy, &[view])?;
     let (mut all, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
     (all[operand], values[operand]) = (order, copy);
+    if paired.is_some() {
+        let other = 1 - operand;
+        let (labels, shape) = split(&inputs[other], &graph.ty(node.operands[other]).shape);
+        (all[other], values[other]) = (labels, re.reshape(operands[other], &shape)?);
+    }
     let (out, _) = split(output, &graph.ty(id).shape);
     let product = add_canonical(re, &node.kind, all, out, &values)?;
     re.reshape(product, &graph.ty(id).shape)

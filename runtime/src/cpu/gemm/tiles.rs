@@ -11,6 +11,7 @@
 
 mod amx;
 mod few;
+mod halves;
 mod pack;
 
 use std::sync::OnceLock;
@@ -238,9 +239,9 @@ unsafe fn multiply_words<const SIGNED_STRIPS: bool>(
     };
     let operands = amx::Operands {
         strip: strip.cast(),
-        strip_row,
+        strip_row: 4 * strip_row,
         panel: panel.cast(),
-        panel_sum,
+        panel_sum: 4 * panel_sum,
         depth,
     };
     let results = amx::Results {
@@ -277,8 +278,8 @@ fn set() -> Set {
 macro_rules! with_tiles {
     ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
         match ($dtype, set()) {
-            // Which operand is signed only those ask that multiply.
-            (DType::I32, _) => $f::<AmxWords<false>>($($arg),*),
+            // Which operand is signed only those ask that multiply; pairs of halves have tiles of the same sides.
+            (DType::I32 | DType::BF16, _) => $f::<AmxWords<false>>($($arg),*),
             (DType::F64, Set::Avx512) => $f::<Avx512F64>($($arg),*),
             (DType::F64, Set::Fma) => $f::<FmaF64>($($arg),*),
             (DType::F64, Set::Scalar) => $f::<ScalarF64>($($arg),*),
@@ -350,7 +351,10 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
         let tall = if along_rows(p) { p.n } else { p.m };
         packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
-    with_tiles!(p.dtype, bytes(p))
+    match p.dtype {
+        DType::BF16 => halves::scratch_bytes(p),
+        _ => with_tiles!(p.dtype, bytes(p)),
+    }
 }
 
 /// Elements that a piece of that size packs.
@@ -363,7 +367,11 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
         (_, Some(w)) => Some((w.columns, w.rows)),
         _ => None,
     };
-    if dims.is_some_and(|(across, depth)| with_tiles!(p.dtype, in_blocks(across, depth))) {
+    let as_it_is = |(across, depth): (&[StridedDim], &[StridedDim])| match p.dtype {
+        DType::BF16 => halves::is_in_blocks(across, depth),
+        _ => with_tiles!(p.dtype, in_blocks(across, depth)),
+    };
+    if dims.is_some_and(as_it_is) {
         return 0;
     }
     let across = if along_rows(p) { tall } else { wide };
@@ -399,6 +407,10 @@ fn reading<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (i
 pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operand> {
     fn copies<K: Tiles>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
         matches!(reading::<K>(across, tall, strides), Reading::Copied)
+    }
+    if p.dtype == DType::BF16 {
+        // Words are made of it, which no layout of elements says.
+        return None;
     }
     let rows = along_rows(p);
     let (across, strips, strides) = match rows {
@@ -528,12 +540,13 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
         },
         to: progress.as_mut().map(|(_, f)| &mut **f as &mut dyn FnMut(usize)),
     };
-    let session = (p.dtype == DType::I32).then(amx::Session::begin);
+    let session = matches!(p.dtype, DType::I32 | DType::BF16).then(amx::Session::begin);
     // SAFETY: the caller's promise.
     unsafe {
-        match p.dtype == DType::I32 && along_rows(p) {
-            true => typed::<AmxWords<true>>(p, scratch, &mut tell),
-            false => with_tiles!(p.dtype, typed(p, scratch, &mut tell)),
+        match (p.dtype, along_rows(p)) {
+            (DType::BF16, _) => halves::run(p, scratch, &mut tell),
+            (DType::I32, true) => typed::<AmxWords<true>>(p, scratch, &mut tell),
+            _ => with_tiles!(p.dtype, typed(p, scratch, &mut tell)),
         }
     };
     drop(session);

@@ -290,15 +290,15 @@ pub(super) struct Results {
     pub added: bool,
 }
 
-/// Operands of a micro-kernel. Strides in words.
+/// Operands of a micro-kernel. Strides in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Operands {
     /// Rows of words that lie together.
-    pub strip: *const u32,
+    pub strip: *const u8,
     /// The stride between rows.
     pub strip_row: isize,
     /// Words of neighbouring columns together. Where columns end within 16, words up to there can be read.
-    pub panel: *const u32,
+    pub panel: *const u8,
     /// The stride along the sum.
     pub panel_sum: isize,
     /// Words of the sum, at least 1.
@@ -321,10 +321,10 @@ pub(super) unsafe fn multiply(words: Words, o: Operands, r: Results) {
     let heights = [r.rows.min(SIDE), r.rows.saturating_sub(SIDE)];
     let mut apart = [const { MaybeUninit::<Apart>::uninit() }; 4];
     let mut call = Call {
-        strip: o.strip.cast(),
-        strip_stride: 4 * o.strip_row,
-        panel: o.panel.cast(),
-        panel_stride: 4 * o.panel_sum,
+        strip: o.strip,
+        strip_stride: o.strip_row,
+        panel: o.panel,
+        panel_stride: o.panel_sum,
         steps,
         rest: usize::from(rest > 0),
         added: usize::from(r.added),
