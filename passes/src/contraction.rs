@@ -504,7 +504,11 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
     };
     // As it is, if one label is summed and each step along it is a block.
     let stride = |l: usize| s.strides[l].as_ref().and_then(IndexExpr::as_const);
-    if paired.is_none() && extent == width && stride(label.into()) == Some(1) && g.summed.iter().all(|&l| stride(l) == Some(width)) {
+    if paired.is_none()
+        && extent == width
+        && stride(label.into()) == Some(1)
+        && g.summed.iter().all(|&l| stride(l) == Some(width))
+    {
         return None;
     }
     let own = if side == 0 { &g.rows } else { &g.columns };

@@ -57,7 +57,9 @@ pub fn run(graph: &Graph, lanes: Option<i64>, products: HostProducts) -> Result<
     super::rebuild(graph, &mut |re, id, node, operands| {
         let multiplied = match multiplied(graph, node) {
             // The library multiplies them as they are.
-            _ if node.ty.dtype == DType::BF16 && matrix_product(graph, id, products).is_some() => return re.add(node.kind.clone(), operands),
+            _ if node.ty.dtype == DType::BF16 && matrix_product(graph, id, products).is_some() => {
+                return re.add(node.kind.clone(), operands);
+            }
             Some(m) if !fixed.contains(id) && takes(graph, node, &fixed, &mut converted, &mut left) => m,
             _ => return re.add(node.kind.clone(), operands),
         };

@@ -563,7 +563,11 @@ impl Product {
     /// laid out once; windows it has beside each other in place of the columns.
     fn unit(&self, re: &Rebuilder, lanes: i64, products: HostProducts) -> i64 {
         let extents = |side: usize, own: bool| {
-            let value = if side == 0 { self.image_operand } else { self.weights_less };
+            let value = if side == 0 {
+                self.image_operand
+            } else {
+                self.weights_less
+            };
             let shape = &re.graph.ty(value).shape;
             let of = self.labels[side].iter().zip(shape);
             let of = of.filter(|(l, _)| self.output.contains(l) == own);

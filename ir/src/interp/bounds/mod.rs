@@ -520,7 +520,10 @@ fn einsum(
                 *v = Arc::new(v.iter().map(|x| approx::as_tf32(*x, times)).collect());
             }
         }
-        let halves = multiplies && operands.iter().all(|v| matches!(v, Value::Float { dtype: DType::BF16, .. }));
+        let halves = multiplies
+            && operands
+                .iter()
+                .all(|v| matches!(v, Value::Float { dtype: DType::BF16, .. }));
         if halves {
             for v in &mut values {
                 *v = Arc::new(v.iter().map(|x| approx::flushed(*x)).collect());

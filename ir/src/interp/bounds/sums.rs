@@ -145,8 +145,7 @@ impl Sum {
             false => smallest_exponent(dtype),
         };
         let fits = self.low == i32::MAX
-            || (self.low >= lowest
-                && self.size <= 2f64.powi((self.low + precision(dtype)).clamp(-1022, 1023)));
+            || (self.low >= lowest && self.size <= 2f64.powi((self.low + precision(dtype)).clamp(-1022, 1023)));
         if self.exact && fits {
             return Approx {
                 value,
@@ -169,7 +168,11 @@ impl Sum {
             0.0
         };
         // Each product, each sum, and what is left of the last one when it is rounded.
-        let flushed = if self.flushes { (2.0 * self.count + 2.0) * approx::NORMAL } else { 0.0 };
+        let flushed = if self.flushes {
+            (2.0 * self.count + 2.0) * approx::NORMAL
+        } else {
+            0.0
+        };
         Approx {
             value,
             magnitude: self.magnitude,

@@ -30,6 +30,8 @@ const FEW_STRIPS: usize = 8;
 /// Bytes from line to line up to which they are: every strip reads a panel again, and lines that are further apart share sets of the
 /// caches and are found by no prefetcher.
 const NEAR_LINES: usize = 4096;
+/// Bytes from row to row of a strip from which on rows are copied together: further apart they share sets of the first-level cache.
+const FAR_ROWS: usize = 2048;
 /// Strips packed at once: what lies beside each other in memory goes into the cache together.
 const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.
@@ -647,7 +649,11 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         let across = pass.min(wide - first);
         let direct =
             composite.is_none() && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
-        let pack_strips = strip_sum != 1 && (across > MANY_PANELS * K::PANEL || K::STRIPS_OF_ROWS);
+        let many = across > MANY_PANELS * K::PANEL;
+        let pack_strips = match K::STRIPS_OF_ROWS {
+            true => strip_sum != 1 || many && strip_tall.unsigned_abs() * size >= FAR_ROWS,
+            false => strip_sum != 1 && many,
+        };
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);

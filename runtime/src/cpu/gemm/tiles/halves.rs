@@ -12,12 +12,14 @@ use std::arch::x86_64::{
 };
 
 use super::super::{Composite, Product, StridedDim};
-use super::{Tell, amx, along_rows, pack, second_level_bytes};
+use super::{Tell, along_rows, amx, pack, second_level_bytes};
 
 /// Elements of a word.
 const PAIR: usize = 2;
 /// Words of a block of the sum: a strip of as many stays in the first-level cache.
 const BLOCK_WORDS: usize = 256;
+/// Panels from which on copying strips pays.
+const MANY_PANELS: usize = 2;
 /// Bytes of a word, and of a sum.
 const WORD_BYTES: usize = 4;
 
@@ -109,8 +111,14 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
         sum,
     };
     let (panel, strip) = match rows {
-        true => (side(panel_of, p.lhs.row, p.lhs.column), side(strip_of, p.rhs.column, p.rhs.row)),
-        false => (side(panel_of, p.rhs.column, p.rhs.row), side(strip_of, p.lhs.row, p.lhs.column)),
+        true => (
+            side(panel_of, p.lhs.row, p.lhs.column),
+            side(strip_of, p.rhs.column, p.rhs.row),
+        ),
+        false => (
+            side(panel_of, p.rhs.column, p.rhs.row),
+            side(strip_of, p.lhs.row, p.lhs.column),
+        ),
     };
     let in_blocks = |w: Composite<'_>| match rows {
         true => Blocks::of(w.rows, w.columns, w.first_row),
@@ -132,8 +140,8 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
     let panels = scratch.cast::<u32>();
     let strips = panels.wrapping_add(pass * amx::BLOCK * length);
     let sums = strips.wrapping_add(amx::BLOCK * length);
-    // Rows of words where they are.
-    let in_rows = strip.sum == 1 && p.k.is_multiple_of(PAIR);
+    // Rows of words where they are, unless they are read often: rows as far apart as powers of two share sets of the first-level cache.
+    let in_rows = strip.sum == 1 && p.k.is_multiple_of(PAIR) && wide <= MANY_PANELS * amx::BLOCK;
     for first in (0..wide).step_by(pass * amx::BLOCK) {
         let across = (pass * amx::BLOCK).min(wide - first);
         if blocks.is_none() {
@@ -150,16 +158,19 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
                 start: strip.at(top, 0),
                 ..strip
             };
-            let (row, row_bytes) = match in_rows {
-                true => (from.start.cast::<u8>(), strip.across * size_of::<u16>() as isize),
-                false => {
-                    // SAFETY: part of the operand, and scratch has room for a strip.
-                    unsafe { pack_strip(from, height, p.k, strips.cast()) };
-                    (strips.cast_const().cast(), (length * WORD_BYTES) as isize)
-                }
-            };
+            if !in_rows {
+                // SAFETY: part of the operand, and scratch has room for a strip.
+                unsafe { pack_strip(from, height, p.k, strips.cast()) };
+            }
             for begin in (0..length).step_by(BLOCK_WORDS) {
                 let depth = BLOCK_WORDS.min(length - begin);
+                let (rows_of_block, row_bytes) = match in_rows {
+                    true => (from.at(0, PAIR * begin), strip.across * size_of::<u16>() as isize),
+                    false => (
+                        strips.wrapping_add(height * begin).cast_const().cast(),
+                        (depth * WORD_BYTES) as isize,
+                    ),
+                };
                 for left in (0..across).step_by(amx::BLOCK) {
                     let own = match blocks {
                         Some(b) => {
@@ -169,15 +180,16 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
                         None => panels.wrapping_add(left * length).cast_const().cast(),
                     };
                     let operands = amx::Operands {
-                        strip: row.wrapping_add(begin * WORD_BYTES),
+                        strip: rows_of_block.cast(),
                         strip_row: row_bytes,
                         panel: own.wrapping_add(begin * amx::BLOCK * WORD_BYTES),
                         panel_sum: (amx::BLOCK * WORD_BYTES) as isize,
                         depth,
                     };
                     let results = amx::Results {
-                        start: sums.wrapping_add(left),
-                        row: (pass * amx::BLOCK) as isize,
+                        // A block after the other.
+                        start: sums.wrapping_add(left * amx::BLOCK),
+                        row: amx::BLOCK as isize,
                         column: 1,
                         rows: height,
                         // Whole tiles, for scratch has room: what is beside the result is not looked at.
@@ -189,10 +201,13 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
                 }
             }
             for i in 0..height {
-                let from = sums.wrapping_add(i * pass * amx::BLOCK).cast::<f32>();
-                let to = dst.wrapping_offset((top + i) as isize * dst_tall + first as isize * dst_wide);
-                // SAFETY: a row of sums, of which whole vectors are scratch, and one of the result.
-                unsafe { round(from, to, dst_wide, across) };
+                for left in (0..across).step_by(amx::BLOCK) {
+                    let from = sums.wrapping_add((left + i) * amx::BLOCK).cast::<f32>();
+                    let to = (top + i) as isize * dst_tall + (first + left) as isize * dst_wide;
+                    let width = amx::BLOCK.min(across - left);
+                    // SAFETY: sums of a row, of which whole vectors are scratch, and those results.
+                    unsafe { round(from, dst.wrapping_offset(to), dst_wide, width) };
+                }
             }
             if across == wide {
                 tell.complete(top + height, size_of::<u16>());
@@ -236,7 +251,8 @@ unsafe fn round(from: *const f32, to: *mut u16, stride: isize, count: usize) {
 unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
     let length = words(k);
     // Columns that lie together along the sum: their words are moved as f32 are, which are as long.
-    let columns = from.sum == 1 && k.is_multiple_of(PAIR) && from.across % 2 == 0 && from.start.cast::<f32>().is_aligned();
+    let columns =
+        from.sum == 1 && k.is_multiple_of(PAIR) && from.across % 2 == 0 && from.start.cast::<f32>().is_aligned();
     if columns {
         let source = pack::Source {
             start: from.start.cast::<f32>(),
@@ -283,22 +299,25 @@ unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
     }
 }
 
-/// Copies rows of words together. What the last word lacks is zero.
+/// Copies rows of words together, those of each block of the sum by themselves. What the last word lacks is zero.
 ///
 /// # Safety
 /// Every element of the source can be read, and so many words of each row written.
 unsafe fn pack_strip(from: Side, rows: usize, k: usize, to: *mut u16) {
-    let length = PAIR * words(k);
-    for row in 0..rows {
-        let to = to.wrapping_add(row * length);
-        // SAFETY: the caller's promise.
-        unsafe {
-            match from.sum {
-                1 => std::ptr::copy_nonoverlapping(from.at(row, 0), to, k),
-                _ => (0..k).for_each(|d| *to.add(d) = *from.at(row, d)),
-            }
-            if k < length {
-                *to.add(k) = 0;
+    for begin in (0..k).step_by(PAIR * BLOCK_WORDS) {
+        let count = (PAIR * BLOCK_WORDS).min(k - begin);
+        let length = count.next_multiple_of(PAIR);
+        for row in 0..rows {
+            let to = to.wrapping_add(rows * begin + row * length);
+            // SAFETY: the caller's promise.
+            unsafe {
+                match from.sum {
+                    1 => std::ptr::copy_nonoverlapping(from.at(row, begin), to, count),
+                    _ => (0..count).for_each(|d| *to.add(d) = *from.at(row, begin + d)),
+                }
+                if count < length {
+                    *to.add(count) = 0;
+                }
             }
         }
     }
