@@ -95,13 +95,6 @@ pub fn name() -> &'static str {
     }
 }
 
-/// The names of the levels of this machine, the widest first, but for the portable one.
-pub fn names() -> Vec<&'static str> {
-    let matrices = all().contains(&Level::Avx512) && permitted().is_ok();
-    let wide = all().iter().map(|level| level.name());
-    matrices.then_some(MATRICES).into_iter().chain(wide).collect()
-}
-
 /// The levels of this machine, the widest first.
 pub fn all() -> &'static [Level] {
     static LEVELS: OnceLock<Vec<Level>> = OnceLock::new();

@@ -31,7 +31,7 @@ const FEW_STRIPS: usize = 8;
 /// caches and are found by no prefetcher.
 const NEAR_LINES: usize = 4096;
 /// Bytes from row to row of a strip from which on rows are copied together: further apart they share sets of the first-level cache.
-const FAR_ROWS: usize = 2048;
+const FAR_ROWS: usize = 4096;
 /// Strips packed at once: what lies beside each other in memory goes into the cache together.
 const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.

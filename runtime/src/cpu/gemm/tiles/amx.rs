@@ -80,11 +80,19 @@ struct Configuration {
 ///
 /// Tiles 0 and 1 hold results; 4 is the strip's, 6 and 7 are the panel's, and 5, 2 and 3 are the same for the last step. Where that is whole,
 /// all tiles are, and a micro-kernel for two strips uses them as it likes.
+#[inline(always)]
 unsafe fn shape(rows: usize, rest: usize) {
-    let wanted = (rows as u8, rest as u8);
-    if SHAPE.get() == wanted {
-        return;
+    if SHAPE.get() != (rows as u8, rest as u8) {
+        // SAFETY: the caller's promise.
+        unsafe { reshape(rows, rest) };
     }
+}
+
+/// As [`shape`], whatever it is set for.
+#[cold]
+#[inline(never)]
+unsafe fn reshape(rows: usize, rest: usize) {
+    let wanted = (rows as u8, rest as u8);
     let (rows, last) = (rows as u8, if rest == 0 { SIDE } else { rest });
     let panel = last as u8;
     let mut c = Configuration {
@@ -106,16 +114,11 @@ unsafe fn shape(rows: usize, rest: usize) {
 }
 
 /// What a block of instructions is given. Strides in bytes.
+///
+/// What registers are given is not read from memory at once: words that were written one by one, and are read two by two, wait for all that was
+/// written before, which are the results of another tile.
 #[repr(C)]
 struct Call {
-    /// The strip, and the stride between its rows.
-    strip: *const u8,
-    strip_stride: isize,
-    /// The panel, and the stride along the sum.
-    panel: *const u8,
-    panel_stride: isize,
-    /// Whole steps.
-    steps: usize,
     /// Whether a shorter one follows.
     rest: usize,
     /// Whether results are added to what is there.
@@ -125,6 +128,14 @@ struct Call {
     /// Tiles of results: those of the first rows, then those of the second.
     results: [*mut u8; 4],
     result_strides: [isize; 4],
+    /// The strip, and the stride between its rows.
+    strip: *const u8,
+    strip_stride: isize,
+    /// The panel, and the stride along the sum.
+    panel: *const u8,
+    panel_stride: isize,
+    /// Whole steps.
+    steps: usize,
 }
 
 macro_rules! micro_kernels {
@@ -133,31 +144,27 @@ macro_rules! micro_kernels {
         ///
         /// # Safety
         /// The tiles are set for 16 rows and whole steps, and lie where the call may read or write.
+        #[inline(always)]
         unsafe fn $square(call: &Call) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
-                    "mov r8, [rdi]",
-                    "mov r9, [rdi + 8]",
-                    "mov r10, [rdi + 16]",
-                    "mov r11, [rdi + 24]",
-                    "mov rcx, [rdi + 32]",
                     "mov rax, r9",
                     "shl rax, 4",
                     "add rax, r8",
-                    "cmp qword ptr [rdi + 48], 0",
+                    "cmp qword ptr [rdi + 8], 0",
                     "je 2f",
-                    "mov rdx, [rdi + 64]",
-                    "mov rsi, [rdi + 96]",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
                     "tileloadd tmm0, [rdx + rsi]",
-                    "mov rdx, [rdi + 72]",
-                    "mov rsi, [rdi + 104]",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
                     "tileloadd tmm1, [rdx + rsi]",
-                    "mov rdx, [rdi + 80]",
-                    "mov rsi, [rdi + 112]",
+                    "mov rdx, [rdi + 40]",
+                    "mov rsi, [rdi + 72]",
                     "tileloadd tmm2, [rdx + rsi]",
-                    "mov rdx, [rdi + 88]",
-                    "mov rsi, [rdi + 120]",
+                    "mov rdx, [rdi + 48]",
+                    "mov rsi, [rdi + 80]",
                     "tileloadd tmm3, [rdx + rsi]",
                     "jmp 3f",
                     "2:",
@@ -182,20 +189,20 @@ macro_rules! micro_kernels {
                     "add r10, rdx",
                     "dec rcx",
                     "jnz 4b",
-                    "mov rdx, [rdi + 64]",
-                    "mov rsi, [rdi + 96]",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
                     "tilestored [rdx + rsi], tmm0",
-                    "mov rdx, [rdi + 72]",
-                    "mov rsi, [rdi + 104]",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
                     "tilestored [rdx + rsi], tmm1",
-                    "mov rdx, [rdi + 80]",
-                    "mov rsi, [rdi + 112]",
+                    "mov rdx, [rdi + 40]",
+                    "mov rsi, [rdi + 72]",
                     "tilestored [rdx + rsi], tmm2",
-                    "mov rdx, [rdi + 88]",
-                    "mov rsi, [rdi + 120]",
+                    "mov rdx, [rdi + 48]",
+                    "mov rsi, [rdi + 80]",
                     "tilestored [rdx + rsi], tmm3",
-                    in("rdi") call, out("rax") _, out("rcx") _, out("rdx") _, out("rsi") _, out("r8") _, out("r9") _,
-                    out("r10") _, out("r11") _, out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+                    in("rdi") call, inout("r8") call.strip => _, in("r9") call.strip_stride, inout("r10") call.panel => _,
+                    in("r11") call.panel_stride, inout("rcx") call.steps => _, out("rax") _, out("rdx") _, out("rsi") _, out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
                     out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
                 );
             }
@@ -205,27 +212,23 @@ macro_rules! micro_kernels {
         ///
         /// # Safety
         /// The tiles are set for its rows and the words of its last step, and lie where the call may read or write.
+        #[inline(always)]
         unsafe fn $rows(call: &Call) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
-                    "mov r8, [rdi]",
-                    "mov r9, [rdi + 8]",
-                    "mov r10, [rdi + 16]",
-                    "mov r11, [rdi + 24]",
-                    "mov rcx, [rdi + 32]",
-                    "mov rax, [rdi + 56]",
+                    "mov rax, [rdi + 16]",
                     "tilezero tmm0",
                     "tilezero tmm1",
-                    "cmp qword ptr [rdi + 48], 0",
+                    "cmp qword ptr [rdi + 8], 0",
                     "je 2f",
-                    "mov rdx, [rdi + 64]",
-                    "mov rsi, [rdi + 96]",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
                     "tileloadd tmm0, [rdx + rsi]",
                     "test rax, rax",
                     "jz 2f",
-                    "mov rdx, [rdi + 72]",
-                    "mov rsi, [rdi + 104]",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
                     "tileloadd tmm1, [rdx + rsi]",
                     "2:",
                     "mov rdx, r11",
@@ -246,7 +249,7 @@ macro_rules! micro_kernels {
                     "dec rcx",
                     "jnz 3b",
                     "5:",
-                    "cmp qword ptr [rdi + 40], 0",
+                    "cmp qword ptr [rdi], 0",
                     "je 6f",
                     "tileloadd tmm5, [r8 + r9]",
                     "tileloaddt1 tmm2, [r10 + r11]",
@@ -256,17 +259,17 @@ macro_rules! micro_kernels {
                     "tileloaddt1 tmm3, [r10 + r11 + 64]",
                     concat!($dot, " tmm1, tmm5, tmm3"),
                     "6:",
-                    "mov rdx, [rdi + 64]",
-                    "mov rsi, [rdi + 96]",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
                     "tilestored [rdx + rsi], tmm0",
                     "test rax, rax",
                     "jz 7f",
-                    "mov rdx, [rdi + 72]",
-                    "mov rsi, [rdi + 104]",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
                     "tilestored [rdx + rsi], tmm1",
                     "7:",
-                    in("rdi") call, out("rax") _, out("rcx") _, out("rdx") _, out("rsi") _, out("r8") _, out("r9") _,
-                    out("r10") _, out("r11") _, out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+                    in("rdi") call, inout("r8") call.strip => _, in("r9") call.strip_stride, inout("r10") call.panel => _,
+                    in("r11") call.panel_stride, inout("rcx") call.steps => _, out("rax") _, out("rdx") _, out("rsi") _, out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
                     out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
                 );
             }
@@ -314,7 +317,62 @@ struct Apart([[u32; SIDE]; SIDE]);
 ///
 /// # Safety
 /// This process may use tiles of matrices, and a [`Session`] has begun on this thread; the operands can be read and the results written.
+#[inline(always)]
 pub(super) unsafe fn multiply(words: Words, o: Operands, r: Results) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if o.depth.is_multiple_of(SIDE) && r.column == 1 && r.rows == BLOCK && r.columns == BLOCK {
+            whole(words, o, r);
+        } else {
+            partial(words, o, r);
+        }
+    }
+}
+
+/// As [`multiply`], of a whole tile in whole steps that lies in rows: little is done between one such tile and the next, for nothing else runs
+/// meanwhile.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn whole(words: Words, o: Operands, r: Results) {
+    let stride = 4 * r.row;
+    let first = r.start.cast::<u8>();
+    let second = first.wrapping_offset(SIDE as isize * stride);
+    let call = Call {
+        rest: 0,
+        added: usize::from(r.added),
+        two: 1,
+        results: [
+            first,
+            first.wrapping_offset(ROW_BYTES),
+            second,
+            second.wrapping_offset(ROW_BYTES),
+        ],
+        result_strides: [stride; 4],
+        strip: o.strip,
+        strip_stride: o.strip_row,
+        panel: o.panel,
+        panel_stride: o.panel_sum,
+        steps: o.depth / SIDE,
+    };
+    // SAFETY: the caller's promise; tiles are set for what is computed.
+    unsafe {
+        shape(SIDE, 0);
+        match words {
+            Words::UnsignedBySigned => square_unsigned(&call),
+            Words::SignedByUnsigned => square_signed(&call),
+            Words::Halves => square_halves(&call),
+        }
+    }
+}
+
+/// As [`multiply`], of any tile.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn partial(words: Words, o: Operands, r: Results) {
     let (steps, rest) = (o.depth / SIDE, o.depth % SIDE);
     let two = r.columns > SIDE;
     let square = rest == 0 && two && r.rows == BLOCK;

@@ -18,8 +18,6 @@ use super::{Tell, along_rows, amx, pack, second_level_bytes};
 const PAIR: usize = 2;
 /// Words of a block of the sum: a strip of as many stays in the first-level cache.
 const BLOCK_WORDS: usize = 256;
-/// Panels from which on copying strips pays.
-const MANY_PANELS: usize = 2;
 /// Bytes of a word, and of a sum.
 const WORD_BYTES: usize = 4;
 
@@ -140,8 +138,8 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
     let panels = scratch.cast::<u32>();
     let strips = panels.wrapping_add(pass * amx::BLOCK * length);
     let sums = strips.wrapping_add(amx::BLOCK * length);
-    // Rows of words where they are, unless they are read often: rows as far apart as powers of two share sets of the first-level cache.
-    let in_rows = strip.sum == 1 && p.k.is_multiple_of(PAIR) && wide <= MANY_PANELS * amx::BLOCK;
+    // Rows of words where they are.
+    let in_rows = strip.sum == 1 && p.k.is_multiple_of(PAIR);
     for first in (0..wide).step_by(pass * amx::BLOCK) {
         let across = (pass * amx::BLOCK).min(wide - first);
         if blocks.is_none() {
