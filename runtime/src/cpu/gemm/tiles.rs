@@ -215,6 +215,10 @@ impl<const SIGNED_STRIPS: bool> Tiles for AmxWords<SIGNED_STRIPS> {
 ///
 /// # Safety
 /// As a [`MicroKernel`], in a session of tiles, and the strip's words lie together along the sum.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a micro-kernel of the crate `gemm` has as many"
+)]
 unsafe fn multiply_words<const SIGNED_STRIPS: bool>(
     columns: usize,
     rows: usize,

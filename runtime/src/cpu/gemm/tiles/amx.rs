@@ -397,19 +397,19 @@ unsafe fn partial(words: Words, o: Operands, r: Results) {
         (r.start.wrapping_offset(to), heights[tile / 2], width)
     };
     let in_place = |width: usize| width == SIDE && r.column == 1;
-    for tile in 0..4 {
+    for (tile, apart) in apart.iter_mut().enumerate() {
         let (start, height, width) = place(tile);
         if in_place(width) {
             (call.results[tile], call.result_strides[tile]) = (start.cast(), 4 * r.row);
             continue;
         }
-        call.results[tile] = apart[tile].as_mut_ptr().cast();
+        call.results[tile] = apart.as_mut_ptr().cast();
         if r.added {
             for i in 0..height {
                 for j in 0..width {
                     let from = start.wrapping_offset(i as isize * r.row + j as isize * r.column);
                     // SAFETY: an element of the results.
-                    unsafe { (*apart[tile].as_mut_ptr()).0[i][j] = *from };
+                    unsafe { (*apart.as_mut_ptr()).0[i][j] = *from };
                 }
             }
         }
@@ -441,7 +441,7 @@ unsafe fn partial(words: Words, o: Operands, r: Results) {
             }
         }
     }
-    for tile in 0..4 {
+    for (tile, apart) in apart.iter().enumerate() {
         let (start, height, width) = place(tile);
         if in_place(width) {
             continue;
@@ -450,7 +450,7 @@ unsafe fn partial(words: Words, o: Operands, r: Results) {
             for j in 0..width {
                 let to = start.wrapping_offset(i as isize * r.row + j as isize * r.column);
                 // SAFETY: an element of the results, and one of the tile that was stored.
-                unsafe { *to = (*apart[tile].as_ptr()).0[i][j] };
+                unsafe { *to = (*apart.as_ptr()).0[i][j] };
             }
         }
     }
