@@ -11,7 +11,7 @@ mod library;
 mod multiprocessor;
 
 pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
-pub use library::{LibraryGain, LibraryShare, ProductLibrary, Products, UnknownProducts};
+pub use library::{HostProducts, LibraryGain, LibraryShare, ProductLibrary, Products, UnknownProducts};
 pub use multiprocessor::{Limiter, Multiprocessor, Occupancy, half_full_blocks};
 
 use crate::dtype::DType;
@@ -95,6 +95,8 @@ pub struct Cpu {
     /// Neighbouring columns of a matrix that the library of products reads without copying where they lie together for each
     /// step along the sum; 0 if it copies in any case.
     pub panel_elements: u32,
+    /// What the library of products multiplies beside f32 and f64.
+    pub products: HostProducts,
     /// Threads of the pool.
     pub threads: usize,
     /// Bytes of one core's first-level data cache.
@@ -147,6 +149,7 @@ impl Cpu {
         Cpu {
             emitters,
             panel_elements: 64,
+            products: HostProducts::default(),
             threads: 1,
             l1_bytes: 32 << 10,
             l2_bytes: 1 << 20,

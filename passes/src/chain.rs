@@ -9,6 +9,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{DeviceId, Epilogue, Gemm, Plan, SlotId, Step, Storage};
 use tlc_ir::target::Cpu;
 
+use crate::contraction::library_dtype;
 use crate::reason::FusionReason;
 
 /// Rows that a block has at least, however long they are.
@@ -42,6 +43,8 @@ pub(crate) enum ChainReason {
     },
     /// A kernel runs behind the second product, and there is one right operand for all rows.
     Followed,
+    /// Matrix instructions compute whole products alone.
+    Matrices,
     /// There are too few rows for all threads.
     FewRows {
         /// Rows.
@@ -60,6 +63,7 @@ impl ChainReason {
             },
             Self::Needed => FusionReason::PassedNeeded,
             Self::OtherRows => FusionReason::PassedOtherRows,
+            Self::Matrices => FusionReason::PassedMatrices,
             Self::Fixed => FusionReason::PassedFixed,
             Self::Followed => FusionReason::PassedFollowed,
             Self::ReadAgain { rows } => FusionReason::PassedReadAgain { rows },
@@ -119,6 +123,9 @@ pub(crate) fn chains(
         || !first.passes_rows(second, [&lines.iterations, &lines.elements, &extent])
     {
         return Err(ChainReason::OtherRows);
+    }
+    if ![first.dtype, second.dtype].into_iter().all(library_dtype) {
+        return Err(ChainReason::Matrices);
     }
     let fixed = |s: SlotId| match slot(plan.root(s)).storage {
         Storage::Constant(_) | Storage::Persistent => true,

@@ -167,7 +167,7 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         }
     }
     let mut is_output = vec![false; graph.len()];
-    let values = output_values(graph);
+    let values = output_values(graph, placement.products());
     values.iter().for_each(|o| is_output[o.index()] = true);
     let both = |s: &StateBinding| Some((values[s.output? as usize], graph.inputs()[s.input? as usize]));
     let mut c = Clusterer {

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, VarId};
 use tlc_ir::plan::{StridedDim, Strides};
-use tlc_ir::target::ProductLibrary;
+use tlc_ir::target::{HostProducts, ProductLibrary};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, label_count, repeats};
@@ -115,10 +115,37 @@ pub fn library_dtype(dtype: DType) -> bool {
 type Binary<'g> = ([NodeId; 2], &'g [Labels], &'g Labels);
 
 /// Operands and labels of an einsum of two operands whose sum of products the library can compute, all in one dtype.
-fn library_einsum(graph: &Graph, id: NodeId) -> Option<Binary<'_>> {
-    binary_einsum(graph, id, |dtype, accumulator| {
-        library_dtype(dtype) && accumulator == dtype
+fn library_einsum(graph: &Graph, id: NodeId, products: HostProducts) -> Option<Binary<'_>> {
+    words_einsum(graph, id, products).or_else(|| {
+        binary_einsum(graph, id, |dtype, accumulator| {
+            library_dtype(dtype) && accumulator == dtype
+                || products.halves && (dtype, accumulator) == (DType::BF16, DType::F32)
+        })
     })
+}
+
+/// Operands and labels of a sum of products of words that the library computes.
+fn words_einsum(graph: &Graph, id: NodeId, products: HostProducts) -> Option<Binary<'_>> {
+    let node = graph.node(id);
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddDot4,
+        ..
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [a, b] = node.operands[..] else { return None };
+    let [m, n, k] = groups(graph, id).filter(|_| products.words)?.sizes();
+    products
+        .takes_words(m.as_const(), n.as_const(), k.as_const())
+        .then_some(([a, b], inputs, output))
+}
+
+/// Whether the library computes a sum of products of words.
+pub fn is_library_of_words(graph: &Graph, id: NodeId, products: HostProducts) -> bool {
+    words_einsum(graph, id, products).is_some()
 }
 
 /// Operands and labels of a sum of products of two operands, all in one dtype that, with that of the accumulator, `takes` says yes to.
@@ -140,11 +167,23 @@ fn binary_einsum(graph: &Graph, id: NodeId, takes: impl Fn(DType, DType) -> bool
 }
 
 /// The matrix form of an einsum that the library should compute.
-pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
+pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Option<MatrixProduct> {
     if direct_image(graph, id).is_some() {
         return None;
     }
-    product_of(graph, id, library_einsum(graph, id)?)
+    let product = product_of(graph, id, library_einsum(graph, id, products)?)?;
+    (graph.ty(id).dtype != DType::BF16 || takes_halves(&product)).then_some(product)
+}
+
+/// The shortest sum of products of bf16 that the library computes: of shorter ones most of a tile of a matrix is empty.
+const SHORTEST_SUM_OF_HALVES: i64 = 16;
+
+/// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of.
+fn takes_halves(product: &MatrixProduct) -> bool {
+    let pairs = |dims: &[StridedDim]| matches!(dims, [_, pair] if pair.extent.is(HALVES) && pair.stride.is(1));
+    let fits = |o: &MatrixOperand| !o.is_composite() || pairs(&o.row.dims) || pairs(&o.column.dims);
+    let long = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_HALVES);
+    long && fits(&product.lhs) && fits(&product.rhs)
 }
 
 /// The matrix form of an einsum that the library of a GPU can compute: matrices whose elements lie together along rows or columns, with one
@@ -298,6 +337,14 @@ struct Groups {
     summed: Vec<usize>,
 }
 
+impl Groups {
+    /// Rows, columns and the summed extent.
+    fn sizes(&self) -> [IndexExpr; 3] {
+        [&self.rows, &self.columns, &self.summed]
+            .map(|of| of.iter().fold(IndexExpr::ONE, |n, &l| n * self.extents[l].clone()))
+    }
+}
+
 /// Sorts the labels of a binary einsum, if it is a product that is worth the library's call.
 fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
     match &graph.node(id).kind {
@@ -362,8 +409,13 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels) -> Option<Groups> {
 /// a convolution whose result has its pixels first becomes a matrix product.
 ///
 /// `order` is that of the result, where it is not the einsum's own.
-pub fn operands_to_pack(graph: &Graph, id: NodeId, order: Option<&Labels>) -> Vec<(usize, SmallVec<[u8; 4]>)> {
-    let Some((operands, inputs, own)) = library_einsum(graph, id) else {
+pub fn operands_to_pack(
+    graph: &Graph,
+    id: NodeId,
+    order: Option<&Labels>,
+    products: HostProducts,
+) -> Vec<(usize, SmallVec<[u8; 4]>)> {
+    let Some((operands, inputs, own)) = library_einsum(graph, id, products) else {
         return Vec::new();
     };
     let output = order.unwrap_or(own);
@@ -398,6 +450,12 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId, order: Option<&Labels>) -> Ve
     out
 }
 
+/// Halves of a word.
+const HALVES: i64 = 2;
+
+/// Neighbours of a panel of words.
+pub(crate) const WORD_PANEL: i64 = 32;
+
 /// How a copy of an operand is laid out so that the library multiplies it where it lies: blocks of its elements along the
 /// result's last label.
 #[derive(Clone, PartialEq, Debug)]
@@ -411,29 +469,46 @@ pub struct PanelBlocks {
     pub outer: Labels,
     /// See there: the summed ones.
     pub summed: Labels,
+    /// Elements of a block.
+    pub width: i64,
+    /// The label of the sum, if its neighbours lie together two by two at each place of a block.
+    pub paired: Option<u16>,
 }
 
 /// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
 /// good. That pays where the operand never changes: the caller knows whether it does.
-pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32) -> Option<PanelBlocks> {
-    let (operands, inputs, output) = library_einsum(graph, id)?;
+pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProducts) -> Option<PanelBlocks> {
+    let (operands, inputs, output) = library_einsum(graph, id, products)?;
     let label = *output.last()?;
     let side = match (inputs[0].contains(&label), inputs[1].contains(&label)) {
         (true, false) => 0,
         (false, true) => 1,
         _ => return None,
     };
-    let width = i64::from(width);
     let axis = inputs[side].iter().position(|&l| l == label)?;
     let extent = graph.ty(operands[side]).shape[axis].as_const()?;
+    let dtype = graph.ty(id).dtype;
+    let width = match dtype {
+        DType::I32 | DType::BF16 => WORD_PANEL,
+        _ => i64::from(width),
+    };
     if width == 0 || extent == 0 || extent % width != 0 {
         return None;
     }
     let g = groups(graph, id)?;
     let s = strided(graph, operands[side], &inputs[side], g.labels)?;
+    let paired = match (&g.summed[..], dtype) {
+        (&[l], DType::BF16) if g.extents[l].as_const().is_some_and(|k| k % HALVES == 0) => Some(l as u16),
+        (_, DType::BF16) => return None,
+        _ => None,
+    };
     // As it is, if one label is summed and each step along it is a block.
     let stride = |l: usize| s.strides[l].as_ref().and_then(IndexExpr::as_const);
-    if extent == width && stride(label.into()) == Some(1) && g.summed.iter().all(|&l| stride(l) == Some(width)) {
+    if paired.is_none()
+        && extent == width
+        && stride(label.into()) == Some(1)
+        && g.summed.iter().all(|&l| stride(l) == Some(width))
+    {
         return None;
     }
     let own = if side == 0 { &g.rows } else { &g.columns };
@@ -444,6 +519,8 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32) -> Option<PanelBlocks
         label,
         outer: g.batch.iter().chain(before).map(short).collect(),
         summed: g.summed.iter().map(short).collect(),
+        width,
+        paired,
     })
 }
 
@@ -464,7 +541,7 @@ pub fn matrix_to_turn(
     id: NodeId,
     turned_bytes: Option<u64>,
 ) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
-    let (operands, inputs, output) = library_einsum(graph, id)?;
+    let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
     let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
     let long = |side: usize| {
         let axes = inputs[side].iter().enumerate();
@@ -519,8 +596,8 @@ const MIN_NEIGHBOURS: i64 = 16;
 /// The order of a product's result, batch labels first, then rows, then columns, in which the library computes it in fewer
 /// and larger calls than in the order that is asked for: where rows and columns are interleaved, as those of blocks of pixels
 /// are, only the innermost label of each makes a matrix. `None` where the order that is asked for does.
-pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
-    let (operands, inputs, output) = library_einsum(graph, id)?;
+pub fn result_order(graph: &Graph, id: NodeId, products: HostProducts) -> Option<Labels> {
+    let (operands, inputs, output) = library_einsum(graph, id, products)?;
     // Most results end in enough neighbours of one group: those are looked at no further.
     let last = *output.last()?;
     let of = |l: u16| inputs.iter().map(move |i| i.contains(&l));

@@ -8,7 +8,7 @@
 //! there, where the fewest bytes cross. A loop is computed whole on one device, and so is a state.
 
 use tlc_ir::plan::{DeviceId, DeviceKind};
-use tlc_ir::target::{Cpu, Gpu};
+use tlc_ir::target::{Cpu, Gpu, HostProducts};
 use tlc_ir::{Graph, NodeId, NodeKind, Precision, Target};
 
 /// What two devices are joined by, in one direction.
@@ -326,6 +326,11 @@ impl<'d> Placement<'d> {
     pub fn with_precision(mut self, precision: Precision) -> Placement<'d> {
         self.precision = precision;
         self
+    }
+
+    /// What the host's library of products multiplies beside f32 and f64.
+    pub fn products(&self) -> HostProducts {
+        self.devices.host().products
     }
 
     /// How exactly products are to be computed.

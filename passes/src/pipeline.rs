@@ -253,6 +253,7 @@ pub fn run_pass(
             Target::Cpu(cpu) => Layouts {
                 panel_elements: cpu.panel_elements,
                 turned_bytes: cpu.turned_bytes(),
+                products: cpu.products,
             },
             Target::Gpu(_) => Layouts::NONE,
         },

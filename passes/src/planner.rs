@@ -366,7 +366,7 @@ impl Planner<'_> {
                 slot: None,
             });
         }
-        let values = output_values(self.graph);
+        let values = output_values(self.graph, self.placement.products());
         for (k, (o, value)) in self.graph.outputs().iter().zip(values).enumerate() {
             let ty = self.graph.ty(o.node).clone();
             if let Some(state) = edge.state_of_output[k] {
@@ -406,7 +406,7 @@ impl Planner<'_> {
 
     /// Has each output where it is expected, and each state at its new value.
     fn deliver(&mut self, edge: &Edge<'_>) {
-        let values = output_values(self.graph);
+        let values = output_values(self.graph, self.placement.products());
         for (k, (value, &device)) in values.into_iter().zip(&edge.outputs).enumerate() {
             let Some(state) = edge.state_of_output[k] else {
                 self.read(value, device);

@@ -73,6 +73,8 @@ pub enum FusionReason {
     PassedNeeded,
     /// Refused: the second matrix product does not take the rows of the first one's result, or they are not rewritten in place.
     PassedOtherRows,
+    /// Refused: matrix instructions multiply the operands, which compute whole products alone.
+    PassedMatrices,
     /// Refused: a right operand stays as it is from call to call, and is laid out once for whole products.
     PassedFixed,
     /// Refused: a kernel runs behind the second matrix product, which has one right operand for all rows.
@@ -320,6 +322,7 @@ impl fmt::Display for FusionReason {
             Self::PassedOtherRows => {
                 f.write_str("not passed on within a step: the products' rows differ, or are not rewritten in place")
             }
+            Self::PassedMatrices => f.write_str("not passed on within a step: matrix instructions compute whole products alone"),
             Self::PassedFixed => {
                 f.write_str("not passed on within a step: an operand that stays as it is, is laid out once for whole products")
             }

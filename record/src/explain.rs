@@ -545,6 +545,11 @@ fn write_plan(
     }
     writeln!(out, "\nclusters")?;
     for (number, c) in clusters.clusters.iter().enumerate() {
+        let multiplied = match graph.ty(c.roots[0]).dtype {
+            tlc_ir::DType::I32 => " of words of four bytes",
+            tlc_ir::DType::BF16 => " of bf16, added up in f32",
+            _ => "",
+        };
         let how = match &c.kind {
             tlc_passes::cluster::ClusterKind::Loops(space) => {
                 format!("one loop nest over {}", graph.shape_text(&space.parallel))
@@ -552,8 +557,12 @@ fn write_plan(
             tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_composite() || p.rhs.is_composite() => {
                 let composite = if p.lhs.is_composite() { &p.lhs } else { &p.rhs };
                 match graph.node(composite.base).kind {
-                    NodeKind::Copy => "a matrix product by the library, over blocks laid out for it".into(),
-                    _ => "a matrix product by the library, which packs one operand's windows as it goes".into(),
+                    NodeKind::Copy => {
+                        format!("a matrix product by the library{multiplied}, over blocks laid out for it")
+                    }
+                    _ => format!(
+                        "a matrix product by the library{multiplied}, which packs one operand's windows as it goes"
+                    ),
                 }
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => {
@@ -570,7 +579,7 @@ fn write_plan(
                     }) => {
                         format!("a matrix product by the library ({})", library.share)
                     }
-                    _ => "a matrix product by the library".into(),
+                    _ => format!("a matrix product by the library{multiplied}"),
                 }
             }
             tlc_passes::cluster::ClusterKind::Attention(a) => {

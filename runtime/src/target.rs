@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tlc_ir::target::{Cpu, CpuEmitter, Gpu, LibraryGain, LibraryShare, Multiprocessor, ProductLibrary, Products};
+use tlc_ir::target::{
+    Cpu, CpuEmitter, Gpu, HostProducts, LibraryGain, LibraryShare, Multiprocessor, ProductLibrary, Products,
+};
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cuda::{Context, Properties};
@@ -17,12 +19,22 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
     let caches = cache_sizes();
     Cpu {
         panel_elements: PANEL_ELEMENTS,
+        products: products(),
         threads: default_threads(),
         l1_bytes: caches.l1d.bytes,
         l2_bytes: caches.l2.bytes,
         l3_bytes: caches.last_level_bytes(),
         streams_lines: streams_lines(),
         ..Cpu::with_emitters(emitters)
+    }
+}
+
+/// What the library of products multiplies here beside f32 and f64.
+fn products() -> HostProducts {
+    let matrices = crate::cpu::level::matrices().is_ok();
+    HostProducts {
+        words: matrices,
+        halves: matrices,
     }
 }
 

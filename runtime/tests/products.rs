@@ -1,5 +1,5 @@
 //! Matrix products: values against sums in f64, whatever the strides; the same bits whatever the threads; nothing read or
-//! written beyond the matrices.
+//! written beyond the matrices. Where the processor has matrix instructions, the same for words of four bytes and for bf16.
 
 mod guarded;
 
@@ -40,6 +40,66 @@ trait Element: Copy + Default + PartialEq + std::fmt::Debug {
     fn of(x: f64) -> Self;
     fn wide(self) -> f64;
     fn bits(self) -> u64;
+    /// What two elements make.
+    fn product(self, other: Self) -> f64 {
+        self.wide() * other.wide()
+    }
+    /// How far a sum of so many products may be off, of which all are `terms` without their signs.
+    fn allowed(k: usize, _sum: f64, terms: f64) -> f64 {
+        // Each of k multiply-adds and of the additions of blocks rounds once.
+        (k + 2) as f64 * Self::UNIT * terms
+    }
+}
+
+/// An element of bf16.
+type Half = half::bf16;
+
+impl Element for Half {
+    const DTYPE: DType = DType::BF16;
+    const UNIT: f64 = f32::EPSILON as f64;
+    fn of(x: f64) -> Half {
+        Half::from_f64(x)
+    }
+    fn wide(self) -> f64 {
+        self.to_f64()
+    }
+    fn bits(self) -> u64 {
+        u64::from(self.to_bits())
+    }
+    fn allowed(k: usize, sum: f64, terms: f64) -> f64 {
+        (k + 4) as f64 * Self::UNIT * terms + sum.abs() / 256.0
+    }
+}
+
+/// Four bytes, or a sum of what they make.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Word(i32);
+
+impl Element for Word {
+    const DTYPE: DType = DType::I32;
+    const UNIT: f64 = 0.0;
+    fn of(x: f64) -> Word {
+        Word((x * f64::from(1u32 << 31)) as i32)
+    }
+    fn wide(self) -> f64 {
+        self.0.into()
+    }
+    fn bits(self) -> u64 {
+        self.0 as u64
+    }
+    fn product(self, other: Word) -> f64 {
+        let bytes = self.0.to_le_bytes().into_iter().zip(other.0.to_le_bytes());
+        bytes.map(|(x, y)| f64::from(x) * f64::from(y as i8)).sum()
+    }
+}
+
+/// Whether this process multiplies words and halves. Says so if not.
+fn matrices() -> bool {
+    let permitted = tlc_runtime::cpu::amx::permitted();
+    if let Err(why) = permitted {
+        eprintln!("SKIP: no products of words and halves: {why}");
+    }
+    permitted.is_ok()
 }
 
 impl Element for f32 {
@@ -190,15 +250,14 @@ fn check<T: Element>(case: Case, seed: u64, threads: &[usize]) {
             for j in 0..n {
                 let (mut sum, mut terms) = (0f64, 0f64);
                 for s in 0..k {
-                    let term = a[at(&la, e, i, s)].wide() * b[at(&lb, e, s, j)].wide();
+                    let term = a[at(&la, e, i, s)].product(b[at(&lb, e, s, j)]);
                     sum += term;
                     terms += term.abs();
                 }
                 let place = at(&lc, e, i, j);
                 written[place] = true;
                 let off = (c[place].wide() - sum).abs();
-                // Each of k multiply-adds and of the additions of blocks rounds once.
-                let allowed = (k + 2) as f64 * T::UNIT * terms;
+                let allowed = T::allowed(k, sum, terms);
                 assert!(
                     off <= allowed,
                     "{case:?} [{e}, {i}, {j}]: {} is not {sum}",
@@ -222,7 +281,7 @@ const OPERANDS: [Order; 5] = [
 
 #[test]
 fn products_of_any_strides_are_sums_of_products() {
-    let mut random = Random(1);
+    let (mut random, matrices) = (Random(1), matrices());
     for number in 0..400 {
         let mut extent = |most: usize| match random.below(4) {
             0 => random.below(4),
@@ -240,6 +299,10 @@ fn products_of_any_strides_are_sums_of_products() {
         };
         check::<f32>(case, number, &[1, 3]);
         check::<f64>(case, number, &[1, 3]);
+        if matrices {
+            check::<Half>(case, number, &[1, 3]);
+            check::<Word>(case, number, &[1, 3]);
+        }
     }
 }
 
@@ -365,11 +428,16 @@ fn a_row_is_summed_alike_among_few_and_among_many() {
         let orders = [left, Order::Rows, [Order::Rows, Order::Sparse][random.below(2)]];
         same::<f32>(k, n, orders, few);
         same::<f64>(k, n, orders, few);
+        if matrices() {
+            same::<Half>(k, n, orders, few);
+            same::<Word>(k, n, orders, few);
+        }
     }
 }
 
 #[test]
 fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
+    let matrices = matrices();
     for (m, n, k) in [
         (97, 130, 1111),
         (3, 700, 513),
@@ -388,6 +456,37 @@ fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
                 };
                 check::<f32>(case, 5, &[1, 2, 3, 8]);
                 check::<f64>(case, 5, &[1, 2, 3, 8]);
+                if matrices {
+                    check::<Half>(case, 5, &[1, 2, 3, 8]);
+                    check::<Word>(case, 5, &[1, 2, 3, 8]);
+                }
+            }
+        }
+    }
+}
+
+/// Every way in which rows, columns and sums end within tiles.
+#[test]
+fn edges_of_tiles_are_right() {
+    if !matrices() {
+        return;
+    }
+    let edges = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65];
+    let mut random = Random(11);
+    for m in edges {
+        for n in edges {
+            for k in [1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 65, 255, 257] {
+                let order = |random: &mut Random| OPERANDS[random.below(2)];
+                let orders = [order(&mut random), order(&mut random), order(&mut random)];
+                let case = Case {
+                    batch: 1,
+                    m,
+                    n,
+                    k,
+                    orders,
+                };
+                check::<Half>(case, k as u64, &[1]);
+                check::<Word>(case, k as u64, &[1]);
             }
         }
     }
@@ -404,6 +503,10 @@ fn stacks_are_shared_between_threads_to_the_same_bits() {
     ] {
         let orders = [Order::Rows, Order::Columns, Order::Rows];
         check::<f32>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
+        if matrices() {
+            check::<Half>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
+            check::<Word>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
+        }
     }
 }
 
@@ -411,22 +514,30 @@ fn stacks_are_shared_between_threads_to_the_same_bits() {
 fn an_empty_sum_is_zero_and_an_empty_result_is_nothing() {
     for (m, n, k) in [(5, 7, 0), (0, 7, 3), (5, 0, 3), (0, 0, 0)] {
         let orders = [Order::Rows, Order::Rows, Order::Rows];
-        check::<f32>(
-            Case {
-                batch: 2,
-                m,
-                n,
-                k,
-                orders,
-            },
-            3,
-            &[1, 2],
-        );
+        let case = Case {
+            batch: 2,
+            m,
+            n,
+            k,
+            orders,
+        };
+        check::<f32>(case, 3, &[1, 2]);
+        if matrices() {
+            check::<Half>(case, 3, &[1, 2]);
+            check::<Word>(case, 3, &[1, 2]);
+        }
     }
 }
 
 #[test]
 fn nan_and_infinity_stay_in_their_row_and_column() {
+    specials_stay_in_place::<f32>();
+    if matrices() {
+        specials_stay_in_place::<Half>();
+    }
+}
+
+fn specials_stay_in_place<T: Element>() {
     let few = [Order::Rows, Order::Columns, Order::Rows];
     let most = [[Order::Rows; 3], [Order::Columns, Order::Columns, Order::Rows]];
     for (m, place, value) in [
@@ -436,7 +547,7 @@ fn nan_and_infinity_stay_in_their_row_and_column() {
         (3, (2, 599), f32::NAN),
         (7, (5, 100), f32::INFINITY),
     ] {
-        let (n, k) = (90, 600);
+        let (n, k) = (90, 608);
         for orders in most.into_iter().chain([few]) {
             let case = Case {
                 batch: 1,
@@ -446,13 +557,14 @@ fn nan_and_infinity_stay_in_their_row_and_column() {
                 orders,
             };
             let la = layout(orders[0], 1, m, k);
-            let (mut a, mut b) = (vec![1f32; m * k], vec![0.5f32; k * n]);
-            a[at(&la, 0, place.0, place.1)] = value;
+            let (mut a, mut b) = (vec![T::of(1.0); m * k], vec![T::of(0.5); k * n]);
+            a[at(&la, 0, place.0, place.1)] = T::of(value.into());
             let (c, lc) = run(case, &mut a, &mut b, &[1, 2]);
             for i in 0..m {
                 for j in 0..n {
-                    let found = c[at(&lc, 0, i, j)];
+                    let found = c[at(&lc, 0, i, j)].wide() as f32;
                     if i != place.0 {
+                        // A whole number of eight bits.
                         assert_eq!(found, k as f32 * 0.5);
                     } else if value.is_nan() {
                         assert!(found.is_nan());
@@ -468,6 +580,10 @@ fn nan_and_infinity_stay_in_their_row_and_column() {
 #[test]
 #[cfg(target_os = "linux")]
 fn nothing_beyond_the_end_of_a_matrix_is_touched() {
+    let dtypes: &[DType] = match matrices() {
+        true => &[DType::F32, DType::BF16, DType::I32],
+        false => &[DType::F32],
+    };
     for (m, n, k) in [
         (1, 1, 1),
         (6, 64, 3),
@@ -486,35 +602,39 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                     true => (columns as isize, 1),
                     false => (1, rows as isize),
                 };
-                let (a, b, c) = (
-                    Guarded::new(4 * m * k, Edge::End),
-                    Guarded::new(4 * k * n, Edge::End),
-                    Guarded::new(4 * m * n, Edge::End),
-                );
-                let make = |g: &Guarded, (row, column): (isize, isize)| Matrix {
-                    start: g.start,
-                    batch: &[],
-                    row,
-                    column,
-                    composite: None,
-                };
-                let product = Product {
-                    dtype: DType::F32,
-                    batch: &[],
-                    m,
-                    n,
-                    k,
-                    lhs: make(&a, strides(m, k, row_a)),
-                    rhs: make(&b, strides(k, n, row_b)),
-                    dst: make(&c, strides(m, n, row_c)),
-                };
-                let cut = cut(&product, 1);
-                let mut scratch = AlignedBuffer::zeroed(cut.scratch_bytes).expect("memory");
-                // SAFETY: three mappings of the matrices' sizes.
-                unsafe { multiply(&product, &cut, &Pool::new(1), scratch.as_mut_ptr(), 0, None) }.expect("no panic");
-                // SAFETY: `m * n` elements were just written there.
-                let found = unsafe { std::slice::from_raw_parts(c.start.cast::<f32>(), m * n) };
-                assert!(found.iter().all(|&x| x == 0.0), "fresh mappings hold zeros");
+                for dtype in dtypes.iter().copied() {
+                    let bytes = dtype.bytes();
+                    let (a, b, c) = (
+                        Guarded::new(bytes * m * k, Edge::End),
+                        Guarded::new(bytes * k * n, Edge::End),
+                        Guarded::new(bytes * m * n, Edge::End),
+                    );
+                    let make = |g: &Guarded, (row, column): (isize, isize)| Matrix {
+                        start: g.start,
+                        batch: &[],
+                        row,
+                        column,
+                        composite: None,
+                    };
+                    let product = Product {
+                        dtype,
+                        batch: &[],
+                        m,
+                        n,
+                        k,
+                        lhs: make(&a, strides(m, k, row_a)),
+                        rhs: make(&b, strides(k, n, row_b)),
+                        dst: make(&c, strides(m, n, row_c)),
+                    };
+                    let cut = cut(&product, 1);
+                    let mut scratch = AlignedBuffer::zeroed(cut.scratch_bytes).expect("memory");
+                    // SAFETY: three mappings of the matrices' sizes.
+                    unsafe { multiply(&product, &cut, &Pool::new(1), scratch.as_mut_ptr(), 0, None) }
+                        .expect("no panic");
+                    // SAFETY: `m * n` elements were just written there.
+                    let found = unsafe { std::slice::from_raw_parts(c.start, bytes * m * n) };
+                    assert!(found.iter().all(|&x| x == 0), "fresh mappings hold zeros");
+                }
             }
         }
     }
@@ -667,7 +787,12 @@ fn lying_equals_copied<T: Element>(
 
 #[test]
 fn windows_are_multiplied_where_they_lie_as_their_copy_is() {
+    let matrices = matrices();
     for seed in 0..60 {
+        if matrices {
+            composite_equals_copied::<Word>(seed, false);
+            composite_equals_copied::<Word>(seed, true);
+        }
         composite_equals_copied::<f32>(seed, false);
         composite_equals_copied::<f32>(seed, true);
         composite_equals_copied::<f64>(seed, false);
@@ -713,6 +838,33 @@ fn blocks_of_panels_are_multiplied_where_they_lie() {
                     assert_eq!(in_place, [true; 2], "{blocks} blocks of {width}, {other} rows");
                 }
                 lying_equals_copied::<f32>(&mut random, &outer, &inner, (1, other), true);
+            }
+        }
+    }
+}
+
+/// Words in narrow panels, and pairs of halves in them, which nothing copies.
+#[test]
+fn panels_of_words_are_multiplied_where_they_lie() {
+    if !matrices() {
+        return;
+    }
+    let dim = |extent: usize, stride: usize| StridedDim {
+        extent,
+        stride: stride as isize,
+    };
+    let mut random = Random(8);
+    for (blocks, words) in [(3, 40), (1, 300), (20, 33), (5, 600)] {
+        for gap in [0, 6] {
+            for other in [2, 7, 33, 100] {
+                let stride = words * 32 + gap;
+                let (outer, inner) = ([dim(words, 32)], [dim(blocks, stride), dim(32, 1)]);
+                lying_equals_copied::<Word>(&mut random, &outer, &inner, (2, other), false);
+                lying_equals_copied::<Word>(&mut random, &outer, &inner, (1, other), true);
+                let stride = words * 64 + gap;
+                let (outer, inner) = ([dim(words, 64), dim(2, 1)], [dim(blocks, stride), dim(32, 2)]);
+                lying_equals_copied::<Half>(&mut random, &outer, &inner, (2, other), false);
+                lying_equals_copied::<Half>(&mut random, &outer, &inner, (1, other), true);
             }
         }
     }

@@ -356,7 +356,7 @@ fn a_level_of_the_processor_is_forced_or_refused() {
     }
     assert_eq!(
         asm("mmx").code(2).first_error(),
-        "error: TLC_CPU=mmx: unknown level; expected avx512, avx2 or sse"
+        "error: TLC_CPU=mmx: unknown level; expected amx, avx512, avx2 or sse"
     );
 }
 

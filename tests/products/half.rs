@@ -334,3 +334,54 @@ fn a_matrix_that_is_read_once_stays_narrow() {
         assert_eq!(!e.plan().init.is_empty(), widened, "{rows}: {}", e.explain());
     }
 }
+
+/// A row of a product has the same bits among few rows and many, whether their number is known or not.
+#[test]
+fn a_row_has_the_same_bits_whatever_is_beside_it() {
+    let mut rng = Rng::new(5);
+    for (k, n) in [(300, 100), (64, 96), (1030, 64), (33, 48)] {
+        for fixed in [true, false] {
+            let w = data(DType::BF16, &[k, n], &mut rng, false);
+            let all = data(DType::BF16, &[333, k], &mut rng, false);
+            let mut first: Option<Vec<Scalar>> = None;
+            for (rows, symbolic, threads) in [
+                (333, false, 1),
+                (333, true, 2),
+                (16, false, 1),
+                (16, true, 1),
+                (2, false, 1),
+                (2, true, 2),
+            ] {
+                let g = Graph::new("product");
+                let m: Dim = match symbolic {
+                    true => (&g.symbol("m", 0..=1 << 12)).into(),
+                    false => rows.into(),
+                };
+                let x = g.input("x", DType::BF16, [m, k.into()]);
+                let weights = match fixed {
+                    true => g.constant(&w),
+                    false => g.input("w", DType::BF16, [k, n]),
+                };
+                g.output("y", &x.matmul(&weights));
+                let options = CompileOptions {
+                    threads: Some(threads),
+                    specialize: Specialize::Never,
+                    ..CompileOptions::default()
+                };
+                let e = compile_ir(&g.finish().unwrap(), &options).unwrap();
+                let mut part = HostTensor::zeros(DType::BF16, &[rows, k]).unwrap();
+                (0..rows * k).for_each(|i| part.set(i, all.get(i)));
+                let mut inputs = vec![(&part).into()];
+                if !fixed {
+                    inputs.push((&w).into());
+                }
+                let found = e.run(&inputs).unwrap()[0].to_host();
+                let row: Vec<Scalar> = (0..2 * n).map(|i| found.get(i)).collect();
+                match &first {
+                    None => first = Some(row),
+                    Some(f) => assert!(*f == row, "{k} by {n}, {rows} rows, symbolic {symbolic}, fixed {fixed}"),
+                }
+            }
+        }
+    }
+}

@@ -204,6 +204,8 @@ pub enum NodeKind {
     ///   sum of products of such differences leaves the range of i32, the result may be `Σ x y` without any rounding, converted
     ///   to f32, times the product of both scales: three roundings. Those of `x * s` and of `y * t`, which the graph has below
     ///   the einsum, do not happen then: the result is nearer to what is meant, and it is not the sum of the rounded products.
+    /// - Where operands are of bf16 and the accumulator is f32, operands, products and sums that are no normal numbers (below 2^-126) may be
+    ///   taken as zero, which matrix instructions of processors do. Those of f32 and f64 never are.
     /// - A sum over an axis whose extent is the constant 0 is the identity of the sum. If the extent is a symbol that turns out
     ///   to be 0, an infinity or NaN in another operand may make NaN of it.
     Einsum {

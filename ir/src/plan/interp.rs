@@ -677,13 +677,21 @@ impl<'p> Machine<'p> {
             for i in 0..m {
                 for j in 0..n {
                     let mut sum = 0.0;
+                    let mut words = g.dtype.zero();
                     for t in 0..k {
                         let x = self.get(step, g.lhs.slot, at[0] + place(&lhs.2[0], i) + place(&lhs.2[1], t))?;
                         let y = self.get(step, g.rhs.slot, at[1] + place(&rhs.2[0], t) + place(&rhs.2[1], j))?;
-                        sum += x.as_f64() * y.as_f64();
+                        match g.dtype {
+                            DType::I32 => words = ScalarOp::Add.eval(&[words, ScalarOp::Dot4.eval(&[x, y])]),
+                            _ => sum += x.as_f64() * y.as_f64(),
+                        }
                     }
                     let index = at[2] + place(&dst.2[0], i) + place(&dst.2[1], j);
-                    self.put(step, g.dst.slot, index, Scalar::from_f64(g.dtype, sum))?;
+                    let result = match g.dtype {
+                        DType::I32 => words,
+                        _ => Scalar::from_f64(g.dtype, sum),
+                    };
+                    self.put(step, g.dst.slot, index, result)?;
                 }
             }
         }

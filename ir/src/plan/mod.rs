@@ -197,7 +197,8 @@ impl Launch {
 /// one operand is composite (see [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
-    /// f32 or f64; on a GPU also f16 or bf16, which are added up in f32 and rounded once.
+    /// f32 or f64; on a GPU also f16 or bf16, which are added up in f32 and rounded once, and on a host bf16 likewise. Elements of i32 are
+    /// words of four bytes, unsigned ones on the left, whose products are [`crate::ScalarOp::Dot4`].
     pub dtype: DType,
     /// Extents of the batch axes (possibly none).
     pub batch: Shape,

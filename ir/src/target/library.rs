@@ -5,6 +5,31 @@ use std::str::FromStr;
 
 use crate::dtype::DType;
 
+/// What the library of matrix products of a host multiplies beside f32 and f64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostProducts {
+    /// Words of four bytes ([`crate::graph::Semiring::AddDot4`]).
+    pub words: bool,
+    /// bf16, which is added up in f32 and rounded once.
+    pub halves: bool,
+}
+
+impl HostProducts {
+    /// The fewest rows and columns of a product of words: of fewer most of a tile of a matrix is empty.
+    const FEWEST_LINES: i64 = 8;
+    /// The fewest words of its sums.
+    const SHORTEST_SUM_OF_WORDS: i64 = 4;
+
+    /// Whether it computes a product of words, as far as extents are known.
+    pub fn takes_words(self, rows: Option<i64>, columns: Option<i64>, sum: Option<i64>) -> bool {
+        let at_least = |extent: Option<i64>, least: i64| extent.is_none_or(|n| n >= least);
+        self.words
+            && at_least(rows, Self::FEWEST_LINES)
+            && at_least(columns, Self::FEWEST_LINES)
+            && at_least(sum, Self::SHORTEST_SUM_OF_WORDS)
+    }
+}
+
 /// A library that multiplies matrices on a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProductLibrary {

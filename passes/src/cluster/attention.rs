@@ -50,7 +50,7 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
         let Some(found) = Found::at(graph, result) else {
             continue;
         };
-        let users = users.get_or_insert_with(|| readers(graph));
+        let users = users.get_or_insert_with(|| readers(graph, placement));
         let made = found.form(graph, gpu, placement.precision()).and_then(|form| {
             let reason = FusionReason::Attention {
                 rows: form.rows,
@@ -135,7 +135,7 @@ fn may_join(kind: &ClusterKind) -> bool {
 }
 
 /// By node: those that read it; `None` of an output, which the caller reads.
-fn readers(graph: &Graph) -> Vec<Option<SmallVec<[NodeId; 4]>>> {
+fn readers(graph: &Graph, placement: &Placement<'_>) -> Vec<Option<SmallVec<[NodeId; 4]>>> {
     let mut users = vec![Some(SmallVec::new()); graph.len()];
     for (id, node) in graph.nodes() {
         for o in &node.operands {
@@ -144,7 +144,7 @@ fn readers(graph: &Graph) -> Vec<Option<SmallVec<[NodeId; 4]>>> {
             }
         }
     }
-    for value in output_values(graph) {
+    for value in output_values(graph, placement.products()) {
         users[value.index()] = None;
     }
     users

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{Gpu, LibraryGain, LibraryShare, Support, Target, Width};
+use tlc_ir::target::{Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use super::{Clusterer, ConeSize, attention};
@@ -141,7 +141,7 @@ impl Clusterer<'_> {
     /// The matrix form of an einsum that a library is given.
     fn library_product(&self, id: NodeId) -> Option<MatrixProduct> {
         let Target::Gpu(gpu) = self.placement.target(id) else {
-            return contraction::matrix_product(self.graph, id);
+            return contraction::matrix_product(self.graph, id, self.placement.products());
         };
         let library = gpu.products.as_ref()?;
         let product = contraction::stacked_product(self.graph, id, library)?;
@@ -688,8 +688,8 @@ impl Clusterer<'_> {
 }
 
 /// The node whose elements each output has. An output that only reshapes the result of a step of its own is that result: the
-/// step writes the output's buffer, and no kernel copies it.
-pub fn output_values(graph: &Graph) -> Vec<NodeId> {
+/// step writes the output's buffer, and no kernel copies it. `products` are those of the host's library.
+pub fn output_values(graph: &Graph, products: HostProducts) -> Vec<NodeId> {
     let mut taken: Vec<NodeId> = graph.outputs().iter().map(|o| o.node).collect();
     for k in 0..taken.len() {
         let mut at = taken[k];
@@ -697,7 +697,7 @@ pub fn output_values(graph: &Graph) -> Vec<NodeId> {
             at = graph.node(at).operands[0];
         }
         let step = match graph.node(at).kind {
-            NodeKind::Einsum { .. } => contraction::matrix_product(graph, at).is_some(),
+            NodeKind::Einsum { .. } => contraction::matrix_product(graph, at, products).is_some(),
             NodeKind::Scan { .. } | NodeKind::Scatter { .. } | NodeKind::Project(_) => true,
             _ => false,
         };

@@ -19,7 +19,7 @@
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::Emitter;
+use tlc_ir::target::{Emitter, HostProducts};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use super::panels::Fixed;
@@ -41,22 +41,22 @@ impl Pass for Dequantized {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         match word_emitter(context) {
-            Some(emitter) => Ok(run(graph, emitter)?),
+            Some(emitter) => Ok(run(graph, emitter, context.layouts.products)?),
             None => Ok(graph.clone()),
         }
     }
 }
 
-/// Takes the scales out of the sums of which words are made for the emitter, and of those that floats add up exactly.
+/// Takes the scales out of the sums of which words are made for the emitter or the library, of `products`, and of those that floats add up exactly.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
     let fixed = Fixed::new(graph, &|_| false);
     super::rebuild(graph, &mut |re, id, node, operands| {
         if !fixed.contains(id)
             && let Some(sides) = sides(&re.graph, node, operands)
-            && let Some(new) = sum_of_integers(re, node, &sides, &fixed, emitter)?
+            && let Some(new) = sum_of_integers(re, node, &sides, &fixed, (emitter, products))?
         {
             return Ok(new);
         }
@@ -272,7 +272,7 @@ fn sum_of_integers(
     node: &Node,
     sides: &[Side; 2],
     fixed: &Fixed,
-    emitter: &Emitter,
+    (emitter, products): (&Emitter, HostProducts),
 ) -> Result<Option<NodeId>, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
         return Ok(None);
@@ -305,7 +305,7 @@ fn sum_of_integers(
         results: node.results.clone(),
         origin: node.origin.clone(),
     };
-    let sum = match over_words(re, &integers, &operands, fixed, emitter)? {
+    let sum = match over_words(re, &integers, &operands, fixed, (emitter, products))? {
         Some(sum) => re.add(NodeKind::Convert(DType::F32), &[sum])?,
         None => match over_floats(re, &integers, &operands, emitter)? {
             Some(sum) => sum,

@@ -17,7 +17,7 @@ use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
 use super::{Context, Failure, Pass, Rebuilder};
-use crate::contraction::{operands_to_pack, result_order};
+use crate::contraction::{is_library_of_words, operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
 use crate::weight_gradient::weight_gradient;
 
@@ -64,6 +64,8 @@ pub fn run(
         if let Some(new) = laid_out(re, graph, (id, node), operands, layouts, (&fixed, &mut budget))? {
             return Ok(new);
         }
+        // What the library multiplies by the processor's matrix instructions no other kernel does as fast.
+        let tiles = tiles.filter(|_| !is_library_of_words(graph, id, layouts.products));
         let parts = tiles.map_or_else(SmallVec::new, |_| shortened(graph, node));
         // Of several parts the one with most left of its windows.
         let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
@@ -100,8 +102,8 @@ pub fn run(
         if let Some(Ok(_)) = emitter.and_then(|e| weight_gradient(graph, id, e, 1)) {
             return re.add(node.kind.clone(), operands);
         }
-        let ordered = result_order(graph, id);
-        let pack = operands_to_pack(graph, id, ordered.as_ref());
+        let ordered = result_order(graph, id, layouts.products);
+        let pack = operands_to_pack(graph, id, ordered.as_ref(), layouts.products);
         if pack.is_empty() && ordered.is_none() {
             return re.add(node.kind.clone(), operands);
         }

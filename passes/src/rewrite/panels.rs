@@ -11,6 +11,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
 use tlc_ir::index::IndexExpr;
+use tlc_ir::target::HostProducts;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
@@ -85,6 +86,8 @@ pub struct Layouts {
     pub panel_elements: u32,
     /// What matrices are turned for a product with a vector ([`tlc_ir::target::Cpu::turned_bytes`]).
     pub turned_bytes: Option<u64>,
+    /// What the product library multiplies beside f32 and f64.
+    pub products: HostProducts,
 }
 
 impl Layouts {
@@ -92,6 +95,10 @@ impl Layouts {
     pub const NONE: Layouts = Layouts {
         panel_elements: 0,
         turned_bytes: None,
+        products: HostProducts {
+            words: false,
+            halves: false,
+        },
     };
 }
 
@@ -112,9 +119,9 @@ pub fn laid_out(
         return Ok(None);
     }
     let mut takes = |k: usize| fixed.contains(node.operands[k]) && budget.take(graph, node.operands[k]);
-    if let Some(blocks) = panel_blocks(graph, id, width) {
+    if let Some(blocks) = panel_blocks(graph, id, width, layouts.products) {
         return match takes(blocks.operand) {
-            true => in_blocks(re, graph, (id, node), operands, width, blocks).map(Some),
+            true => in_blocks(re, graph, (id, node), operands, blocks).map(Some),
             false => Ok(None),
         };
     }
@@ -127,13 +134,12 @@ pub fn laid_out(
     }
 }
 
-/// The einsum `id` of `graph` with an operand in blocks of `width`.
+/// The einsum `id` of `graph` with an operand in blocks.
 fn in_blocks(
     re: &mut Rebuilder,
     graph: &Graph,
     (id, node): (NodeId, &Node),
     operands: &[NodeId],
-    width: u32,
     blocks: PanelBlocks,
 ) -> Result<NodeId, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -144,14 +150,18 @@ fn in_blocks(
         label,
         outer,
         summed,
+        width,
+        paired,
     } = blocks;
-    let width = IndexExpr::Const(width.into());
+    let width = IndexExpr::Const(width);
     let place = label;
     let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
-    // The label as two, in the operand and in the result.
+    let (pair, two) = (number + 1, IndexExpr::Const(2));
+    // The label as two, in the operand and in the result, and so that of pairs, in both operands.
     let split = |labels: &Labels, shape: &[IndexExpr]| -> (Labels, Shape) {
         let both = labels.iter().zip(shape).flat_map(|(&l, d)| match l == label {
             true => vec![(number, IndexExpr::floor_div(d, &width)), (place, width.clone())],
+            false if paired == Some(l) => vec![(l, IndexExpr::floor_div(d, &two)), (pair, two.clone())],
             false => vec![(l, d.clone())],
         });
         both.unzip()
@@ -159,12 +169,18 @@ fn in_blocks(
     let (labels, shape) = split(&inputs[operand], &graph.ty(node.operands[operand]).shape);
     let cut = re.reshape(operands[operand], &shape)?;
     let order = outer.iter().chain([&number]).chain(&summed).chain([&place]);
+    let order = order.chain(paired.is_some().then_some(&pair));
     let order: Labels = order.copied().collect();
     let axis = |l: &u16| labels.iter().position(|x| x == l).expect("the same labels") as u8;
     let view = re.add(NodeKind::View(View::Permute(order.iter().map(axis).collect())), &[cut])?;
     let copy = re.add(NodeKind::Copy, &[view])?;
     let (mut all, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
     (all[operand], values[operand]) = (order, copy);
+    if paired.is_some() {
+        let other = 1 - operand;
+        let (labels, shape) = split(&inputs[other], &graph.ty(node.operands[other]).shape);
+        (all[other], values[other]) = (labels, re.reshape(operands[other], &shape)?);
+    }
     let (out, _) = split(output, &graph.ty(id).shape);
     let product = add_canonical(re, &node.kind, all, out, &values)?;
     re.reshape(product, &graph.ty(id).shape)

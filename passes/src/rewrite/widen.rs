@@ -10,12 +10,13 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Semiring, View};
 use tlc_ir::index::{Bounds, IndexExpr};
+use tlc_ir::target::HostProducts;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
 use super::panels::Fixed;
 use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
-use crate::contraction::MIN_LIBRARY_FLOPS;
+use crate::contraction::{MIN_LIBRARY_FLOPS, matrix_product};
 use crate::direct::has_overlaps;
 use crate::directive::MOST_SLIDING;
 
@@ -35,21 +36,30 @@ impl Pass for Widen {
         match context.layouts.panel_elements {
             // Other machines multiply 16-bit floats themselves.
             0 => Ok(graph.clone()),
-            _ => Ok(run(graph, context.tiles.map(|e| e.lanes(DType::F32)))?),
+            _ => Ok(run(
+                graph,
+                context.tiles.map(|e| e.lanes(DType::F32)),
+                context.layouts.products,
+            )?),
         }
     }
 }
 
-/// Converts the operands of what multiplies them more than once. `lanes` are those of a vector of f32, if lanes may be left out of it.
+/// Converts the operands of what multiplies them more than once. `lanes` are those of a vector of f32, if lanes may be left out of it;
+/// `products` are what the library takes as it is.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, lanes: Option<i64>) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, lanes: Option<i64>, products: HostProducts) -> Result<Graph, GraphError> {
     let fixed = Fixed::new(graph, &|_| false);
     // Constants that are converted, and the bytes that are left for more.
     let (mut converted, mut left) = (Vec::new(), MAX_WIDENED_BYTES);
     super::rebuild(graph, &mut |re, id, node, operands| {
         let multiplied = match multiplied(graph, node) {
+            // The library multiplies them as they are.
+            _ if node.ty.dtype == DType::BF16 && matrix_product(graph, id, products).is_some() => {
+                return re.add(node.kind.clone(), operands);
+            }
             Some(m) if !fixed.contains(id) && takes(graph, node, &fixed, &mut converted, &mut left) => m,
             _ => return re.add(node.kind.clone(), operands),
         };

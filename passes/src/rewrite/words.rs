@@ -20,13 +20,14 @@
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::target::{Emitter, HostProducts, Support, Width};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::panels::Fixed;
 use super::sink_layout::add_canonical;
 use super::widen::in_f32;
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
+use crate::contraction::WORD_PANEL;
 use crate::direct::has_overlaps;
 
 /// The fewest multiply-adds of a product of known size that words are made for.
@@ -48,7 +49,7 @@ impl Pass for Words {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         match word_emitter(context) {
-            Some(emitter) => Ok(run(graph, emitter)?),
+            Some(emitter) => Ok(run(graph, emitter, context.layouts.products)?),
             None => Ok(graph.clone()),
         }
     }
@@ -62,17 +63,17 @@ pub(super) fn word_emitter<'a>(context: &Context<'a>) -> Option<&'a Emitter> {
     context.tiles.filter(|_| !context.inside_loop).filter(native)
 }
 
-/// Makes words for the products of bytes that the emitter multiplies so.
+/// Makes words for the products of bytes that the emitter, or the library of `products`, multiplies so.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, emitter: &Emitter) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
     let fixed = Fixed::new(graph, &|_| false);
     super::rebuild(graph, &mut |re, id, node, operands| {
         if let NodeKind::Einsum { .. } = node.kind
             && !fixed.contains(id)
             && graph.ty(node.operands[0]).dtype == DType::I32
-            && let Some(sum) = over_words(re, node, operands, &fixed, emitter)?
+            && let Some(sum) = over_words(re, node, operands, &fixed, (emitter, products))?
         {
             return Ok(sum);
         }
@@ -197,6 +198,8 @@ struct Product {
     weights: Bytes,
     /// The weights less their zero points.
     weights_less: NodeId,
+    /// The image's bytes less theirs.
+    image_operand: NodeId,
     /// Labels of image and weights.
     labels: [Labels; 2],
     output: Labels,
@@ -216,13 +219,14 @@ pub(super) fn over_words(
     node: &Node,
     operands: &[NodeId],
     fixed: &Fixed,
-    emitter: &Emitter,
+    (emitter, products): (&Emitter, HostProducts),
 ) -> Result<Option<NodeId>, GraphError> {
     let Some(p) = product(&re.graph, node, operands, fixed) else {
         return Ok(None);
     };
     let p = p.of_bytes(re)?;
-    p.add(re, node, emitter.lanes(DType::I32)).map(Some)
+    let unit = p.unit(re, emitter.lanes(DType::I32), products);
+    p.add(re, node, unit).map(Some)
 }
 
 /// The result of an einsum of i32 in f32, if it adds up so few products of bytes that each sum is a number of f32: for these there are tiles and
@@ -392,6 +396,7 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
         image,
         weights,
         weights_less: w,
+        image_operand: x,
         labels: [of_x.clone(), of_w.clone()],
         output: output.clone(),
         axes,
@@ -554,8 +559,31 @@ impl Product {
         Ok(self)
     }
 
-    /// The einsum over words, less what the zero points add to it.
-    fn add(&self, re: &mut Rebuilder, node: &Node, lanes: i64) -> Result<NodeId, GraphError> {
+    /// What the columns are a multiple of: vectors where tiles in registers have them in lanes, and where the library has them, panels that are
+    /// laid out once; windows it has beside each other in place of the columns.
+    fn unit(&self, re: &Rebuilder, lanes: i64, products: HostProducts) -> i64 {
+        let extents = |side: usize, own: bool| {
+            let value = if side == 0 {
+                self.image_operand
+            } else {
+                self.weights_less
+            };
+            let shape = &re.graph.ty(value).shape;
+            let of = self.labels[side].iter().zip(shape);
+            let of = of.filter(|(l, _)| self.output.contains(l) == own);
+            of.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const()
+        };
+        let (rows, columns) = (extents(0, true), extents(1, true));
+        let words = extents(1, false).map(|n| (n + BYTES - 1) / BYTES);
+        match products.takes_words(rows, columns, words) {
+            false => lanes,
+            true if self.base_axis.is_some() || columns.is_none_or(|n| n < WORD_PANEL) => 1,
+            true => WORD_PANEL,
+        }
+    }
+
+    /// The einsum over words, less what the zero points add to it. Columns are filled up to a multiple of `unit`.
+    fn add(&self, re: &mut Rebuilder, node: &Node, unit: i64) -> Result<NodeId, GraphError> {
         let is = |re: &Rebuilder, n: NodeId, d: DType| re.graph.ty(n).dtype == d;
         let (flip_image, flip_weights) = (
             is(re, self.image.value, DType::I8),
@@ -577,11 +605,11 @@ impl Product {
         };
         let weights = self.weights.through_views(re, 0)?;
         let weights = words(re, weights, self.axes[1], flip_weights)?;
-        // Whole vectors of columns.
+        // Whole vectors or panels of columns.
         let at = |of: &Labels| of.iter().position(|l| *l == self.columns).unwrap_or(0);
         let in_weights = at(&self.labels[1]);
         let columns = re.graph.ty(weights).shape[in_weights].clone();
-        let missing = columns.as_const().map_or(0, |n| (lanes - n % lanes) % lanes);
+        let missing = columns.as_const().map_or(0, |n| (unit - n % unit) % unit);
         let mut weights = lengthened(re, weights, in_weights, missing)?;
         if missing > 0 {
             weights = re.add(NodeKind::Copy, &[weights])?;

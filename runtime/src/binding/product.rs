@@ -120,7 +120,7 @@ pub struct BoundWorkspace {
 
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, and what runs on the result.
 pub struct BoundProduct {
-    /// f32 or f64; on a GPU also f16 or bf16.
+    /// f32 or f64; on a GPU also f16 or bf16, on a host also bf16, and i32, which are words of four bytes.
     pub dtype: DType,
     /// Extents of the batch axes.
     pub batch: Vec<usize>,

@@ -1,11 +1,13 @@
 //! Which instructions the wide emitter may use here.
 //!
-//! `TLC_CPU` forces a level: `avx512`, `avx2`, or `sse` for the portable emitter alone. A level that the processor lacks is not offered,
-//! whatever the variable says.
+//! `TLC_CPU` forces a level: `amx`, `avx512`, `avx2`, or `sse` for the portable emitter alone. A level that the processor lacks is not offered,
+//! whatever the variable says. At `amx` kernels are those of `avx512`, and the library of products has matrix instructions beside it.
 
 use std::sync::OnceLock;
 
 use tlc_codegen::wide::Level;
+
+use super::amx::{Refusal, permitted};
 
 /// The environment variable that forces a level.
 pub const VARIABLE: &str = "TLC_CPU";
@@ -13,15 +15,21 @@ pub const VARIABLE: &str = "TLC_CPU";
 /// What [`VARIABLE`] calls the portable emitter alone.
 pub const PORTABLE: &str = "sse";
 
+/// What [`VARIABLE`] calls matrix instructions beside the widest kernels.
+pub const MATRICES: &str = "amx";
+
 /// Why [`VARIABLE`] cannot be obeyed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LevelError {
     /// It names no level.
-    #[error("{VARIABLE}={0}: unknown level; expected avx512, avx2 or sse")]
+    #[error("{VARIABLE}={0}: unknown level; expected amx, avx512, avx2 or sse")]
     Unknown(String),
     /// The processor lacks it.
     #[error("{VARIABLE}={0}: the processor lacks it")]
     Lacking(String),
+    /// There are no matrix instructions.
+    #[error("{VARIABLE}={MATRICES}: {0}")]
+    Refused(Refusal),
 }
 
 /// Whether the level that [`VARIABLE`] forces, if it is set, is one of this machine.
@@ -32,6 +40,8 @@ pub fn check() -> Result<(), LevelError> {
     let forced = std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned());
     match forced.as_deref() {
         None | Some("" | PORTABLE) => Ok(()),
+        Some(MATRICES) if all().contains(&Level::Avx512) => permitted().map_err(LevelError::Refused),
+        Some(MATRICES) => Err(LevelError::Lacking(MATRICES.into())),
         Some(name) if Level::ALL.iter().any(|l| l.name() == name) => match wide() {
             Some(_) => Ok(()),
             None => Err(LevelError::Lacking(name.into())),
@@ -45,13 +55,44 @@ pub fn wide() -> Option<Level> {
     static LEVEL: OnceLock<Option<Level>> = OnceLock::new();
     *LEVEL.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
         Err(_) | Ok("") => all().first().copied(),
+        Ok(MATRICES) => all().first().copied().filter(|_| matrices().is_ok()),
         Ok(name) => all().iter().copied().find(|level| level.name() == name),
+    })
+}
+
+/// Why the library of products has no matrix instructions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NoMatrices {
+    /// [`VARIABLE`] forces another level.
+    #[error("another level is forced")]
+    Forced,
+    /// The processor has no vectors of 512 bits, which kernels beside them are made for.
+    #[error("the processor lacks AVX-512")]
+    Narrow,
+    /// There are none, or the system gives no leave.
+    #[error("{0}")]
+    Refused(Refusal),
+}
+
+/// Whether the library of products has matrix instructions in this process. Asks the system for leave to use them, once.
+///
+/// # Errors
+/// Why not.
+pub fn matrices() -> Result<(), NoMatrices> {
+    static MATRIX: OnceLock<Result<(), NoMatrices>> = OnceLock::new();
+    *MATRIX.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
+        Err(_) | Ok("" | MATRICES) if all().contains(&Level::Avx512) => permitted().map_err(NoMatrices::Refused),
+        Err(_) | Ok("" | MATRICES) => Err(NoMatrices::Narrow),
+        Ok(_) => Err(NoMatrices::Forced),
     })
 }
 
 /// The name of the level of this process, as [`VARIABLE`] has it: `sse` where the portable emitter makes all kernels.
 pub fn name() -> &'static str {
-    wide().map_or(PORTABLE, Level::name)
+    match matrices() {
+        Ok(()) => MATRICES,
+        Err(_) => wide().map_or(PORTABLE, Level::name),
+    }
 }
 
 /// The levels of this machine, the widest first.

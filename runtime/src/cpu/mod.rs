@@ -1,5 +1,6 @@
 //! The host as a device: kernels as machine code, matrix products, host functions.
 
+pub mod amx;
 mod calls;
 pub mod device;
 pub mod gemm;

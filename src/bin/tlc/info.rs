@@ -37,6 +37,8 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             "vector_bytes": machine.features.vector_bytes(),
             "vector_levels": machine.features.names(),
             "kernel_level": level::name(),
+            "matrices": level::matrices().is_ok(),
+            "matrices_missing": level::matrices().err().map(|e| e.to_string()),
             "measured": measured,
             "cache_directory": cache,
             "devices": devices.iter().flatten().map(device_json).collect::<Vec<_>>(),
@@ -67,6 +69,10 @@ pub fn run(session: &Session) -> Result<(), Failure> {
         ),
     );
     row("kernels", level::name().into());
+    row(
+        "matrices",
+        level::matrices().map_or_else(|e| format!("none: {e}"), |()| "int8 and bf16 by AMX".into()),
+    );
     let caches = &machine.caches;
     let l3 = caches.l3.as_ref().map_or("none".into(), |c| {
         format!("{} (shared by {})", bytes_text(c.bytes), c.shared_by)

@@ -163,7 +163,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
     tlc_runtime::cpu::level::check().map_err(|e| {
         let code = match e {
             LevelError::Unknown(_) => Code::Usage,
-            LevelError::Lacking(_) => Code::Unsupported,
+            LevelError::Lacking(_) | LevelError::Refused(_) => Code::Unsupported,
         };
         Failure::new(code, e.to_string())
     })?;

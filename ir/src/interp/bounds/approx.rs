@@ -99,6 +99,24 @@ pub(super) fn as_tf32(x: Approx, times: f64) -> Approx {
     }
 }
 
+/// Exponent of the smallest normal number of f32, and of bf16.
+pub(super) const NORMAL_EXPONENT: i32 = -126;
+
+/// That number.
+pub(super) const NORMAL: f64 = f32::MIN_POSITIVE as f64;
+
+/// A number that may be taken as zero where it is multiplied, if it is no normal one.
+pub(super) fn flushed(x: Approx) -> Approx {
+    let least = x.value.abs() - x.error;
+    if !x.value.is_finite() || x.is_uncertain() || least >= NORMAL || x.value == 0.0 && x.is_exact() {
+        return x;
+    }
+    Approx {
+        error: x.error + x.value.abs().min(NORMAL),
+        ..x
+    }
+}
+
 /// Unit roundoff of a float dtype: 2^-p with p significant bits.
 pub(crate) fn unit_roundoff(dtype: DType) -> f64 {
     match dtype {

@@ -520,9 +520,18 @@ fn einsum(
                 *v = Arc::new(v.iter().map(|x| approx::as_tf32(*x, times)).collect());
             }
         }
+        let halves = multiplies
+            && operands
+                .iter()
+                .all(|v| matches!(v, Value::Float { dtype: DType::BF16, .. }));
+        if halves {
+            for v in &mut values {
+                *v = Arc::new(v.iter().map(|x| approx::flushed(*x)).collect());
+            }
+        }
         let mut out = Vec::new();
         node.groups(&shapes).run(
-            || Ring::new(node.semiring, acc, values.len()),
+            || Ring::new(node.semiring, (acc, halves), values.len()),
             |ring, offsets, run, steps| {
                 for i in 0..run as i64 {
                     let factors = values.iter().zip(offsets.iter().zip(steps));

@@ -85,6 +85,8 @@ pub(super) struct Sum {
     low: i32,
     only_negative_zeros: bool,
     infinite: bool,
+    /// Whether products and sums that are no normal numbers may be zero.
+    flushes: bool,
 }
 
 impl Sum {
@@ -99,6 +101,7 @@ impl Sum {
             low: i32::MAX,
             only_negative_zeros: true,
             infinite: false,
+            flushes: false,
         }
     }
 
@@ -137,9 +140,12 @@ impl Sum {
         if may_overflow {
             return Approx::uncertain(value);
         }
+        let lowest = match self.flushes {
+            true => approx::NORMAL_EXPONENT,
+            false => smallest_exponent(dtype),
+        };
         let fits = self.low == i32::MAX
-            || (self.low >= smallest_exponent(dtype)
-                && self.size <= 2f64.powi((self.low + precision(dtype)).clamp(-1022, 1023)));
+            || (self.low >= lowest && self.size <= 2f64.powi((self.low + precision(dtype)).clamp(-1022, 1023)));
         if self.exact && fits {
             return Approx {
                 value,
@@ -161,10 +167,16 @@ impl Sum {
         } else {
             0.0
         };
+        // Each product, each sum, and what is left of the last one when it is rounded.
+        let flushed = if self.flushes {
+            (2.0 * self.count + 2.0) * approx::NORMAL
+        } else {
+            0.0
+        };
         Approx {
             value,
             magnitude: self.magnitude,
-            error: (self.error + gamma * (self.magnitude + self.error) + underflow) * (1.0 + 1e-9),
+            error: (self.error + gamma * (self.magnitude + self.error) + underflow + flushed) * (1.0 + 1e-9),
         }
     }
 }
@@ -299,9 +311,13 @@ pub(super) enum Ring {
 }
 
 impl Ring {
-    pub(super) fn new(semiring: Semiring, accumulator: DType, factors: usize) -> Ring {
+    /// `flushes` says whether products and sums that are no normal numbers of f32 may be zero.
+    pub(super) fn new(semiring: Semiring, (accumulator, flushes): (DType, bool), factors: usize) -> Ring {
         match semiring {
-            Semiring::AddMul => Ring::AddMul(Sum::new(), factors),
+            Semiring::AddMul => {
+                let sum = Sum { flushes, ..Sum::new() };
+                Ring::AddMul(sum, factors)
+            }
             other => {
                 let sum = other.sum();
                 let identity = Approx::exact(sum.identity(accumulator).as_f64());

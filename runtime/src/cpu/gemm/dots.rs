@@ -41,7 +41,7 @@ pub(super) fn shape(p: &Product<'_>) -> Option<Shape> {
     let has = std::is_x86_feature_detected!("avx512f")
         || std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx");
     match (few(p.m) && p.m <= p.n, few(p.n)) {
-        _ if !together || !has || p.k == 0 => None,
+        _ if !together || !has || p.k == 0 || !p.dtype.is_float() || p.dtype.bytes() < 4 => None,
         (true, _) => Some(Shape::VectorsByLines),
         (_, true) => Some(Shape::LinesByVectors),
         _ => None,

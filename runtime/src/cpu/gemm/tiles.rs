@@ -9,7 +9,9 @@
 //! Why not the crate's own driver: it allocates its packing memory at each call, in pages of 4 KiB whose colours collide in
 //! the second-level cache, transposes an operand element by element, and has no notion of a stack of products.
 
+mod amx;
 mod few;
+mod halves;
 mod pack;
 
 use std::sync::OnceLock;
@@ -28,6 +30,8 @@ const FEW_STRIPS: usize = 8;
 /// Bytes from line to line up to which they are: every strip reads a panel again, and lines that are further apart share sets of the
 /// caches and are found by no prefetcher.
 const NEAR_LINES: usize = 4096;
+/// Bytes from row to row of a strip from which on rows are copied together: further apart they share sets of the first-level cache.
+const FAR_ROWS: usize = 4096;
 /// Strips packed at once: what lies beside each other in memory goes into the cache together.
 const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.
@@ -72,6 +76,10 @@ trait Tiles {
     const PANEL: usize;
     /// Elements across a strip.
     const STRIP: usize;
+    /// Bytes along the sum of one block.
+    const BLOCK_BYTES: usize = BLOCK_BYTES;
+    /// Whether kernels read strips as rows that lie together along the sum.
+    const STRIPS_OF_ROWS: bool = false;
     /// The kernel for that many vectors of a panel and elements of a strip, both at least 1.
     fn kernel(vectors: usize, strip: usize) -> MicroKernel<Self::Element>;
     /// Copies panels; see [`pack`].
@@ -171,6 +179,89 @@ tiles!(
 tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, composite_f32, None);
 tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, composite_f64, None);
 
+/// Words of four bytes, by the processor's matrix instructions. They are moved as f32, which have as many bits. `SIGNED_STRIPS` says which of
+/// the operands has signed bytes.
+struct AmxWords<const SIGNED_STRIPS: bool>;
+
+impl<const SIGNED_STRIPS: bool> Tiles for AmxWords<SIGNED_STRIPS> {
+    type Element = f32;
+    const ONE: f32 = 1.0;
+    const ZERO: f32 = 0.0;
+    const LANES: usize = 16;
+    const PANEL: usize = amx::BLOCK;
+    const STRIP: usize = amx::BLOCK;
+    // Half as much: a strip has twice as many rows as those of other tiles, and more.
+    const BLOCK_BYTES: usize = BLOCK_BYTES / 2;
+    const STRIPS_OF_ROWS: bool = true;
+    const FEW: Option<FewRows<f32>> = None;
+    fn kernel(_: usize, _: usize) -> MicroKernel<f32> {
+        multiply_words::<SIGNED_STRIPS>
+    }
+    unsafe fn pack(from: pack::Source<f32>, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, 16>(from, to) };
+    }
+    unsafe fn pack_composite(from: pack::CompositeSource<'_, f32>, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::composite_avx512_f32::<{ amx::BLOCK }, 16>(from, to) };
+    }
+    unsafe fn pack_strips(from: pack::Source<f32>, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::rows(from, to) };
+    }
+}
+
+/// The micro-kernel of [`AmxWords`].
+///
+/// # Safety
+/// As a [`MicroKernel`], in a session of tiles, and the strip's words lie together along the sum.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "a micro-kernel of the crate `gemm` has as many"
+)]
+unsafe fn multiply_words<const SIGNED_STRIPS: bool>(
+    columns: usize,
+    rows: usize,
+    depth: usize,
+    dst: *mut f32,
+    panel: *const f32,
+    strip: *const f32,
+    dst_row: isize,
+    dst_column: isize,
+    panel_sum: isize,
+    _: isize,
+    strip_row: isize,
+    _: f32,
+    _: f32,
+    status: u8,
+    _: bool,
+    _: bool,
+    _: bool,
+    _: *const f32,
+) {
+    let words = match SIGNED_STRIPS {
+        true => amx::Words::SignedByUnsigned,
+        false => amx::Words::UnsignedBySigned,
+    };
+    let operands = amx::Operands {
+        strip: strip.cast(),
+        strip_row: 4 * strip_row,
+        panel: panel.cast(),
+        panel_sum: 4 * panel_sum,
+        depth,
+    };
+    let results = amx::Results {
+        start: dst.cast(),
+        row: dst_row,
+        column: dst_column,
+        rows,
+        columns,
+        added: status == 1,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { amx::multiply(words, operands, results) };
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
     Avx512,
@@ -193,6 +284,8 @@ fn set() -> Set {
 macro_rules! with_tiles {
     ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
         match ($dtype, set()) {
+            // Which operand is signed only those ask that multiply; pairs of halves have tiles of the same sides.
+            (DType::I32 | DType::BF16, _) => $f::<AmxWords<false>>($($arg),*),
             (DType::F64, Set::Avx512) => $f::<Avx512F64>($($arg),*),
             (DType::F64, Set::Fma) => $f::<FmaF64>($($arg),*),
             (DType::F64, Set::Scalar) => $f::<ScalarF64>($($arg),*),
@@ -228,9 +321,14 @@ pub(super) fn unit(p: &Product<'_>) -> Unit {
 }
 
 /// Elements along the sum of each block but the last; no two blocks differ by much.
-fn block(k: usize, size: usize) -> usize {
-    let most = BLOCK_BYTES / size;
-    k.div_ceil(k.div_ceil(most).max(1)).max(1)
+fn block<K: Tiles>(k: usize) -> usize {
+    let most = K::BLOCK_BYTES / size_of::<K::Element>();
+    let even = k.div_ceil(k.div_ceil(most).max(1)).max(1);
+    // Steps are whole but for the last of all.
+    match K::STRIPS_OF_ROWS {
+        true => even.next_multiple_of(amx::STEP).min(k.max(1)),
+        false => even,
+    }
 }
 
 /// Bytes of the second-level cache.
@@ -240,8 +338,13 @@ fn second_level_bytes() -> usize {
 }
 
 /// Panels of one pass: half of the second-level cache holds them.
-fn panels_of_a_pass<K: Tiles>() -> usize {
-    (second_level_bytes() / 2 / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
+fn panels_of_a_pass<K: Tiles>(k: usize) -> usize {
+    // Matrix instructions leave little time to read strips again for each pass, and whole lines of results are complete after one.
+    let (bytes, most) = match K::STRIPS_OF_ROWS {
+        true => (block::<K>(k) * size_of::<K::Element>(), usize::MAX),
+        false => (K::BLOCK_BYTES, MAX_PANELS),
+    };
+    (second_level_bytes() / 2 / (bytes * K::PANEL)).clamp(1, most)
 }
 
 /// Scratch that a piece needs.
@@ -249,12 +352,15 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     fn bytes<K: Tiles>(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
-        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
-        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size);
+        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>(p.k));
+        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block::<K>(p.k);
         let tall = if along_rows(p) { p.n } else { p.m };
         packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
-    with_tiles!(p.dtype, bytes(p))
+    match p.dtype {
+        DType::BF16 => halves::scratch_bytes(p),
+        _ => with_tiles!(p.dtype, bytes(p)),
+    }
 }
 
 /// Elements that a piece of that size packs.
@@ -267,7 +373,11 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
         (_, Some(w)) => Some((w.columns, w.rows)),
         _ => None,
     };
-    if dims.is_some_and(|(across, depth)| with_tiles!(p.dtype, in_blocks(across, depth))) {
+    let as_it_is = |(across, depth): (&[StridedDim], &[StridedDim])| match p.dtype {
+        DType::BF16 => halves::is_in_blocks(across, depth),
+        _ => with_tiles!(p.dtype, in_blocks(across, depth)),
+    };
+    if dims.is_some_and(as_it_is) {
         return 0;
     }
     let across = if along_rows(p) { tall } else { wide };
@@ -303,6 +413,10 @@ fn reading<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (i
 pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operand> {
     fn copies<K: Tiles>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
         matches!(reading::<K>(across, tall, strides), Reading::Copied)
+    }
+    if p.dtype == DType::BF16 {
+        // Words are made of it, which no layout of elements says.
+        return None;
     }
     let rows = along_rows(p);
     let (across, strips, strides) = match rows {
@@ -432,8 +546,16 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
         },
         to: progress.as_mut().map(|(_, f)| &mut **f as &mut dyn FnMut(usize)),
     };
+    let session = matches!(p.dtype, DType::I32 | DType::BF16).then(amx::Session::begin);
     // SAFETY: the caller's promise.
-    unsafe { with_tiles!(p.dtype, typed(p, scratch, &mut tell)) };
+    unsafe {
+        match (p.dtype, along_rows(p)) {
+            (DType::BF16, _) => halves::run(p, scratch, &mut tell),
+            (DType::I32, true) => typed::<AmxWords<true>>(p, scratch, &mut tell),
+            _ => with_tiles!(p.dtype, typed(p, scratch, &mut tell)),
+        }
+    };
+    drop(session);
     if let Some((side, f)) = progress {
         f(p.lines(side));
     }
@@ -509,7 +631,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             row_count: tall,
             columns: wide,
             k: p.k,
-            block: block(p.k, size),
+            block: block::<K>(p.k),
             ahead: wide.saturating_mul(p.k).saturating_mul(size) > second_level_bytes() / 2
                 && !crate::machine::streams_lines(),
         };
@@ -518,19 +640,24 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
-    let far = [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
-        .into_iter()
-        .fold(0, usize::saturating_add)
-        > second_level_bytes();
-    let block = block(p.k, size);
-    let pass = panels_of_a_pass::<K>() * K::PANEL;
+    let far = !K::STRIPS_OF_ROWS
+        && [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
+            .into_iter()
+            .fold(0, usize::saturating_add)
+            > second_level_bytes();
+    let block = block::<K>(p.k);
+    let pass = panels_of_a_pass::<K>(p.k) * K::PANEL;
     let panels = scratch.cast::<K::Element>();
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
         let direct =
             composite.is_none() && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
-        let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
+        let many = across > MANY_PANELS * K::PANEL;
+        let pack_strips = match K::STRIPS_OF_ROWS {
+            true => strip_sum != 1 || many && strip_tall.unsigned_abs() * size >= FAR_ROWS,
+            false => strip_sum != 1 && many,
+        };
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
@@ -575,7 +702,10 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                         unsafe { K::pack_strips(source, strips) };
                     }
                     strip = strips.wrapping_add(behind * depth * K::STRIP);
-                    (sum, next) = (K::STRIP as isize, 1);
+                    (sum, next) = match K::STRIPS_OF_ROWS {
+                        true => (1, depth as isize),
+                        false => (K::STRIP as isize, 1),
+                    };
                 }
                 for left in (0..across).step_by(K::PANEL) {
                     let width = K::PANEL.min(across - left);
