@@ -290,8 +290,10 @@ fn the_next_channels_weights_are_asked_for() {
             };
             let what = format!("{outputs} {kernel:?}, {threads} threads");
             assert_eq!(asks(1), has_tiles(outputs) && asked, "{what}");
+            // A tile of narrow vectors multiplies too little of one element for a line of it to be asked for.
+            let much = kernel == [3, 3] || tlc_runtime::cpu::level::wide() == Some(Level::Avx512);
             if outputs == 64 {
-                assert_eq!(asks(0), has_tiles(outputs) && threads > 1, "{what}");
+                assert_eq!(asks(0), has_tiles(outputs) && threads > 1 && much, "{what}: the image");
             }
         }
     }
