@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// Why tiles of matrices are not offered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The processor has no such instructions.
+    /// The processor has no such instructions, or not those that round products of bf16 beside them: a virtual machine may hide either.
     Lacking,
     /// The system does not keep their state.
     System,
@@ -17,7 +17,7 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Lacking => f.write_str("the processor has no matrix tiles"),
+            Refusal::Lacking => f.write_str("the processor has no matrix tiles, or no AVX512-BF16 beside them"),
             Refusal::System => f.write_str("the system does not keep the state of matrix tiles"),
             Refusal::Permission(error) => {
                 let error = std::io::Error::from_raw_os_error(*error);
@@ -51,6 +51,9 @@ fn ask() -> Result<(), Refusal> {
 
     let (most, basic) = (__cpuid(0).eax, __cpuid(1));
     if most < 0x1d || basic.ecx & 1 << 27 == 0 || __cpuid_count(7, 0).edx & FEATURES != FEATURES {
+        return Err(Refusal::Lacking);
+    }
+    if !is_x86_feature_detected!("avx512bf16") {
         return Err(Refusal::Lacking);
     }
     // The one palette: eight tiles of 16 rows of 64 bytes.
