@@ -117,7 +117,7 @@ type Binary<'g> = ([NodeId; 2], &'g [Labels], &'g Labels);
 /// Operands and labels of an einsum of two operands whose sum of products the library can compute, all in one dtype.
 fn library_einsum(graph: &Graph, id: NodeId, products: HostProducts) -> Option<Binary<'_>> {
     words_einsum(graph, id, products).or_else(|| {
-        binary_einsum(graph, id, |dtype, accumulator| {
+        binary_einsum(graph, id, Semiring::AddMul, |dtype, accumulator| {
             library_dtype(dtype) && accumulator == dtype
                 || products.halves && (dtype, accumulator) == (DType::BF16, DType::F32)
         })
@@ -126,21 +126,11 @@ fn library_einsum(graph: &Graph, id: NodeId, products: HostProducts) -> Option<B
 
 /// Operands and labels of a sum of products of words that the library computes.
 fn words_einsum(graph: &Graph, id: NodeId, products: HostProducts) -> Option<Binary<'_>> {
-    let node = graph.node(id);
-    let NodeKind::Einsum {
-        inputs,
-        output,
-        semiring: Semiring::AddDot4,
-        ..
-    } = &node.kind
-    else {
-        return None;
-    };
-    let [a, b] = node.operands[..] else { return None };
-    let [m, n, k] = groups(graph, id).filter(|_| products.words)?.sizes();
+    let found = binary_einsum(graph, id, Semiring::AddDot4, |_, _| products.words)?;
+    let [m, n, k] = groups(graph, id)?.sizes();
     products
         .takes_words(m.as_const(), n.as_const(), k.as_const())
-        .then_some(([a, b], inputs, output))
+        .then_some(found)
 }
 
 /// Whether the library computes a sum of products of words.
@@ -148,13 +138,18 @@ pub fn is_library_of_words(graph: &Graph, id: NodeId, products: HostProducts) ->
     words_einsum(graph, id, products).is_some()
 }
 
-/// Operands and labels of a sum of products of two operands, all in one dtype that, with that of the accumulator, `takes` says yes to.
-fn binary_einsum(graph: &Graph, id: NodeId, takes: impl Fn(DType, DType) -> bool) -> Option<Binary<'_>> {
+/// Operands and labels of an einsum of two operands over a semiring, all in one dtype that, with that of the accumulator, `takes` says yes to.
+fn binary_einsum(
+    graph: &Graph,
+    id: NodeId,
+    over: Semiring,
+    takes: impl Fn(DType, DType) -> bool,
+) -> Option<Binary<'_>> {
     let node = graph.node(id);
     let NodeKind::Einsum {
         inputs,
         output,
-        semiring: Semiring::AddMul,
+        semiring,
         accumulator,
         dtype,
     } = &node.kind
@@ -163,7 +158,7 @@ fn binary_einsum(graph: &Graph, id: NodeId, takes: impl Fn(DType, DType) -> bool
     };
     let [a, b] = node.operands[..] else { return None };
     let same = [graph.ty(a).dtype, graph.ty(b).dtype].iter().all(|d| d == dtype);
-    (same && takes(*dtype, *accumulator)).then_some(([a, b], inputs, output))
+    (*semiring == over && same && takes(*dtype, *accumulator)).then_some(([a, b], inputs, output))
 }
 
 /// The matrix form of an einsum that the library should compute.
@@ -189,7 +184,9 @@ fn takes_halves(product: &MatrixProduct) -> bool {
 /// The matrix form of an einsum that the library of a GPU can compute: matrices whose elements lie together along rows or columns, with one
 /// stride along the other axis, that are stacked with one stride.
 pub fn stacked_product(graph: &Graph, id: NodeId, library: &ProductLibrary) -> Option<MatrixProduct> {
-    let einsum = binary_einsum(graph, id, |dtype, accumulator| library.multiplies(dtype, accumulator))?;
+    let einsum = binary_einsum(graph, id, Semiring::AddMul, |dtype, accumulator| {
+        library.multiplies(dtype, accumulator)
+    })?;
     let mut product = product_of(graph, id, einsum)?;
     product.stack()?;
     let MatrixProduct {

@@ -177,11 +177,11 @@ impl Clusterer<'_> {
             2.0 * elements * ty.dtype.bytes() as f64 / gpu.bytes_per_second + SECONDS_OF_A_KERNEL
         };
         // A product of narrow elements is one of wider ones that are converted from them.
-        let narrowest = operands.iter().map(|&o| match self.kind(o) {
+        let stored = operands.iter().map(|&o| match self.kind(o) {
             NodeKind::Convert(_) => self.graph.ty(self.graph.node(o).operands[0]).dtype,
             _ => self.graph.ty(o).dtype,
         });
-        let dtype = narrowest.max_by_key(|d| d.bytes()).unwrap_or(DType::F32);
+        let dtype = stored.max_by_key(|d| d.bytes()).unwrap_or(DType::F32);
         gain.seconds(dtype, flops) > apart.iter().map(seconds).sum()
     }
 

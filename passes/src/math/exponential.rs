@@ -143,7 +143,7 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     e.if_any(beyond, |e| scaled_anywhere::<F, E>(e, p, sum), y)
 }
 
-/// As [`exp`] of arguments for which the result is a normal number, or of NaN: no branch, so that several go side by side.
+/// As [`exp`], to the same bits, of arguments for which the result is a normal number, or of NaN: no branch, so that several go side by side.
 #[inline(always)]
 pub(crate) fn exp_in_range<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let magic = F::float(e, biased_magic::<F>(0.0));

@@ -34,9 +34,9 @@ const STEP_BYTES: i64 = 128;
 /// Elements of 4 bytes that lie between rows which a fragment is read across: four rows of eight elements are in all banks then.
 const TURNED_GAP: i64 = 8;
 
-/// Rows and columns of tiles whose warps have large parts, so that they read little of shared memory for what they multiply. On an H100 a product
+/// Rows and columns of a tile whose warps have large parts, so that they read little of shared memory for what they multiply. On an H100 a product
 /// of 4096 by 4096 by 4096 in bf16 takes 0.78 of the time of [`LARGE_PRODUCT_SIDE`]'s.
-const HUGE_TILES: [[i64; 2]; 1] = [[128, 256]];
+const HUGE_TILE: [i64; 2] = [128, 256];
 /// Rows and columns of a warp's part of such a tile.
 const HUGE_PART: i64 = 64;
 
@@ -109,13 +109,13 @@ impl Gpu {
     ) -> Result<(), DirectiveRefusal> {
         let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row, true)?;
-        let fits = |sides: &&[i64; 2]| dtype.bytes() == 2 && self.fills_device(&loops, **sides, gpu);
-        let huge = HUGE_TILES.iter().find(fits);
-        let large = huge.is_none() && self.fills_device(&loops, [LARGE_PRODUCT_SIDE; 2], gpu);
+        let tiles = |sides| self.full_tiles(&loops, sides);
+        let huge = dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
+        let large = !huge && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors);
         let [rows, columns] = match (huge, large) {
-            (Some(sides), _) => *sides,
-            (None, true) => [LARGE_PRODUCT_SIDE; 2],
-            (None, false) => [
+            (true, _) => HUGE_TILE,
+            (false, true) => [LARGE_PRODUCT_SIDE; 2],
+            (false, false) => [
                 self.warps_side(loops.m, FEW_ROWS)?,
                 self.warps_side(loops.n, PRODUCT_SIDE)?,
             ],
@@ -142,8 +142,8 @@ impl Gpu {
         let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
         let operands = multiplied_values.map(|v| self.kernel.dtype(v));
         let (down, across) = match huge {
-            Some(_) => (HUGE_PART, HUGE_PART),
-            None => (part(rows).min(MOST_PART_ROWS), part(columns)),
+            true => (HUGE_PART, HUGE_PART),
+            false => (part(rows).min(MOST_PART_ROWS), part(columns)),
         };
         if gpu
             .emitter
@@ -218,7 +218,7 @@ impl Gpu {
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block })?;
         self.apply(Directive::Synchronize { block })?;
-        self.pipeline(tiles.steps, if huge.is_some() { 1 } else { 2 }, gpu);
+        self.pipeline(tiles.steps, if huge { 1 } else { 2 }, gpu);
         Ok(())
     }
 
@@ -251,8 +251,8 @@ impl Gpu {
         })
     }
 
-    /// Whether there are tiles of so many rows and columns for all multiprocessors, and they are full.
-    fn fills_device(&self, loops: &ProductLoops, [rows, columns]: [i64; 2], gpu: &Target) -> bool {
+    /// How many tiles of so many rows and columns there are, if they are full.
+    fn full_tiles(&self, loops: &ProductLoops, [rows, columns]: [i64; 2]) -> Option<i64> {
         let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
         let tiles = |v: VarId, side: i64| {
             let length = extent(v)?;
@@ -260,18 +260,10 @@ impl Gpu {
             let empty = tiles.checked_mul(side)? - length;
             (length >= side && empty <= length / MOST_EMPTY).then_some(tiles)
         };
-        let (Some(down), Some(across)) = (tiles(loops.m, rows), tiles(loops.n, columns)) else {
-            return false;
-        };
+        let (down, across) = (tiles(loops.m, rows)?, tiles(loops.n, columns)?);
         // Of a loop of unknown length there is one iteration for certain, or nothing to do.
         let around = loops.around.iter().map(|&v| extent(v).unwrap_or(1));
-        let all = around.fold(down.saturating_mul(across), i64::saturating_mul);
-        if [rows, columns] == [LARGE_PRODUCT_SIDE; 2] {
-            return all >= gpu.multiprocessors;
-        }
-        // A multiprocessor takes one of these at a time: in the last round few may have none.
-        let rounds = (all + gpu.multiprocessors - 1) / gpu.multiprocessors.max(1);
-        all.saturating_mul(MOST_EMPTY) >= rounds.saturating_mul(gpu.multiprocessors * (MOST_EMPTY - 1))
+        Some(around.fold(down.saturating_mul(across), i64::saturating_mul))
     }
 
     /// A tile's side along a loop: as long as there is something to multiply for it.
@@ -332,6 +324,12 @@ impl Gpu {
         }
         self.schedule.refused.extend(refused);
     }
+}
+
+/// Whether few of so many multiprocessors, each of which takes one tile at a time, have none in the last round.
+fn fills_rounds(tiles: i64, multiprocessors: i64) -> bool {
+    let rounds = (tiles + multiprocessors - 1) / multiprocessors.max(1);
+    tiles.saturating_mul(MOST_EMPTY) >= rounds.saturating_mul(multiprocessors * (MOST_EMPTY - 1))
 }
 
 /// Whether a loop is long enough for so many stages. Where its length is known, what is left behind whole rounds of the stages is written

@@ -32,6 +32,11 @@ pub(super) struct Rows {
     pub(super) bind: Bind,
 }
 
+/// The element of an operand that belongs at a row and a column of shared memory.
+pub(super) type Place<'p, 'a> = &'p dyn Fn(&Blocks<'a>, &IndexExpr, &IndexExpr) -> (NodeId, Index);
+/// Whether there is such a row, where that is not known.
+pub(super) type Known<'p, 'a> = &'p dyn Fn(&mut Blocks<'a>, &IndexExpr) -> Option<ValueId>;
+
 /// Loops over a part of the rows that go to shared memory, several elements at a time.
 struct PartOfRows {
     thread: VarId,
@@ -45,7 +50,7 @@ struct PartOfRows {
     before: (usize, usize),
 }
 
-impl Blocks<'_> {
+impl<'a> Blocks<'a> {
     /// What is before the loop over tiles of keys.
     pub(super) fn begin_by_warps(&mut self, m: &Matrices) {
         let (form, results) = (self.form, self.memories.results);
@@ -339,13 +344,7 @@ impl Blocks<'_> {
     }
 
     /// Brings rows of an operand to shared memory: by copies where they lie together, else element by element.
-    pub(super) fn bring(
-        &mut self,
-        level: usize,
-        rows: &Rows,
-        place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
-        known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
-    ) {
+    pub(super) fn bring(&mut self, level: usize, rows: &Rows, place: Place<'_, 'a>, known: Known<'_, 'a>) {
         let bytes = self.held.bytes() as i64;
         let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / bytes), |n| Some(n / 2));
         let lengths = lengths.take_while(|n| *n > 0 && n * bytes >= 4);
@@ -367,14 +366,7 @@ impl Blocks<'_> {
     }
 
     /// Computes so many elements of rows at a time, if what they are computed of lies together and is aligned.
-    fn compute(
-        &mut self,
-        level: usize,
-        lanes: i64,
-        rows: &Rows,
-        place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
-        known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
-    ) -> bool {
+    fn compute(&mut self, level: usize, lanes: i64, rows: &Rows, place: Place<'_, 'a>, known: Known<'_, 'a>) -> bool {
         let threads = Self::threads(self.form);
         let chunks = rows.stretch / lanes;
         if rows.stretch != rows.width || rows.width % lanes != 0 || (rows.rows * chunks) % threads != 0 {
@@ -439,14 +431,7 @@ impl Blocks<'_> {
     }
 
     /// Copies rows beside the threads, so many elements at a time, if they lie together and are aligned.
-    fn copy(
-        &mut self,
-        level: usize,
-        lanes: i64,
-        rows: &Rows,
-        place: &dyn Fn(&Self, &IndexExpr, &IndexExpr) -> (NodeId, Index),
-        known: &dyn Fn(&mut Self, &IndexExpr) -> Option<ValueId>,
-    ) -> bool {
+    fn copy(&mut self, level: usize, lanes: i64, rows: &Rows, place: Place<'_, 'a>, known: Known<'_, 'a>) -> bool {
         if rows.width % lanes != 0 {
             return false;
         }
