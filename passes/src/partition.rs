@@ -163,46 +163,47 @@ pub struct Matrices {
     pub dtype: DType,
     /// How exactly they are multiplied.
     pub precision: Precision,
-    /// Warps side by side.
-    pub across: i64,
-    /// Keys that a block looks at together: one or two for each thread of a warp.
+    /// Rows of a warp, a multiple of those of an instruction.
+    pub rows: i64,
+    /// Keys that a block looks at together.
     pub keys: i64,
     /// Elements that the first contraction sums, and elements of a row of the result, with what fills up the last instruction.
     pub features: [i64; 2],
 }
 
 impl Matrices {
-    /// Rows of a warp, and steps that go with one instruction or two.
+    /// Rows of an instruction, and steps that go with one or two.
     pub const ROWS: i64 = 16;
 
     /// The form for such features.
-    pub fn new(dtype: DType, precision: Precision, keys: i64, [summed, width]: [i64; 2]) -> Matrices {
-        let whole = |n: i64, of: i64| (n + of - 1) / of * of;
-        let across = if width > Self::ROWS { 2 } else { 1 };
+    pub fn new(
+        (dtype, precision): (DType, Precision),
+        [rows, keys]: [i64; 2],
+        [summed, width]: [i64; 2],
+    ) -> Matrices {
+        let whole = |n: i64| (n + Self::ROWS - 1) / Self::ROWS * Self::ROWS;
         Matrices {
             dtype,
             precision,
-            across,
+            rows,
             keys,
-            features: [whole(summed, Self::ROWS), whole(width, Self::ROWS * across)],
+            features: [whole(summed), whole(width)],
         }
     }
 
-    /// Distance between the rows of queries, of keys, of values, of scores and of weights in shared memory, each so that what warps read
-    /// or write together lies in different banks: rows of `ldmatrix` an odd number of 16 bytes apart, those of 32-bit elements that
-    /// are read across, and of scores, which a warp writes in pairs, an odd number of 32 bytes.
-    pub fn strides(&self) -> [i64; 5] {
+    /// Distance between the rows of queries, of keys and of values in shared memory, each so that what warps read together lies in different
+    /// banks: an odd number of 16 bytes, for `ldmatrix` and for elements of 32 bits of every other row.
+    pub fn strides(&self) -> [i64; 3] {
         let gap = GPU_ACCESS_BYTES / self.dtype.bytes() as i64;
         let [summed, width] = self.features;
-        [summed + gap, summed + gap, width + 8, self.keys + 8, self.keys + gap]
+        [summed + gap, summed + gap, width + gap]
     }
 
     /// Bytes that the threads of a block share.
     pub fn shared_bytes(&self, rows: i64) -> i64 {
-        let [query, key, value, score, weight] = self.strides();
-        let held = rows * query + self.keys * (key + value) + rows * weight;
-        // Scores and what rows are scaled by are f32.
-        held * self.dtype.bytes() as i64 + (rows * score + rows) * 4 + 6 * SHARED_ALIGNMENT
+        let [query, key, value] = self.strides();
+        let held = rows * query + self.keys * (key + value);
+        held * self.dtype.bytes() as i64 + 3 * SHARED_ALIGNMENT
     }
 }
 

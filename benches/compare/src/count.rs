@@ -152,6 +152,7 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
             Stmt::Clamp { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
             | Stmt::Prefetch { .. }

@@ -7,6 +7,9 @@
 //!   32 bits such a row is four, each of which goes to the thread that multiplies it; but the instruction does not turn them, so that those
 //!   that lie together across the sum are loaded one by one.
 //! - Operands of tf32 are f32 in memory and rounded as they come in.
+//! - What threads hold as accumulators are, two tiles of 16 by 8 side by side, is what an instruction takes as a left operand of 16 by 16: a thread
+//!   has the same elements of both. Of tf32, whose left operands are one such tile, a thread has others: there the steps that the instruction
+//!   counts as `t` and `t + 4` are those of the columns `2 * t` and `2 * t + 1`, of the right operand as well.
 
 use tlc_ir::target::WARP_THREADS;
 use tlc_ir::{DType, Precision};
@@ -15,12 +18,21 @@ use super::CudaError;
 use super::fragments::{HELD, tiles_of};
 use super::table::{MATRIX_TILE, matrix_steps};
 use super::write::{Writer, memory_name};
-use crate::flat::{AsyncCopy, MatrixOperand, Multiply};
+use crate::flat::{AsyncCopy, LeftOperand, MatrixOperand, Multiply};
 
 /// Rows of the matrices that `ldmatrix` loads, four at a time.
 const LOADED_ROWS: i64 = 8;
 /// Bytes of each of these rows.
 const LOADED_BYTES: i64 = 16;
+
+/// Which operand is loaded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+    /// The right one, whose steps the instruction counts as a left one that threads hold has them.
+    RightInPairs,
+}
 
 impl Writer<'_, '_> {
     /// What the threads of a warp multiply together.
@@ -28,7 +40,7 @@ impl Writer<'_, '_> {
         let [rows, columns, steps] = p.extents;
         let unsupported = |what: &str| CudaError::Unsupported(what.into());
         let [down, across] = tiles_of([rows, columns]).ok_or_else(|| unsupported("a matrix of no whole tiles"))?;
-        let dtype = self.flat.kernel.memory_dtype(p.operands[0].first.memory);
+        let dtype = self.flat.kernel.memory_dtype(p.right.first.memory);
         let step = matrix_steps(dtype);
         if across % 2 != 0 || steps % step != 0 {
             return Err(unsupported("a matrix of no whole pairs of tiles"));
@@ -41,26 +53,38 @@ impl Writer<'_, '_> {
         };
         let multiply = self.helpers.multiply_matrices(kind, step);
         let accumulators = memory_name(self.flat.kernel, p.dst);
-        self.open("{");
-        let lane = format!("const int lane = threadIdx.x % {WARP_THREADS};");
-        self.line(&lane);
-        // Matrices of the left operand go down, then along the sum; those of the right one along the sum first.
-        let left = self.rows_of(&p.operands[0], "left", true)?;
-        let right = self.rows_of(&p.operands[1], "right", false)?;
-        self.line("#pragma unroll");
-        self.open(&format!("for (int k = 0; k < {steps}; k += {step}) {{"));
-        self.line(&format!("unsigned a[{down}][4], b[{across}][2];"));
-        let each = |count: i64, by: i64| format!("for (int i = 0; i < {count}; i += {by})");
         let at = |of: &MatrixOperand, side: i64| {
             let (across, along) = (of.across * side, of.along);
             format!("i * {across} + k * {along}")
         };
+        self.open("{");
+        let lane = format!("const int lane = threadIdx.x % {WARP_THREADS};");
+        self.line(&lane);
+        // Matrices of the left operand go down, then along the sum; those of the right one along the sum first.
+        let left = match &p.left {
+            LeftOperand::Shared(left) => {
+                let load = self.rows_of(left, "left", Side::Left)?;
+                format!("{load}(a[i], left + {});", at(left, MATRIX_TILE[0]))
+            }
+            LeftOperand::Held(memory) => {
+                let held = memory_name(self.flat.kernel, *memory);
+                let tile = format!("(i * {} + k / {})", steps / MATRIX_TILE[1], MATRIX_TILE[1]);
+                let take = self.helpers.take_matrix(dtype);
+                format!("{take}(a[i], {held} + {tile} * {HELD});")
+            }
+        };
+        let pairs = matches!(p.left, LeftOperand::Held(_)) && dtype == DType::F32;
+        let side = if pairs { Side::RightInPairs } else { Side::Right };
+        let right = self.rows_of(&p.right, "right", side)?;
         self.line("#pragma unroll");
-        let (loading, place) = (&left, at(&p.operands[0], MATRIX_TILE[0]));
-        self.line(&format!("{} {loading}(a[i], left + {place});", each(down, 1)));
+        self.open(&format!("for (int k = 0; k < {steps}; k += {step}) {{"));
+        self.line(&format!("unsigned a[{down}][4], b[{across}][2];"));
+        let each = |count: i64, by: i64| format!("for (int i = 0; i < {count}; i += {by})");
         self.line("#pragma unroll");
-        let (loading, place) = (&right, at(&p.operands[1], MATRIX_TILE[1]));
-        self.line(&format!("{} {loading}(&b[i], right + {place});", each(across, 2)));
+        self.line(&format!("{} {left}", each(down, 1)));
+        self.line("#pragma unroll");
+        let place = at(&p.right, MATRIX_TILE[1]);
+        self.line(&format!("{} {right}(&b[i], right + {place});", each(across, 2)));
         self.line("#pragma unroll");
         self.line(&each(down, 1));
         self.line("#pragma unroll");
@@ -76,7 +100,8 @@ impl Writer<'_, '_> {
     }
 
     /// Declares where a thread's row of the matrices of an operand begins; returns the function that loads them.
-    fn rows_of(&mut self, o: &MatrixOperand, name: &str, across_first: bool) -> Result<String, CudaError> {
+    fn rows_of(&mut self, o: &MatrixOperand, name: &str, side: Side) -> Result<String, CudaError> {
+        let across_first = side == Side::Left;
         let dtype = self.flat.kernel.memory_dtype(o.first.memory);
         let row_elements = LOADED_BYTES / dtype.bytes() as i64;
         let aligned = |n: i64| n % row_elements == 0;
@@ -94,10 +119,17 @@ impl Writer<'_, '_> {
         // A thread loads its four elements itself: the first, and those half an instruction further along either side.
         if turned && dtype.bytes() == 4 {
             let pitch = o.along;
+            let (first, further) = match side {
+                Side::RightInPairs => (2 * pitch, pitch),
+                Side::Left | Side::Right => (pitch, row_elements * pitch),
+            };
             self.line(&format!(
-                "const {element}* {name} = &{place} + lane % {row_elements} * {pitch} + lane / {row_elements};"
+                "const {element}* {name} = &{place} + lane % {row_elements} * {first} + lane / {row_elements};"
             ));
-            return Ok(self.helpers.load_elements(across_first, row_elements * pitch));
+            return Ok(self.helpers.load_elements(across_first, further));
+        }
+        if side == Side::RightInPairs {
+            return Err(CudaError::Unsupported("an operand of steps in pairs that lie together".into()));
         }
         // Four matrices: which of them a thread's row is of, and which row.
         let (row, second, third) = ("lane % 8", "lane / 8 % 2", "lane / 16");

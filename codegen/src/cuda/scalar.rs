@@ -100,6 +100,32 @@ impl Helpers {
         })
     }
 
+    /// Two f32 rounded to 16 bits, the first in the lower half.
+    pub(super) fn round_pair(&mut self, dtype: DType) -> String {
+        self.need(format!("round_pair_{dtype}"), |n| {
+            format!(
+                "u32 {n}(f32 low, f32 high) {{\n    u32 r;\n    asm(\"cvt.rn.{dtype}x2.f32 %0, %1, %2;\" : \"=r\"(r) : \"f\"(high), \"f\"(low));\n    return r;\n}}"
+            )
+        })
+    }
+
+    /// The left operand of an instruction from what a thread holds of its tiles: pairs of neighbours, or of tf32 each element by itself.
+    pub(super) fn take_matrix(&mut self, dtype: DType) -> String {
+        let element = memory_type(dtype);
+        if dtype.bytes() == 2 {
+            return self.need(format!("take_{element}"), |n| {
+                let pairs = (0..4).map(|r| format!("    r[{r}] = *(const unsigned*)(from + {});\n", 2 * r));
+                format!("void {n}(unsigned (&r)[4], const {element}* from) {{\n{}}}", pairs.collect::<String>())
+            });
+        }
+        let round = self.rounding_to_tf32();
+        self.need(format!("take_{element}"), |n| {
+            let of = |(r, at)| format!("    r[{r}] = {round}(__float_as_uint(from[{at}]));\n");
+            let each = [0, 2, 1, 3].into_iter().enumerate().map(of);
+            format!("void {n}(unsigned (&r)[4], const {element}* from) {{\n{}}}", each.collect::<String>())
+        })
+    }
+
     /// `d += a * b` of matrices of 16 by so many steps and so many by 8, accumulated in f32.
     pub(super) fn multiply_matrices(&mut self, kind: &str, steps: i64) -> String {
         self.need(format!("multiply_{kind}"), |n| {

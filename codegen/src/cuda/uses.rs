@@ -85,7 +85,7 @@ impl Uses {
                     }
                 }
                 Item::Multiply(m) => {
-                    for v in m.operands.iter().flat_map(|o| o.first.parts()) {
+                    for v in m.shared().flat_map(|o| o.first.parts()) {
                         self.note(v, region);
                     }
                 }

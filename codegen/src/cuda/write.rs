@@ -517,10 +517,31 @@ impl<'f, 'k> Writer<'f, 'k> {
         let name = format!("v{}", self.next_value);
         self.next_value += 1;
         self.line(&format!("{t} {name};"));
-        for (i, lane) in lanes.iter().enumerate() {
-            let element = self.value(*lane);
-            self.line(&format!("{name}.e[{i}] = {element};"));
+        for (n, pair) in lanes.chunks(2).enumerate() {
+            let i = 2 * n;
+            if let Some([low, high]) = self.rounded_together(info.dtype, pair) {
+                let round = self.helpers.round_pair(info.dtype);
+                self.line(&format!("*(u32*)&{name}.e[{i}] = {round}({low}, {high});"));
+                continue;
+            }
+            for (i, lane) in (i..).zip(pair) {
+                let element = self.value(*lane);
+                self.line(&format!("{name}.e[{i}] = {element};"));
+            }
         }
         Ok(name)
+    }
+
+    /// The two f32 that a pair of 16-bit floats are rounded from, which one instruction does.
+    fn rounded_together(&self, dtype: DType, pair: &[Value]) -> Option<[String; 2]> {
+        let [low, high] = pair else { return None };
+        let whole = |v: Value| match self.flat.op(v) {
+            Op::Convert(from) if self.flat.dtype(*from) == DType::F32 && !self.flat.op(*from).is_index() => {
+                Some(self.value(*from))
+            }
+            _ => None,
+        };
+        matches!(dtype, DType::F16 | DType::BF16).then_some(())?;
+        Some([whole(*low)?, whole(*high)?])
     }
 }

@@ -109,7 +109,7 @@ impl Found<'_, '_> {
                     self.region(&i.otherwise);
                 }
                 Item::Collective { address, .. } | Item::Prefetch(address) => self.access(address),
-                Item::Multiply(m) => m.operands.iter().for_each(|o| self.access(&o.first)),
+                Item::Multiply(m) => m.shared().for_each(|o| self.access(&o.first)),
                 Item::CopyAsync(c) => {
                     self.access(&c.to);
                     self.access(&c.from);

@@ -435,6 +435,15 @@ pub struct MatrixOperand {
     pub multiple: i64,
 }
 
+/// The left operand of a [`Multiply`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum LeftOperand {
+    /// In shared memory.
+    Shared(MatrixOperand),
+    /// What the threads of the warp hold, placed as accumulators are.
+    Held(Memory),
+}
+
 /// As [`tlc_ir::kernel::Contract`], into what the threads of a warp hold together.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Multiply {
@@ -442,10 +451,32 @@ pub struct Multiply {
     pub dst: Memory,
     /// Rows, columns and steps of the sum.
     pub extents: [i64; 3],
-    /// `left[m, k]` and `right[k, n]`.
-    pub operands: [MatrixOperand; 2],
+    /// `left[m, k]`.
+    pub left: LeftOperand,
+    /// `right[k, n]`.
+    pub right: MatrixOperand,
     /// How exactly they are multiplied.
     pub precision: Precision,
+}
+
+impl Multiply {
+    /// The operands that lie in shared memory, the left one first.
+    pub fn shared(&self) -> impl Iterator<Item = &MatrixOperand> {
+        let left = match &self.left {
+            LeftOperand::Shared(left) => Some(left),
+            LeftOperand::Held(_) => None,
+        };
+        left.into_iter().chain([&self.right])
+    }
+
+    /// The operands that lie in shared memory, to change them.
+    pub fn shared_mut(&mut self) -> impl Iterator<Item = &mut MatrixOperand> {
+        let left = match &mut self.left {
+            LeftOperand::Shared(left) => Some(left),
+            LeftOperand::Held(_) => None,
+        };
+        left.into_iter().chain([&mut self.right])
+    }
 }
 
 /// As [`tlc_ir::kernel::AsyncCopy`].

@@ -2,14 +2,14 @@
 //!
 //! Invariants:
 //! - A contraction gets here only where the emitter has matrix instructions that cut its tile and its sum without a rest.
-//! - Operands lie in shared memory as strided matrices of which every element may be read.
+//! - Operands lie in shared memory as strided matrices of which every element may be read, or threads hold the left one.
 
 use tlc_ir::IndexExpr;
 use tlc_ir::kernel::{AsyncCopy as KernelCopy, Contract, ContractOperand, Memory, Scope};
 use tlc_ir::target::Support;
 
 use super::build::Builder;
-use super::{AsyncCopy, Item, MatrixOperand, Multiply};
+use super::{AsyncCopy, Item, LeftOperand, MatrixOperand, Multiply};
 use crate::error::{Result, invalid, unsupported};
 
 /// The largest multiple that is looked for, in elements.
@@ -31,15 +31,27 @@ impl Builder<'_, '_> {
         let Some(steps) = extent(c.k()).filter(|n| n % c.k_block == 0) else {
             return unsupported("contractions of sums that are not whole blocks");
         };
-        let left = self.matrix(&c.left, [c.m(), c.k()])?;
+        let left = match self.is_held(c.left.memory) {
+            true => LeftOperand::Held(c.left.memory),
+            false => LeftOperand::Shared(self.matrix(&c.left, [c.m(), c.k()])?),
+        };
         let right = self.matrix(&c.right, [c.n(), c.k()])?;
         self.push(Item::Multiply(Box::new(Multiply {
             dst: c.dst,
             extents: [rows, columns, steps],
-            operands: [left, right],
+            left,
+            right,
             precision: c.precision,
         })));
         Ok(())
+    }
+
+    /// Whether threads hold a memory, as they do a fragment that has been placed.
+    fn is_held(&self, memory: Memory) -> bool {
+        match memory {
+            Memory::Param(_) => false,
+            Memory::Scratch(i) => self.kernel.scratch[i as usize].scope == Scope::Thread,
+        }
     }
 
     fn matrix(&mut self, operand: &ContractOperand, [across, along]: [tlc_ir::VarId; 2]) -> Result<MatrixOperand> {

@@ -18,7 +18,7 @@ use tlc_ir::Precision;
 use tlc_ir::kernel::CollectiveKind;
 use tlc_ir::target::WARP_THREADS;
 
-use super::{Address, Flat, IfKind, Item, Op, Region, Value, Varies};
+use super::{Address, Flat, IfKind, Item, LeftOperand, Op, Region, Value, Varies};
 
 impl fmt::Display for Varies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -217,7 +217,14 @@ impl<'k> Flat<'k> {
                     if m.precision != Precision::Exact {
                         write!(f, " {}", m.precision)?;
                     }
-                    for (o, across) in m.operands.iter().zip(["row", "column"]) {
+                    if let LeftOperand::Held(left) = m.left {
+                        write!(f, ", {left}")?;
+                    }
+                    let sides = match m.left {
+                        LeftOperand::Shared(_) => &["row", "column"][..],
+                        LeftOperand::Held(_) => &["column"],
+                    };
+                    for (o, across) in m.shared().zip(sides) {
                         let place = self.place(&o.first);
                         write!(f, ", {place} {across} {} step {}", o.across, o.along)?;
                     }

@@ -54,7 +54,7 @@ fn rename(body: &mut Region, to: &[Value]) {
                 mask.iter_mut().for_each(set);
             }
             Item::Collective { address, .. } | Item::Prefetch(address) => place(address),
-            Item::Multiply(m) => m.operands.iter_mut().for_each(|o| place(&mut o.first)),
+            Item::Multiply(m) => m.shared_mut().for_each(|o| place(&mut o.first)),
             Item::CopyAsync(c) => {
                 place(&mut c.to);
                 place(&mut c.from);
@@ -114,7 +114,7 @@ impl Needs {
                     address.parts().for_each(|v| self.need(v))
                 }
                 Item::Multiply(m) => {
-                    let parts = m.operands.iter().flat_map(|o| o.first.parts());
+                    let parts = m.shared().flat_map(|o| o.first.parts());
                     parts.for_each(|v| self.need(v));
                 }
                 Item::CopyAsync(c) => {

@@ -75,7 +75,7 @@ impl<'k> Builder<'k, '_> {
                     });
                 }
                 Stmt::Collective(_) => return unsupported("collectives but those of warps"),
-                Stmt::Each { .. } => return unsupported("fragments"),
+                Stmt::Each { .. } | Stmt::FoldRows(_) => return unsupported("fragments"),
                 Stmt::CopyAsync(c) if self.has.table().has_blocks => self.copy_async(c)?,
                 Stmt::Commit if self.has.table().has_blocks => self.push(Item::Commit),
                 Stmt::Wait(pending) if self.has.table().has_blocks => self.push(Item::Wait(*pending)),

@@ -258,7 +258,7 @@ impl Verifier<'_, '_> {
                     holds(!apart, || "a collective that some threads may not reach".into())?;
                 }
                 Item::Multiply(m) => {
-                    m.operands.iter().try_for_each(|o| self.address(&o.first))?;
+                    m.shared().try_for_each(|o| self.address(&o.first))?;
                     let apart = self.steering.meets(Varies::THREAD);
                     holds(!apart, || {
                         "a product of matrices that some threads may not reach".into()

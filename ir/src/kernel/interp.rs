@@ -13,6 +13,7 @@
 mod asynchronous;
 mod collective;
 mod contract;
+mod fold;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -335,6 +336,7 @@ impl Machine<'_> {
             }
             Stmt::Contract(c) => self.contract(c)?,
             Stmt::Collective(c) => self.collective(c)?,
+            Stmt::FoldRows(f) => self.fold_rows(f)?,
             Stmt::Each { vars, body, .. } => self.each(*vars, body)?,
             Stmt::CopyAsync(c) => self.copy_async(c)?,
             Stmt::Commit => self.committed += 1,

@@ -7,7 +7,7 @@
 //! Invariants, which the verifier checks:
 //! - Values are in SSA form: each [`ValueId`] has one defining `Let`, which dominates every use. Scalars are typed exactly:
 //!   the operand dtypes of a `Map` fit its operation, with no implicit conversion.
-//! - Each loop variable belongs to one statement (a `Loop`, a `Clamp`, a `Contract`, an `Each` or a `CopyAsync`), runs through `0..extent`
+//! - Each loop variable belongs to one statement (a `Loop`, a `Clamp`, a `Contract`, a `FoldRows`, an `Each` or a `CopyAsync`), runs through `0..extent`
 //!   (`extents[var]`), and is used only inside. An extent may mention symbols and outer loop variables.
 //! - Every access that is not masked is proven inside its memory for all variable ranges, or is under an `If` or a masked
 //!   access. A masked access touches memory only where its mask is true.
@@ -38,9 +38,10 @@
 //! - A `CopyAsync` is in a thread loop, a `Commit` and a `Wait` where a barrier may be. No access to what is copied to lies between
 //!   the copy and a barrier behind a wait for its group.
 //! - A fragment (scope `WarpFragment` or `BlockFragment`) has a constant length and one shape, a matrix row by row. It is the
-//!   whole tile of a `Contract`, whose operands are then parameters or shared scratch, and is read and written by `Each`, whose
-//!   body is as that of a thread loop, but without scratch of scope `Thread`. Both are executed by all who hold it: in the warp
-//!   loop, or in the block loop, outside of thread loops. No other access is.
+//!   whole tile of a `Contract`, whose operands are then parameters, shared scratch or, on the left, a fragment; it is read and written by
+//!   `Each`, whose body is as that of a thread loop, but without scratch of scope `Thread`; and its rows are combined by `FoldRows`. All
+//!   are executed by all who hold it: in the warp loop, or in the block loop, outside of thread loops. No other access is. Of one
+//!   column each element is held by all who hold elements of that row elsewhere, so an `Each` of it writes nothing but fragments.
 //! - Symbols are positional: a launch supplies their values, under which no memory has a negative length and the kernel's conditions
 //!   hold.
 //!
@@ -50,6 +51,7 @@ pub mod asynchronous;
 pub mod collective;
 pub mod contract;
 mod copy;
+pub mod fold;
 pub mod interp;
 mod print;
 pub mod verify;
@@ -59,6 +61,7 @@ pub use asynchronous::AsyncCopy;
 pub use collective::{Collective, CollectiveKind, Group};
 pub use contract::{Contract, ContractOperand, Range};
 pub use copy::CopyNest;
+pub use fold::FoldRows;
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
@@ -286,8 +289,11 @@ pub enum Stmt {
     Contract(Box<Contract>),
     /// Combines an element of each thread of a warp or a block; see [`collective`] for what that means exactly.
     Collective(Box<Collective>),
+    /// Combines the elements of each row of a fragment; see [`fold`] for what that means exactly.
+    FoldRows(Box<FoldRows>),
     /// Runs the body for each element of a fragment, by the thread that holds it: for each value of the two variables, row by
-    /// row. The body may load and store the fragment's element `columns * rows' variable + columns' variable`.
+    /// row. The body may load and store the fragment's element `columns * rows' variable + columns' variable`, those of fragments of
+    /// the same shape at the same place, and load those of fragments of one column at the same row.
     Each {
         /// The row and the column; extents are positive constants.
         vars: [VarId; 2],

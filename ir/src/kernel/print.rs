@@ -224,6 +224,15 @@ impl Kernel {
                     }
                     writeln!(f, "{}[{}]", c.memory, Positional(&c.index))?;
                 }
+                Stmt::FoldRows(fold) => {
+                    let [m, n] = fold.vars;
+                    let extent = |v: VarId| Positional(&self.extents[v.0 as usize]);
+                    let (rows, columns) = (extent(m), extent(n));
+                    let monoid = fold.monoid.name();
+                    write!(f, "fold {monoid} i{} in 0..{rows}, i{} in 0..{columns} ", m.0, n.0)?;
+                    write!(f, "{}[{}] with ", fold.to, Positional(&fold.to_index))?;
+                    writeln!(f, "{}[{}]", fold.from, Positional(&fold.from_index))?;
+                }
                 Stmt::Each {
                     vars: [m, n],
                     memory,

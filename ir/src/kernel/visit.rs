@@ -141,6 +141,7 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
             | Stmt::Prefetch { .. }
@@ -161,6 +162,7 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
             | Stmt::Prefetch { .. }
@@ -176,6 +178,7 @@ impl Stmt {
         match self {
             Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_ref(var),
             Stmt::Contract(c) => &c.vars,
+            Stmt::FoldRows(f) => &f.vars,
             Stmt::CopyAsync(c) => slice::from_ref(&c.var),
             Stmt::Each { vars, .. } => vars,
             Stmt::Let { .. }
@@ -195,6 +198,7 @@ impl Stmt {
         match self {
             Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_mut(var),
             Stmt::Contract(c) => &mut c.vars,
+            Stmt::FoldRows(f) => &mut f.vars,
             Stmt::CopyAsync(c) => slice::from_mut(&mut c.var),
             Stmt::Each { vars, .. } => vars,
             Stmt::Let { .. }
@@ -214,6 +218,7 @@ impl Stmt {
     pub fn own_vars(&self) -> &[VarId] {
         match self {
             Stmt::Contract(c) => &c.vars,
+            Stmt::FoldRows(f) => &f.vars,
             Stmt::CopyAsync(c) => slice::from_ref(&c.var),
             Stmt::Let { .. }
             | Stmt::Store { .. }
@@ -242,6 +247,7 @@ impl Stmt {
             Stmt::Loop { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::Each { .. }
             | Stmt::Prefetch { .. }
             | Stmt::Commit
@@ -263,6 +269,7 @@ impl Stmt {
             Stmt::Loop { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::Each { .. }
             | Stmt::Prefetch { .. }
             | Stmt::Commit
@@ -298,6 +305,7 @@ impl Stmt {
                 (all.next(), all.collect())
             }
             Stmt::Contract(c) => (None, c.accesses().into()),
+            Stmt::FoldRows(f) => (None, f.accesses().into()),
             Stmt::CopyAsync(c) => (
                 Some(MemoryAccess {
                     memory: c.from,
@@ -352,6 +360,7 @@ impl Stmt {
                 (all.next(), all.collect())
             }
             Stmt::Contract(c) => (None, c.accesses_mut().into()),
+            Stmt::FoldRows(f) => (None, f.accesses_mut().into()),
             Stmt::CopyAsync(c) => {
                 let c = &mut **c;
                 let from = MemoryAccessMut {
@@ -398,6 +407,7 @@ impl Stmt {
                 (all.next(), all.collect())
             }
             Stmt::Contract(c) => (None, c.indices().collect()),
+            Stmt::FoldRows(f) => (Some(&f.from_index), vec![&f.to_index]),
             Stmt::CopyAsync(c) => (Some(&c.from_index), vec![&c.to_index]),
             Stmt::Collective(c) => (Some(&c.index), Vec::new()),
             Stmt::Loop { .. }
@@ -421,6 +431,10 @@ impl Stmt {
                 (all.next(), all.collect())
             }
             Stmt::Contract(c) => (None, c.indices_mut().collect()),
+            Stmt::FoldRows(f) => {
+                let f = &mut **f;
+                (Some(&mut f.from_index), vec![&mut f.to_index])
+            }
             Stmt::CopyAsync(c) => {
                 let c = &mut **c;
                 (Some(&mut c.from_index), vec![&mut c.to_index])
@@ -447,6 +461,7 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::CopyAsync(_)
             | Stmt::Prefetch { .. }
             | Stmt::Commit
@@ -465,6 +480,7 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::CopyAsync(_)
             | Stmt::Prefetch { .. }
             | Stmt::Commit

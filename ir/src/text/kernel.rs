@@ -19,7 +19,7 @@ use crate::graph::{Condition, Monoid};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::{Place, positive_where};
 use crate::kernel::{
-    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param,
+    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group, Kernel, Memory, Op, Param,
     Range, Scope, Scratch, Stmt, ValueId,
 };
 use crate::precision::Precision;
@@ -43,6 +43,7 @@ const WORDS: &[&str] = &[
     "reduce",
     "scan",
     "broadcast",
+    "fold",
     "each",
     "copy_async",
     "prefetch",
@@ -442,7 +443,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..17];
+        let words = &WORDS[..18];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -504,6 +505,7 @@ impl KernelParser<'_, '_> {
                     MAX_BLOCK_THREADS,
                 )?))
             })?,
+            "fold" => Stmt::FoldRows(Box::new(self.fold()?)),
             "each" => {
                 let head = self.each_head();
                 let ((vars, memory), body) = self.nested(number, start, head)?;
@@ -544,6 +546,25 @@ impl KernelParser<'_, '_> {
         let n = self.define_var()?;
         self.word("of", "each")?;
         Ok(([m, n], self.memory()?))
+    }
+
+    /// Behind `fold`.
+    fn fold(&mut self) -> Parsed<FoldRows> {
+        let monoid = self.monoid("fold")?;
+        let m = self.define_var()?;
+        self.c.expect(TokenKind::Comma, "fold")?;
+        let n = self.define_var()?;
+        let (to, to_index) = self.element()?;
+        self.word("with", "fold")?;
+        let (from, from_index) = self.element()?;
+        Ok(FoldRows {
+            monoid,
+            vars: [m, n],
+            to,
+            to_index,
+            from,
+            from_index,
+        })
     }
 
     fn pending_groups(&mut self) -> Parsed<u32> {

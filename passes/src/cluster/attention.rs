@@ -25,8 +25,15 @@ use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage}
 
 /// Rows of a block, the most first.
 const ROWS: [i64; 3] = [64, 32, 16];
+/// Rows of a block of warps that multiply by matrix instructions where there are blocks enough for all multiprocessors: each element of keys and values
+/// that comes from shared memory is multiplied twice as often.
+const MANY_ROWS: i64 = 128;
+/// Elements of a row of the result up to which a warp has the registers for two rows of tiles.
+const SHORT_ROW: i64 = 64;
+/// Keys that a block of warps looks at together, the most first.
+const KEYS: [i64; 2] = [64, 32];
 /// Blocks of a multiprocessor at once, for which threads have the registers.
-const RESIDENT_BLOCKS: i64 = 4;
+const RESIDENT_BLOCKS: i64 = 2;
 /// What a thread executes for an element of an operand that is computed: the load, the operation, what rounds it, and addresses.
 const INSTRUCTIONS: f64 = 6.0;
 /// Features up to which a row of the result is in the registers of its threads.
@@ -319,27 +326,30 @@ impl Found {
             let fits = |rows: &i64| bytes(*rows) <= most;
             ROWS.iter().filter(wanted).copied().find(fits)
         };
+        // Where their number is not known there may be few.
+        let counted = IndexExpr::product(&shape[..shape.len() - 1]).as_const();
+        let fills = counted.is_some_and(|n| n >= MANY_ROWS * RESIDENT_BLOCKS * gpu.multiprocessors);
         let native = |m: &Matrices| {
             let [summed, width] = m.features;
-            [[m.keys / m.across, summed], [width / m.across, m.keys]]
-                .iter()
-                .all(|[columns, steps]| {
-                    let extents = [Matrices::ROWS, *columns, Matrices::ROWS];
-                    let whole = steps % Matrices::ROWS == 0;
-                    whole && gpu.emitter.contract([m.dtype; 2], dtype, m.precision, extents) == Support::Native
-                })
+            [[m.keys, summed], [width, m.keys]].iter().all(|[columns, steps]| {
+                let extents = [m.rows, *columns, Matrices::ROWS];
+                let whole = steps % Matrices::ROWS == 0;
+                whole && gpu.emitter.contract([m.dtype; 2], dtype, m.precision, extents) == Support::Native
+            })
         };
         // More rows share what is read; more keys at a time are less to be combined.
         let in_warps = |most: i64| {
-            let (dtype, precision) = multiplied?;
-            let forms = [1, 2].map(|times| Matrices::new(dtype, precision, times * Attention::KEYS, features));
-            let made = forms
-                .into_iter()
-                .filter(native)
-                .filter_map(|m| Some((of_rows(&|rows| m.shared_bytes(rows), most)?, m)));
-            // Of those with as many rows the last, which has more keys.
-            let best = made.max_by_key(|(rows, _)| *rows);
-            best.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
+            let operands = multiplied?;
+            let many = fills.then_some(MANY_ROWS);
+            let rows = many.iter().chain(&ROWS).filter(wanted).copied();
+            let form = |rows, keys| {
+                let twice = rows == MANY_ROWS && features[1] <= SHORT_ROW;
+                let part = if twice { 2 * Matrices::ROWS } else { Matrices::ROWS };
+                Matrices::new(operands, [part, keys], features)
+            };
+            let mut forms = rows.flat_map(|rows| KEYS.map(|keys| (rows, form(rows, keys))));
+            let found = forms.find(|(rows, m)| native(m) && m.shared_bytes(*rows) <= most);
+            found.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
         };
         // Keys and values are read once for the rows of a block: where more of them fit if the driver is asked, it is.
         let asked = |form: &dyn Fn(i64) -> Option<(i64, AttentionForm)>| {

@@ -4,10 +4,10 @@
 //! cache scratch, and so does what each thread or warp has a copy of: an array with a row for each. Barriers and waits vanish;
 //! copies beside the threads are done at once; collectives become loops over the rows, in the order that they define.
 
-use smallvec::smallvec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Collective, CollectiveKind, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::kernel::fold::{NEIGHBOURS, ROW_LANES};
+use tlc_ir::kernel::{Bind, Collective, CollectiveKind, FoldRows, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// Statements that a collective becomes, at most.
@@ -21,6 +21,12 @@ pub(super) fn collective_statements(kernel: &Kernel, c: &Collective) -> u64 {
     // Five levels in full warps, in the last one and over warps, and the elements of later warps: each two loops around two
     // loads, a combination and a store. Then one loop over all threads.
     (5 * 3 + 2) * (combine + 5) + 4 + parts
+}
+
+/// Statements that a fold of rows becomes: four loops around two loads of pairs, loads of the others, and as many combinations.
+pub(super) fn fold_statements(kernel: &Kernel, f: &FoldRows) -> u64 {
+    let combine = u64::from(super::map_statements(f.monoid.combine(), kernel.memory_dtype(f.to)));
+    8 + 6 * (combine + 3)
 }
 
 /// Rewrites a GPU kernel; leaves any other as it is.
@@ -131,6 +137,7 @@ impl Serial<'_> {
                 out.push(Stmt::Loop { var: m, bind, body });
             }
             Stmt::Collective(c) => self.collective(&c, out),
+            Stmt::FoldRows(f) => self.fold_rows(&f, out),
             Stmt::Loop { var, bind, body } => {
                 let outer = (self.warp, self.thread.clone());
                 let bind = match bind {
@@ -196,6 +203,71 @@ impl Serial<'_> {
         out.push(Stmt::Loop { var, bind, body });
     }
 
+    /// Rows of a fragment, in the order that their threads combine them.
+    fn fold_rows(&mut self, f: &FoldRows, out: &mut Vec<Stmt>) {
+        let [m, n] = f.vars;
+        let dtype = self.kernel.memory_dtype(f.to);
+        let columns = self.kernel.extents[n.0 as usize].clone();
+        let pairs = IndexExpr::Const(ROW_LANES * NEIGHBOURS);
+        let lanes = self.kernel.new_scratch(dtype, ROW_LANES.into(), Scope::Cache);
+        self.copies.push(Row::None);
+        let [lane, next] = [ROW_LANES, NEIGHBOURS].map(|n| self.kernel.new_var(n.into()));
+        let tile = self.kernel.new_var(IndexExpr::floor_div(&columns, &pairs) - IndexExpr::ONE);
+        let base = |memory: Memory, s: &Self| s.row(memory, &s.thread);
+        let from = |s: &Self, column: IndexExpr| {
+            let index = f.from_index.replace_vars(&mut |v| (v == n).then(|| column.clone()));
+            (f.from, base(f.from, s) + index)
+        };
+        let own = (lanes, IndexExpr::from(lane));
+        let pair = IndexExpr::from(lane) * NEIGHBOURS.into();
+        // The first tile, then those behind it.
+        let mut body = Vec::new();
+        let first = self.loaded(&from(self, pair.clone()), &mut body);
+        let second = self.loaded(&from(self, pair.clone() + IndexExpr::ONE), &mut body);
+        let both = self.combined(f.monoid, [first, second], &mut body);
+        body.push(stored(&own, both));
+        let mut inner = Vec::new();
+        let column = (IndexExpr::from(tile) + IndexExpr::ONE) * pairs + pair + next.into();
+        let element = (self.loaded(&own, &mut inner), self.loaded(&from(self, column), &mut inner));
+        let all = self.combined(f.monoid, element.into(), &mut inner);
+        inner.push(stored(&own, all));
+        for var in [next, tile] {
+            let bind = Bind::Serial;
+            inner = vec![Stmt::Loop { var, bind, body: inner }];
+        }
+        body.extend(inner);
+        let bind = Bind::Serial;
+        let mut row = vec![Stmt::Loop { var: lane, bind, body }];
+        let at = |t: i64| (lanes, IndexExpr::Const(t));
+        let mut values: Vec<ValueId> = (0..ROW_LANES).map(|t| self.loaded(&at(t), &mut row)).collect();
+        while values.len() > 1 {
+            let half = values.split_off(values.len() / 2);
+            let pairs: Vec<_> = values.into_iter().zip(half).collect();
+            let mut combine = |(a, b)| self.combined(f.monoid, [a, b], &mut row);
+            values = pairs.into_iter().map(&mut combine).collect();
+        }
+        let to = (f.to, base(f.to, self) + f.to_index.clone());
+        let before = self.loaded(&to, &mut row);
+        let whole = self.combined(f.monoid, [before, values[0]], &mut row);
+        row.push(stored(&to, whole));
+        out.push(Stmt::Loop { var: m, bind, body: row });
+    }
+
+    fn loaded(&mut self, (memory, index): &(Memory, IndexExpr), out: &mut Vec<Stmt>) -> ValueId {
+        let value = self.kernel.new_value(self.kernel.memory_dtype(*memory));
+        let (memory, index, mask) = (*memory, index.clone(), None);
+        let op = Op::Load { memory, index, mask };
+        out.push(Stmt::Let { value, op });
+        value
+    }
+
+    fn combined(&mut self, monoid: Monoid, operands: [ValueId; 2], out: &mut Vec<Stmt>) -> ValueId {
+        let value = self.kernel.new_value(self.kernel.dtype(operands[0]));
+        let op = Op::Map(monoid.combine(), operands.into_iter().collect());
+        out.push(Stmt::Let { value, op });
+        value
+    }
+
     /// As one group does it, whose first thread that is.
     fn collective_of(&mut self, c: &Collective, first: IndexExpr, out: &mut Vec<Stmt>) {
         let mut all = Elements {
@@ -248,6 +320,15 @@ impl Serial<'_> {
         };
         let value = all.load(&from.into());
         all.each(threads, |all, t| all.store(&t, value));
+    }
+}
+
+fn stored((memory, index): &(Memory, IndexExpr), value: ValueId) -> Stmt {
+    Stmt::Store {
+        memory: *memory,
+        index: index.clone(),
+        value,
+        mask: None,
     }
 }
 
@@ -304,27 +385,18 @@ impl Elements<'_, '_> {
     }
 
     fn load(&mut self, thread: &IndexExpr) -> ValueId {
-        let (memory, index, mask) = (self.collective.memory, self.index(thread), None);
-        let value = self.serial.kernel.new_value(self.serial.kernel.memory_dtype(memory));
-        let op = Op::Load { memory, index, mask };
-        self.out.push(Stmt::Let { value, op });
-        value
+        let place = (self.collective.memory, self.index(thread));
+        self.serial.loaded(&place, self.out)
     }
 
     fn store(&mut self, thread: &IndexExpr, value: ValueId) {
-        self.out.push(Stmt::Store {
-            memory: self.collective.memory,
-            index: self.index(thread),
-            value,
-            mask: None,
-        });
+        let place = (self.collective.memory, self.index(thread));
+        self.out.push(stored(&place, value));
     }
 
     fn combine(&mut self, monoid: Monoid, to: &IndexExpr, left: &IndexExpr, right: &IndexExpr) {
-        let (left, right) = (self.load(left), self.load(right));
-        let value = self.serial.kernel.new_value(self.serial.kernel.dtype(left));
-        let op = Op::Map(monoid.combine(), smallvec![left, right]);
-        self.out.push(Stmt::Let { value, op });
+        let operands = [self.load(left), self.load(right)];
+        let value = self.serial.combined(monoid, operands, self.out);
         self.store(to, value);
     }
 }

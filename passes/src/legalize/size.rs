@@ -11,7 +11,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::contract::contract_statements;
 use super::rewrite;
-use super::serial::collective_statements;
+use super::serial::{collective_statements, fold_statements};
 
 /// Statements of an update of an accumulator: it is loaded, combined and stored. That of an argmax or argmin compares as well.
 const ACCUMULATE: u32 = 20;
@@ -89,6 +89,7 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
         | Stmt::Wait(_)
         | Stmt::Barrier => 1,
         Stmt::Collective(c) => collective_statements(kernel, c),
+        Stmt::FoldRows(f) => fold_statements(kernel, f),
     };
     body.iter().fold(0, |n, s| n.saturating_add(of(s)))
 }

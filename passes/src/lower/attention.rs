@@ -27,6 +27,7 @@ mod parts;
 mod row;
 mod warps;
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::{IndexExpr, VarId};
@@ -40,7 +41,7 @@ use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, is_source};
 use crate::cluster::Cluster;
 use crate::math::EXP_NORMAL;
-use crate::partition::{Attention, AttentionForm, Matrices};
+use crate::partition::{Attention, AttentionForm};
 use tlc_ir::graph::infer::flat_index;
 
 /// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
@@ -108,8 +109,8 @@ struct Blocks<'a> {
     /// Dtype of operands in shared memory.
     held: DType,
     memories: Memories,
-    /// Distances between rows in shared memory: queries, keys, values, scores, weights.
-    strides: [i64; 5],
+    /// Distances between rows in shared memory: queries, keys, values, weights.
+    strides: [i64; 4],
     block: VarId,
     /// The point of the scores that the block is at, but for rows and keys.
     entry: Index,
@@ -168,12 +169,12 @@ impl<'a> Blocks<'a> {
         let tile = lo.new_var(tiles.clone(), TILE);
         let first_tile = (part * tiles).simplify(&lo);
         let (strides, held) = match &form.form {
-            AttentionForm::Warps(matrices) => (matrices.strides(), matrices.dtype),
-            AttentionForm::Row(row) => (row::strides(row, form.features), row.dtype),
-            AttentionForm::Threads => {
-                let [query, key, value, weight] = Attention::strides(form.features);
-                ([query, key, value, weight, weight], dtype)
+            AttentionForm::Warps(matrices) => {
+                let [query, key, value] = matrices.strides();
+                ([query, key, value, 0], matrices.dtype)
             }
+            AttentionForm::Row(row) => (row::strides(row, form.features), row.dtype),
+            AttentionForm::Threads => (Attention::strides(form.features), dtype),
         };
         let memories = Memories::new(&mut lo, form, (dtype, held), strides, stage);
         Blocks {
@@ -196,7 +197,7 @@ impl<'a> Blocks<'a> {
 
     fn threads(form: &Attention) -> i64 {
         match &form.form {
-            AttentionForm::Warps(m) => form.rows / Matrices::ROWS * m.across * WARP_THREADS,
+            AttentionForm::Warps(m) => form.rows / m.rows * WARP_THREADS,
             AttentionForm::Row(row) => row.threads,
             AttentionForm::Threads => form.rows / Attention::PART_ROWS * Attention::PART_THREADS,
         }
@@ -504,7 +505,7 @@ impl<'a> Blocks<'a> {
             weights,
             ..
         } = self.memories;
-        let (form, [query, key, _, weight, _]) = (self.form, self.strides);
+        let (form, [query, key, _, weight]) = (self.form, self.strides);
         let (rows, columns) = (Attention::PART_ROWS, Self::score_columns());
         let (down, across) = Self::part(thread);
         let next = constant(Attention::PART_THREADS);
@@ -534,11 +535,16 @@ impl<'a> Blocks<'a> {
         let (all_rows, all_keys) = (self.rows.clone(), self.keys.clone());
         let (rows_known, keys_known) = (self.below(&i, &all_rows), self.below(&j, &all_keys));
         let mask = self.both(rows_known, keys_known);
-        let score = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
         let point = self.point(&i, &j);
-        for mask in [None, mask] {
-            let key = (self.form.scores, point.clone(), mask);
-            self.lo.levels[LOOP].memo.insert(key, score);
+        // As the graph has it, but where it is converted back to what it was at once.
+        let converted = self.converted_back(self.lo.kernel.dtype(score));
+        let as_stored = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
+        for (node, value) in [(Some(self.form.scores), as_stored), (converted, score)] {
+            for mask in [None, mask] {
+                if let Some(node) = node {
+                    self.lo.levels[LOOP].memo.insert((node, point.clone(), mask), value);
+                }
+            }
         }
         let value = self.lo.value_of(self.form.masked, &point, mask);
         // Behind the last key nothing is seen.
@@ -549,6 +555,24 @@ impl<'a> Blocks<'a> {
             }
             None => value,
         }
+    }
+
+    /// The value that converts the scores to a dtype, if something does before the softmax is taken.
+    fn converted_back(&self, to: DType) -> Option<NodeId> {
+        let graph = self.lo.graph;
+        let mut open = vec![self.form.masked];
+        let mut seen = FxHashSet::default();
+        while let Some(at) = open.pop() {
+            let node = graph.node(at);
+            if node.kind == NodeKind::Convert(to) && node.operands[0] == self.form.scores {
+                return Some(at);
+            }
+            let own = at > self.form.scores && !self.lo.is_root[at.index()];
+            if (own || at == self.form.masked) && seen.insert(at) {
+                open.extend(&node.operands);
+            }
+        }
+        None
     }
 
     /// Adds a product to an element of a thread's own.
@@ -563,13 +587,12 @@ impl<'a> Blocks<'a> {
         let warp_rows = self.form.rows / Self::warps(self.form);
         let Memories {
             weights,
-            rounded,
             scale,
             sum,
             lane,
             ..
         } = self.memories;
-        let ([_, _, _, stride, rounded_stride], operands) = (self.strides, self.held);
+        let [.., stride] = self.strides;
         let own = self.form.keys() / ROW_LANES;
         let combined = constant(own);
         let each = self.lo.new_var(constant(warp_rows / WARP_ROWS), TILE);
@@ -618,22 +641,13 @@ impl<'a> Blocks<'a> {
             let held = this.load(sum, each.into(), THREAD);
             let tile = this.load(lane, combined.clone(), THREAD);
             let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
-            let part = this.inverse(all);
+            let part = this.inverse(all, THREAD);
             let row = row_of(&t);
-            let weighted = |this: &mut Self, power, key| {
+            this.own_keys(&t, |this, key, n| {
+                let power = this.load(lane, n, LOOP);
                 let weight = this.map(ScalarOp::Mul, &[power, part], LOOP);
-                let weight = this.lo.convert(weight, operands);
-                let at = row.clone() * constant(rounded_stride) + key;
-                this.store(rounded, at, weight, None, LOOP);
-            };
-            if this.stores_turned() {
-                this.own_keys_turned(&t, &row, weighted);
-            } else {
-                this.own_keys(&t, |this, key, n| {
-                    let power = this.load(lane, n, LOOP);
-                    weighted(this, power, key);
-                });
-            }
+                this.store(weights, row.clone() * constant(stride) + key, weight, None, LOOP);
+            });
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
             let leads = this.leads(&t, THREAD);
             this.store(scale, row, kept, Some(leads), THREAD);
@@ -643,42 +657,13 @@ impl<'a> Blocks<'a> {
         self.lo.push(TILE, around(each, Bind::Unroll, body));
     }
 
-    /// Statements for each key of a tile that a lane of a row has, and its number among them. Where warps write scores they are pairs, as a warp
-    /// has them; else neighbours are of neighbouring lanes. Both ways no two lanes of a warp wait for each other.
+    /// Statements for each key of a tile that a lane of a row has, and its number among them: neighbours are of neighbouring lanes, so that no two
+    /// lanes of a warp wait for each other.
     fn own_keys(&mut self, lane: &IndexExpr, f: impl FnOnce(&mut Self, IndexExpr, IndexExpr)) {
         let own = self.form.keys() / ROW_LANES;
         let lane = IndexExpr::modulo(lane, &constant(ROW_LANES));
-        match &self.form.form {
-            AttentionForm::Warps(_) => self.loops([(own / 2, Bind::Unroll), (2, Bind::Lanes)], |this, [n, e]| {
-                let key = n.clone() * constant(2 * ROW_LANES) + lane * constant(2) + e.clone();
-                f(this, key, n * constant(2) + e);
-            }),
-            AttentionForm::Threads | AttentionForm::Row(_) => self.loops([(own, Bind::Unroll)], |this, [n]| {
-                f(this, n.clone() * constant(ROW_LANES) + lane, n);
-            }),
-        }
-    }
-
-    /// Whether rows of weights begin where pairs of two rows would be in the same banks: those of 4 bytes, which instructions read by rows.
-    fn stores_turned(&self) -> bool {
-        matches!(self.form.form, AttentionForm::Warps(_)) && self.held.bytes() == 4
-    }
-
-    /// As [`Blocks::own_keys`], with what the lane has of each: one element at a time, of which every other row has the second of a pair first.
-    fn own_keys_turned(&mut self, lane: &IndexExpr, row: &IndexExpr, f: impl FnOnce(&mut Self, ValueId, IndexExpr)) {
-        let own = self.form.keys() / ROW_LANES;
-        let held = self.memories.lane;
-        let odd = self.lo.index_value(&IndexExpr::modulo(row, &constant(2)), DType::I32);
-        let one = self.lo.constant(Scalar::from_i64(DType::I32, 1));
-        let odd = self.map(ScalarOp::Eq, &[odd, one], THREAD);
-        let lane = IndexExpr::modulo(lane, &constant(ROW_LANES));
-        self.loops([(own / 2, Bind::Unroll), (2, Bind::Unroll)], |this, [n, e]| {
-            let pair = n.clone() * constant(2);
-            let (own, other) = (pair.clone() + e.clone(), pair + constant(1) - e.clone());
-            let (own, other) = (this.load(held, own, LOOP), this.load(held, other, LOOP));
-            let power = this.map(ScalarOp::Select, &[odd, other, own], LOOP);
-            let among = IndexExpr::modulo(&(e + row.clone()), &constant(2));
-            f(this, power, n * constant(2 * ROW_LANES) + lane * constant(2) + among);
+        self.loops([(own, Bind::Unroll)], |this, [n]| {
+            f(this, n.clone() * constant(ROW_LANES) + lane, n);
         });
     }
 
@@ -730,11 +715,11 @@ impl<'a> Blocks<'a> {
     }
 
     /// One divided by a sum of powers, or zero of no power.
-    fn inverse(&mut self, all: ValueId) -> ValueId {
+    fn inverse(&mut self, all: ValueId, level: usize) -> ValueId {
         let (zero, one) = (self.number(0.0), self.number(1.0));
-        let unseen = self.map(ScalarOp::Eq, &[all, zero], THREAD);
-        let part = self.map(ScalarOp::Div, &[one, all], THREAD);
-        self.map(ScalarOp::Select, &[unseen, zero, part], THREAD)
+        let unseen = self.map(ScalarOp::Eq, &[all, zero], level);
+        let part = self.map(ScalarOp::Div, &[one, all], level);
+        self.map(ScalarOp::Select, &[unseen, zero, part], level)
     }
 
     /// Scales a thread's results and adds those of a tile.
@@ -743,7 +728,7 @@ impl<'a> Blocks<'a> {
         let Memories {
             tile, weights, results, ..
         } = self.memories;
-        let [_, _, value, weight, _] = self.strides;
+        let [_, _, value, weight] = self.strides;
         let (rows, columns) = (Attention::PART_ROWS, self.result_columns());
         let (down, across) = Self::part(&thread);
         let extents = [

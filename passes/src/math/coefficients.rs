@@ -39,6 +39,14 @@ pub const F32_EXP2: &[f64] = &[
     0.00013333099195733666,
 ];
 
+/// (2^r - 1) / r on |r| <= 1/2, relative to 2^r, of what is rounded to 16 bits; error 2^-18.4.
+pub const F32_EXP2_SHORT: &[f64] = &[
+    0.6931241750717163,
+    0.24024099111557007,
+    0.055906571447849274,
+    0.009582857601344585,
+];
+
 /// (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative to e^r - 1; error 2^-26.1.
 pub const F32_EXPM1: &[f64] = &[
     0.4999999701976776,

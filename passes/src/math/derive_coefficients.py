@@ -165,6 +165,10 @@ def main():
         fit(f"{prefix}_EXP2", "(2^r - 1) / r on |r| <= 1/2, relative to 2^r", bits,
             lambda r: series(lambda t: expm1(t * LN2) / t, r, [LN2, LN2**2 / 2, LN2**3 / 6]),
             -middle, middle, pick(5, 10), lambda r: r / exp(r * LN2))
+        if single:
+            fit("F32_EXP2_SHORT", "(2^r - 1) / r on |r| <= 1/2, relative to 2^r, of what is rounded to 16 bits", bits,
+                lambda r: series(lambda t: expm1(t * LN2) / t, r, [LN2, LN2**2 / 2, LN2**3 / 6]),
+                -middle, middle, 3, lambda r: r / exp(r * LN2))
         fit(f"{prefix}_EXPM1", "(e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative to e^r - 1", bits,
             lambda r: series(lambda t: (expm1(t) - t) / t**2, r, [one / 2, one / 6, one / 24]),
             -half, half, pick(4, 10), lambda r: r * r / expm1(r) if abs(r) > mpf("1e-30") else abs(r))

@@ -96,6 +96,7 @@ fn check(
             | Stmt::Clamp { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::FoldRows(_)
             | Stmt::Each { .. }
             | Stmt::CopyAsync(_)
             | Stmt::Prefetch { .. }

@@ -194,6 +194,7 @@ impl Scheduler<'_> {
                 | Stmt::Loop { .. }
                 | Stmt::Contract(_)
                 | Stmt::Collective(_)
+                | Stmt::FoldRows(_)
                 | Stmt::Prefetch { .. } => {
                     return Err(ScalarReason::Recurrence);
                 }

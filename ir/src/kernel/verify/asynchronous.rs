@@ -139,7 +139,8 @@ impl Walk<'_> {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Prefetch { .. }
-            | Stmt::Collective(_) => {
+            | Stmt::Collective(_)
+            | Stmt::FoldRows(_) => {
                 for a in s.accesses() {
                     if let Memory::Scratch(m) = a.memory
                         && state[m as usize] != Pending::default()

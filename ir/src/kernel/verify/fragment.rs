@@ -2,7 +2,8 @@
 
 use super::{Checker, Definition, Rule};
 use crate::index::{IndexExpr, VarId};
-use crate::kernel::{Kernel, Memory, Scope, Stmt};
+use crate::kernel::fold::{NEIGHBOURS, ROW_LANES};
+use crate::kernel::{FoldRows, Kernel, Memory, Scope, Stmt};
 
 /// Whether a memory is a fragment.
 pub(super) fn is_fragment(kernel: &Kernel, memory: Memory) -> bool {
@@ -29,7 +30,53 @@ pub(super) fn is_element(kernel: &Kernel, [m, n]: [VarId; 2], index: &IndexExpr)
     index.simplify(kernel) == whole.simplify(kernel)
 }
 
+/// Whether an index is the row of a matrix of one column.
+pub(super) fn is_row(kernel: &Kernel, m: VarId, index: &IndexExpr) -> bool {
+    let row = match kernel.extents.get(m.0 as usize) {
+        Some(extent) if extent.is(1) => IndexExpr::ZERO,
+        _ => m.into(),
+    };
+    index.simplify(kernel) == row
+}
+
 impl Checker<'_> {
+    pub(super) fn fold_rows(&mut self, f: &FoldRows) {
+        if let Some(lanes) = self.lanes {
+            let inner = f.vars[0];
+            self.error(Rule::InsideLanes { lanes, inner });
+        }
+        for memory in [f.from, f.to] {
+            if self.memory(memory).is_some() && !is_fragment(self.kernel, memory) {
+                self.error(Rule::EachMemory(memory));
+            }
+        }
+        let opened: Vec<VarId> = f.vars.into_iter().filter(|v| self.open_var(*v)).collect();
+        for v in &opened {
+            if self.kernel.extents[v.0 as usize].as_const().is_none_or(|n| n < 1) {
+                self.error(Rule::TileExtent(*v));
+            }
+        }
+        let dtypes = (
+            self.access(f.from, &f.from_index, true, false),
+            self.access(f.to, &f.to_index, true, true),
+        );
+        opened.into_iter().for_each(|v| self.close_var(v));
+        let whole = |columns: i64| columns % (ROW_LANES * NEIGHBOURS) == 0;
+        if f.shape(self.kernel).is_some_and(|[_, columns]| !whole(columns)) {
+            self.error(Rule::FoldColumns(f.from));
+        }
+        if f.monoid.is_arg() {
+            return self.error(Rule::CollectiveMonoid(f.monoid.name()));
+        }
+        let (Some(from), Some(to)) = dtypes else { return };
+        if from != to {
+            return self.error(Rule::FoldDtype { from, to });
+        }
+        if let Err(e) = f.monoid.combine().result_dtype(&[from, to]) {
+            self.error(e.into());
+        }
+    }
+
     pub(super) fn each(&mut self, vars: [VarId; 2], memory: Memory, body: &[Stmt]) {
         if self.memory(memory).is_some() && !is_fragment(self.kernel, memory) {
             self.error(Rule::EachMemory(memory));

@@ -423,6 +423,7 @@ impl Checker<'_> {
             }
             Stmt::Contract(c) => self.contract(c),
             Stmt::Collective(c) => self.collective(c),
+            Stmt::FoldRows(f) => self.fold_rows(f),
             Stmt::Each { vars, memory, body } => self.each(*vars, *memory, body),
             Stmt::CopyAsync(c) => self.copy_async(c),
             Stmt::Prefetch { memory, index } => {

@@ -107,7 +107,7 @@ fn unproven<'k>(kernel: &'k Kernel, body: &'k [Stmt], place: &mut Vec<u32>, coun
             }
             Stmt::Clamp { var, .. } => out.push(Node::Clamp(*var)),
             // As loops around its accesses.
-            Stmt::Contract(_) | Stmt::CopyAsync(_) => {
+            Stmt::Contract(_) | Stmt::FoldRows(_) | Stmt::CopyAsync(_) => {
                 let mut own = Vec::new();
                 for a in s.accesses().filter(|a| !a.is_conditional()) {
                     look(&mut own, a.memory, a.index, place);

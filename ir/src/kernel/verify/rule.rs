@@ -249,17 +249,31 @@ pub enum Rule {
     /// A tile of a fragment that is not the whole one in its one shape.
     #[error("a tile of fragment {0} is not all of it, row by row and in one shape everywhere")]
     FragmentTile(Memory),
-    /// A contraction into a fragment of what one thread has.
-    #[error("a contraction into a fragment reads {0}, expected a parameter or shared scratch")]
+    /// A contraction into a fragment of what one thread has, or of a fragment on the right.
+    #[error("a contraction into a fragment reads {0}, expected a parameter, shared scratch or, on the left, a whole fragment")]
     FragmentOperand(Memory),
     /// A fragment that is accessed other than as a whole or element by element by the owners.
-    #[error("fragment r{0} is accessed other than by a contraction or at the element of an `each` of it")]
+    #[error("fragment r{0} is accessed other than as a whole or at the element or the row of an `each`")]
     FragmentAccess(u32),
     /// A contraction into a fragment, or an `each` of one, that those who hold it do not execute together.
     #[error("fragment {0} is used outside of the loop of those who hold it together, or in a thread loop")]
     FragmentPosition(Memory),
-    /// An `each` of something else than a fragment.
-    #[error("`each` is of {0}, expected a fragment")]
+    /// What all who hold a row would write.
+    #[error("an `each` of one column writes {0}, expected fragments: several threads hold each of its elements")]
+    ColumnWrite(Memory),
+    /// A fold of rows that threads do not share alike.
+    #[error("the rows of {0} are folded, whose length is no multiple of 8")]
+    FoldColumns(Memory),
+    /// A fold into another dtype.
+    #[error("elements of {from} are folded into {to}")]
+    FoldDtype {
+        /// Of the rows.
+        from: DType,
+        /// Of what they come to.
+        to: DType,
+    },
+    /// An `each` or a fold of something else than a fragment.
+    #[error("`each` or `fold` is of {0}, expected a fragment")]
     EachMemory(Memory),
     /// An access can leave its memory.
     #[error("{memory} is accessed outside its length {example}")]

@@ -10,12 +10,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::index::{IndexExpr, VarId};
-use crate::kernel::verify::fragment::{is_element, is_fragment};
+use crate::kernel::verify::fragment::{is_element, is_fragment, is_row};
 use crate::kernel::verify::prove::{NODES, Tries, search};
 use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::{Effect, walk, walk_mut};
-use crate::kernel::{Access, Bind, Collective, Contract, Group, Kernel, Memory, Scope, Stmt, ValueId};
+use crate::kernel::{Access, Bind, Collective, Contract, FoldRows, Group, Kernel, Memory, Scope, Stmt, ValueId};
 use crate::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// Pairs of thread loops that are compared at most; further ones are unproven.
@@ -116,10 +116,11 @@ impl Positions<'_, '_> {
                 // What it accesses are the copies of all threads.
                 Stmt::Collective(c) => self.collective(c),
                 Stmt::Contract(c) if is_fragment(self.kernel, c.dst) => self.fragment_tile(c),
+                Stmt::FoldRows(f) => self.fold_rows(f),
                 _ => {
                     for a in s.accesses() {
                         if is_fragment(self.kernel, a.memory) {
-                            self.element(a.memory, a.index);
+                            self.element(a.memory, a.index, a.effect.writes());
                         } else {
                             self.access(a.memory, a.effect.writes());
                         }
@@ -139,7 +140,7 @@ impl Positions<'_, '_> {
                 }
                 Stmt::Each { vars, memory, body } => {
                     self.together(*memory);
-                    self.shape(*memory, *vars);
+                    self.shape(*memory, self.extents(*vars));
                     let outer = (self.thread, self.each);
                     (self.thread, self.each) = (Some(vars[0]), Some((*vars, *memory)));
                     self.statements(body);
@@ -213,10 +214,13 @@ impl Positions<'_, '_> {
         }
     }
 
+    fn extents(&self, vars: [VarId; 2]) -> [i64; 2] {
+        vars.map(|v| self.kernel.extents[v.0 as usize].as_const().unwrap_or(0))
+    }
+
     /// Checks that a fragment has one shape, which is all of it.
-    fn shape(&mut self, memory: Memory, vars: [VarId; 2]) {
+    fn shape(&mut self, memory: Memory, [m, n]: [i64; 2]) {
         let Memory::Scratch(i) = memory else { return };
-        let [m, n] = vars.map(|v| self.kernel.extents[v.0 as usize].as_const().unwrap_or(0));
         let whole = self.kernel.scratch[i as usize].len.as_const() == m.checked_mul(n);
         let known = *self.shapes[i as usize].get_or_insert([m, n]);
         if !whole || known != [m, n] {
@@ -228,11 +232,20 @@ impl Positions<'_, '_> {
     fn fragment_tile(&mut self, c: &Contract) {
         let vars = [c.m(), c.n()];
         self.together(c.dst);
-        self.shape(c.dst, vars);
+        self.shape(c.dst, self.extents(vars));
         if !is_element(self.kernel, vars, &c.dst_index) {
             self.error(Rule::FragmentTile(c.dst));
         }
-        for o in c.operands() {
+        let rows = [c.m(), c.k()];
+        let held = is_fragment(self.kernel, c.left.memory);
+        if held {
+            self.together(c.left.memory);
+            self.shape(c.left.memory, self.extents(rows));
+            if !is_element(self.kernel, rows, &c.left.index) || !c.left.ranges.is_empty() {
+                self.error(Rule::FragmentOperand(c.left.memory));
+            }
+        }
+        for o in c.operands().into_iter().skip(usize::from(held)) {
             let shared = match o.memory {
                 Memory::Param(_) => true,
                 Memory::Scratch(i) => self.kernel.scratch[i as usize].scope == Scope::Shared,
@@ -243,13 +256,38 @@ impl Positions<'_, '_> {
         }
     }
 
-    /// An access to an element of a fragment: that of the `Each` around.
-    fn element(&mut self, memory: Memory, index: &IndexExpr) {
-        let Memory::Scratch(i) = memory else { return };
-        let here = |(vars, fragment)| fragment == memory && is_element(self.kernel, vars, index);
-        if !self.each.is_some_and(here) {
-            self.error(Rule::FragmentAccess(i));
+    fn fold_rows(&mut self, f: &FoldRows) {
+        let [m, _] = f.vars;
+        let [rows, columns] = self.extents(f.vars);
+        self.together(f.from);
+        self.together(f.to);
+        self.shape(f.from, [rows, columns]);
+        self.shape(f.to, [rows, 1]);
+        if !is_element(self.kernel, f.vars, &f.from_index) || !is_row(self.kernel, m, &f.to_index) {
+            self.error(Rule::FragmentTile(f.from));
         }
+    }
+
+    /// An access to an element of a fragment: the one at the place of the `Each` around, or of one column that of its row.
+    fn element(&mut self, memory: Memory, index: &IndexExpr, writes: bool) {
+        let Memory::Scratch(i) = memory else { return };
+        let Some((vars, fragment)) = self.each else {
+            return self.error(Rule::FragmentAccess(i));
+        };
+        let scope = |m: Memory| match m {
+            Memory::Param(_) => None,
+            Memory::Scratch(i) => Some(self.kernel.scratch[i as usize].scope),
+        };
+        let (whole, row) = (
+            is_element(self.kernel, vars, index),
+            is_row(self.kernel, vars[0], index),
+        );
+        let [rows, columns] = self.extents(vars);
+        let of_rows = self.kernel.scratch[i as usize].len.is(rows);
+        if scope(memory) != scope(fragment) || !(whole || row && of_rows && !writes) {
+            return self.error(Rule::FragmentAccess(i));
+        }
+        self.shape(memory, [rows, if whole { columns } else { 1 }]);
     }
 
     fn collective(&mut self, c: &Collective) {
@@ -268,6 +306,10 @@ impl Positions<'_, '_> {
         }
         if !self.block {
             return;
+        }
+        let of_column = self.each.is_some_and(|(vars, _)| self.extents(vars)[1] == 1);
+        if writes && of_column && shared(self.kernel, memory) {
+            self.error(Rule::ColumnWrite(memory));
         }
         let scratch = match memory {
             Memory::Param(_) => None,

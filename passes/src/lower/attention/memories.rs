@@ -6,27 +6,29 @@ use tlc_ir::target::WARP_THREADS;
 
 use super::super::Lowerer;
 use super::{Blocks, ROW_LANES, Stage, WARP_ROWS, constant, row};
-use crate::partition::{Attention, AttentionForm, Matrices};
+use crate::partition::{Attention, AttentionForm};
 
-/// Memory that the threads of a block share, and what each has of its own.
+/// Memory that the threads of a block share, and what each, or each warp, has of its own. What a form does not need is the memory of the results.
 pub(super) struct Memories {
     pub queries: Memory,
     /// Keys, and later values where these have no memory of their own.
     pub tile: Memory,
     pub values: Memory,
-    /// Scores, and where weights are of the same dtype, these.
+    /// Scores and then weights, as they are multiplied.
     pub weights: Memory,
-    /// The weights as they are multiplied; of a single row parts of its result, and what each warp has of the maximum and of the sum.
-    pub rounded: Memory,
+    /// Of a single row: parts of its result, and what each warp has of the maximum and of the sum.
+    pub parts: Memory,
     /// By row: what its result is scaled by.
     pub scale: Memory,
     /// A thread's part of the results, or a warp's.
     pub results: Memory,
     /// A thread's part of the scores, or a warp's.
     pub scores: Memory,
-    /// By row of a lane: the largest so far, and the sum.
+    /// By row of a lane, or of a warp: the largest so far, and the sum.
     pub most: Memory,
     pub sum: Memory,
+    /// By row of a warp: what is subtracted from the scores of a tile.
+    pub base: Memory,
     /// What each lane of a row has, and behind it what they combine; of a single row the other way round.
     pub lane: Memory,
 }
@@ -37,85 +39,97 @@ impl Memories {
         lo: &mut Lowerer<'_>,
         form: &Attention,
         (dtype, held): (DType, DType),
-        [query, key, value, score, weight]: [i64; 5],
+        [query, key, value, weight]: [i64; 4],
         stage: Stage,
     ) -> Memories {
         let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
+        let only = |results| Memories {
+            queries: results,
+            tile: results,
+            values: results,
+            weights: results,
+            parts: results,
+            scale: results,
+            results,
+            scores: results,
+            most: results,
+            sum: results,
+            base: results,
+            lane: results,
+        };
         if stage == Stage::Join {
+            // Of keys and of scores there are none.
             let [results, most, sum] = [(); 3].map(|()| new(dtype, 1, Scope::Thread));
-            return Memories {
-                results,
-                most,
-                sum,
-                // Of keys and of scores there are none.
-                queries: results,
-                tile: results,
-                values: results,
-                weights: results,
-                rounded: results,
-                scale: results,
-                scores: results,
-                lane: results,
-            };
+            return Memories { most, sum, ..only(results) };
         }
-        let row_slots = match &form.form {
-            AttentionForm::Row(_) => 1,
-            _ => form.rows / Blocks::warps(form) / WARP_ROWS,
-        };
-        let queries_held = match &form.form {
-            AttentionForm::Row(_) => dtype,
-            _ => held,
-        };
-        let own_values = match &form.form {
-            AttentionForm::Warps(m) => Some(m.keys * value),
-            AttentionForm::Row(_) | AttentionForm::Threads => None,
-        };
-        let (queries, keys_or_values, weights) = (
-            new(queries_held, form.rows * query, Scope::Shared),
-            new(
-                held,
-                form.keys() * key.max(own_values.map_or(value, |_| 0)),
-                Scope::Shared,
-            ),
-            new(dtype, form.rows * score, Scope::Shared),
-        );
-        let values = own_values.map_or(keys_or_values, |len| new(held, len, Scope::Shared));
-        let (rounded, [result_part, score_part], scopes) = match &form.form {
+        match &form.form {
             AttentionForm::Warps(m) => {
-                let [_, result] = m.features;
-                let part = [result, m.keys].map(|columns| Matrices::ROWS * columns / m.across);
-                let rounded = new(held, form.rows * weight, Scope::Shared);
-                (rounded, part, [Scope::WarpFragment; 2])
+                let results = new(dtype, m.rows * m.features[1], Scope::WarpFragment);
+                let scores = new(dtype, m.rows * m.keys, Scope::WarpFragment);
+                let [scale, most, sum, base] = [(); 4].map(|()| new(dtype, m.rows, Scope::WarpFragment));
+                Memories {
+                    queries: new(held, form.rows * query, Scope::Shared),
+                    tile: new(held, m.keys * key, Scope::Shared),
+                    values: new(held, m.keys * value, Scope::Shared),
+                    weights: match held == dtype {
+                        true => scores,
+                        false => new(held, m.rows * m.keys, Scope::WarpFragment),
+                    },
+                    scale,
+                    scores,
+                    most,
+                    sum,
+                    base,
+                    ..only(results)
+                }
             }
             AttentionForm::Row(row) => {
+                let queries = new(dtype, form.rows * query, Scope::Shared);
+                let tile = new(held, form.keys() * key.max(value), Scope::Shared);
+                let weights = new(dtype, form.rows * weight, Scope::Shared);
                 let warps = row.threads / WARP_THREADS;
                 let parts = new(dtype, row.groups * form.features[1] + 2 * warps, Scope::Shared);
-                (parts, [1, row::together(row, form.features)], [Scope::Thread; 2])
+                let [scale, results] = [(); 2].map(|()| new(dtype, 1, Scope::Thread));
+                let scores = new(dtype, row::together(row, form.features), Scope::Thread);
+                let [most, sum] = [(); 2].map(|()| new(dtype, 1, Scope::Thread));
+                Memories {
+                    queries,
+                    tile,
+                    values: tile,
+                    weights,
+                    parts,
+                    scale,
+                    scores,
+                    most,
+                    sum,
+                    lane: new(dtype, 2, Scope::Thread),
+                    ..only(results)
+                }
             }
             AttentionForm::Threads => {
-                let part = [value / Attention::PART_THREADS, Blocks::score_columns()];
-                let part = part.map(|columns| Attention::PART_ROWS * columns);
-                (weights, part, [Scope::Thread, Scope::Register])
+                let queries = new(held, form.rows * query, Scope::Shared);
+                let tile = new(held, form.keys() * key.max(value), Scope::Shared);
+                let weights = new(dtype, form.rows * weight, Scope::Shared);
+                let scale = new(dtype, form.rows, Scope::Shared);
+                let columns = [value / Attention::PART_THREADS, Blocks::score_columns()];
+                let [result_part, score_part] = columns.map(|columns| Attention::PART_ROWS * columns);
+                let results = new(dtype, result_part, Scope::Thread);
+                let scores = new(dtype, score_part, Scope::Register);
+                let row_slots = form.rows / Blocks::warps(form) / WARP_ROWS;
+                let [most, sum] = [(); 2].map(|()| new(dtype, row_slots, Scope::Thread));
+                Memories {
+                    queries,
+                    tile,
+                    values: tile,
+                    weights,
+                    scale,
+                    scores,
+                    most,
+                    sum,
+                    lane: new(dtype, form.keys() / ROW_LANES + 1, Scope::Thread),
+                    ..only(results)
+                }
             }
-        };
-        Memories {
-            queries,
-            tile: keys_or_values,
-            values,
-            weights,
-            rounded,
-            scale: match &form.form {
-                AttentionForm::Row(_) => new(dtype, 1, Scope::Thread),
-                _ => new(dtype, form.rows, Scope::Shared),
-            },
-            results: new(dtype, result_part, scopes[0]),
-            scores: new(dtype, score_part, scopes[1]),
-            most: new(dtype, row_slots, Scope::Thread),
-            sum: new(dtype, row_slots, Scope::Thread),
-            lane: match &form.form {
-                AttentionForm::Row(_) => new(dtype, 2, Scope::Thread),
-                _ => new(dtype, form.keys() / ROW_LANES + 1, Scope::Thread),
-            },
         }
     }
 }

@@ -31,7 +31,7 @@ impl Blocks<'_> {
 
     /// What is behind a part's loop over tiles of keys.
     pub(super) fn end_part(&mut self, row: &SingleRow) {
-        let (most, sum, parts) = (self.memories.most, self.memories.sum, self.memories.rounded);
+        let (most, sum, parts) = (self.memories.most, self.memories.sum, self.memories.parts);
         let width = self.form.features[1];
         let (memory, first) = self.left(row, Access::Write, self.block.into());
         let results = self.memories.results;
@@ -95,7 +95,7 @@ impl Blocks<'_> {
                 this.multiply_add(share, average, (results, zeroth.clone()));
             });
             let all = this.load(sum, zeroth.clone(), THREAD);
-            let inverse = this.inverse(all);
+            let inverse = this.inverse(all, THREAD);
             let whole = this.whole(zeroth.clone(), THREAD);
             let value = this.load(results, zeroth.clone(), THREAD);
             let value = this.map(ScalarOp::Mul, &[value, inverse], THREAD);

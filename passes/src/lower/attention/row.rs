@@ -23,9 +23,9 @@ use super::{BLOCK, Blocks, LOOP, Stage, THREAD, TILE, around, constant};
 use crate::partition::SingleRow;
 
 /// Distances between rows in shared memory, as [`Blocks`] has them: those of keys and of values begin in different banks.
-pub(super) fn strides(row: &SingleRow, [summed, width]: [i64; 2]) -> [i64; 5] {
+pub(super) fn strides(row: &SingleRow, [summed, width]: [i64; 2]) -> [i64; 4] {
     let gap = GPU_ACCESS_BYTES / row.dtype.bytes() as i64;
-    [summed, summed + gap, width + gap, row.keys, row.keys]
+    [summed, summed + gap, width + gap, row.keys]
 }
 
 /// Elements of a key that a thread loads together.
@@ -187,7 +187,7 @@ impl Blocks<'_> {
             let held = this.load(sum, first.clone(), THREAD);
             let tile = this.of_all_warps(row, ScalarOp::Add, &sums);
             let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
-            let part = this.inverse(all);
+            let part = this.inverse(all, THREAD);
             let power = this.load(lane, second.clone(), THREAD);
             let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
             let weight = this.lo.convert(weight, rounded);
@@ -202,7 +202,7 @@ impl Blocks<'_> {
 
     /// What each warp's lanes have, combined, to shared memory from an element on.
     fn combine_warps(&mut self, monoid: Monoid, place: &IndexExpr) {
-        let (lane, parts) = (self.memories.lane, self.memories.rounded);
+        let (lane, parts) = (self.memories.lane, self.memories.parts);
         self.warp_loop(TILE, |this, warp| {
             let all = Collective {
                 kind: CollectiveKind::Reduce(monoid),
@@ -224,7 +224,7 @@ impl Blocks<'_> {
 
     /// What the warps of a block have there, combined in their order.
     fn of_all_warps(&mut self, row: &SingleRow, op: ScalarOp, place: &IndexExpr) -> ValueId {
-        let parts = self.memories.rounded;
+        let parts = self.memories.parts;
         let mut all = self.load(parts, place.clone(), THREAD);
         for n in 1..row.threads / WARP_THREADS {
             let next = self.load(parts, place.clone() + constant(n), THREAD);
@@ -264,7 +264,7 @@ impl Blocks<'_> {
 
     /// What the groups of threads have of an element of the result, added up in their order.
     pub(super) fn of_all_groups(&mut self, row: &SingleRow, element: &IndexExpr) -> ValueId {
-        let parts = self.memories.rounded;
+        let parts = self.memories.parts;
         let width = self.form.features[1];
         let part = |this: &mut Self, n: i64| this.load(parts, constant(n * width) + element.clone(), THREAD);
         let mut all = part(self, 0);
@@ -276,7 +276,7 @@ impl Blocks<'_> {
     }
 
     fn end_row(&mut self, row: &SingleRow) {
-        let (results, parts) = (self.memories.results, self.memories.rounded);
+        let (results, parts) = (self.memories.results, self.memories.parts);
         let width = self.form.features[1];
         let ty = self.lo.graph.ty(self.form.result).clone();
         let memory = Memory::Param(self.lo.param(self.form.result, Access::Write));

@@ -1,20 +1,40 @@
-//! The same blocks where warps multiply by matrix instructions: queries, keys, values and weights lie in shared memory as the
-//! instructions take them, and what the contractions add up in fragments. Scores go through shared memory to the lanes that turn them
-//! into weights, which are rounded to the operands' dtype as they are written there.
+//! The same blocks where warps multiply by matrix instructions: queries, keys and values lie in shared memory as the instructions take
+//! them, and a warp has some rows of scores and of results in fragments, of which it combines the scores of each row and multiplies the weights
+//! where they are.
 //!
-//! Rows of operands that lie together in a tensor are copied beside the threads, 16 bytes at a time: values while the scores of
-//! a tile become weights.
+//! ```text
+//! for each block of rows:
+//!   queries of the block and the first keys to shared memory; results, maxima and sums of nothing
+//!   for each 64 keys:
+//!     values to shared memory, beside what follows
+//!     each warp: scores of its rows, with what is computed from them element by element
+//!                maximum so far of each row, weights, sum so far; results scaled
+//!     the next keys to shared memory, beside what follows
+//!     each warp: weights times values
+//!   results out
+//! ```
 //!
-//! Where a graph rounds weights to 16 bits, it does so behind the whole softmax. Here a weight is rounded when its tile is done, as a part of the
-//! sum so far, and is scaled afterwards: what that is off by is at most what rounding it in the end would be.
+//! Rows of operands that lie together in a tensor are copied beside the threads, 16 bytes at a time.
+//!
+//! Here results are no averages until the end: weights are `2^s e^(x - max)` for a fixed `s`. Where operands have the range of f32, `s` is so small that
+//! sums of fewer than `2^24` values are within the range of what is averaged; of f16, whose sums f32 holds in any case, it is so
+//! large that small weights have more bits.
+//!
+//! Where a graph rounds weights to 16 bits, it does so behind the whole softmax. Here a weight is rounded when its tile is done, before it is divided
+//! by the sum: what that is off by is at most what rounding it in the end would be. Scores that a graph rounds to 16 bits just to convert
+//! them to f32 are not rounded.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Access, AsyncCopy, Bind, Contract, ContractOperand, Memory, Stmt, ValueId};
+use tlc_ir::graph::Monoid;
+use tlc_ir::kernel::visit::walk;
+use tlc_ir::kernel::{Access, AsyncCopy, Bind, Contract, ContractOperand, FoldRows, Memory, Op, Stmt, ValueId};
 use tlc_ir::target::GPU_ACCESS_BYTES;
-use tlc_ir::{NodeId, NodeKind, ScalarOp};
+use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
+use super::memories::Memories;
 use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
 use crate::access::{Index, is_source};
+use crate::math::{EXP2_SHORT, LOG2_E};
 use crate::partition::Matrices;
 use tlc_ir::graph::infer::flat_index;
 
@@ -54,7 +74,12 @@ impl<'a> Blocks<'a> {
     /// What is before the loop over tiles of keys.
     pub(super) fn begin_by_warps(&mut self, m: &Matrices) {
         let (form, results) = (self.form, self.memories.results);
-        self.warp_loop(BLOCK, |this, _| this.clear(results, m.features[1] / m.across));
+        let (most, sum) = (self.memories.most, self.memories.sum);
+        self.warp_loop(BLOCK, |this, _| {
+            this.set(m, results, m.features[1], 0.0);
+            this.set(m, most, 1, f64::NEG_INFINITY);
+            this.set(m, sum, 1, 0.0);
+        });
         let rows = Rows {
             memory: self.memories.queries,
             stride: self.strides[0],
@@ -70,25 +95,21 @@ impl<'a> Blocks<'a> {
         };
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_row.clone() + row.clone()), &all_rows);
         self.bring(BLOCK, &rows, &place, &known);
-        self.begin_rows();
     }
 
-    /// A tile of keys after the other: values come while scores are computed, and the next keys while these become weights.
+    /// A tile of keys after the other: values come while scores are computed, and the next keys while weights are multiplied.
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
         let first_key = IndexExpr::from(self.tile) * constant(m.keys);
         self.arrived(TILE);
         self.bring_values(m, &first_key);
-        self.lo.push(TILE, Stmt::Commit);
-        self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp, &first_key));
-        self.barrier(TILE);
+        self.warp_loop(TILE, |this, warp| {
+            this.scores_by_warps(m, &warp, &first_key);
+            this.weights_by_warps(m);
+        });
+        self.arrived(TILE);
         self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
-        self.lo.push(TILE, Stmt::Commit);
-        self.warp_loop(TILE, |this, warp| this.softmax(&warp));
-        // The next keys may still be under way.
-        self.lo.push(TILE, Stmt::Wait(1));
-        self.barrier(TILE);
-        self.warp_loop(TILE, |this, warp| this.add_up_by_warps(m, &warp));
+        self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
         let body = self.take(TILE);
         let tile = self.tile;
         self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
@@ -138,23 +159,34 @@ impl<'a> Blocks<'a> {
     pub(super) fn end_by_warps(&mut self, m: &Matrices) {
         // Where there is no key nothing has waited for the queries.
         self.all_copied(BLOCK);
-        self.end_rows();
-        let (form, results, scale) = (self.form, self.memories.results, self.memories.scale);
+        let (form, results, scale, sum) = (
+            self.form,
+            self.memories.results,
+            self.memories.scale,
+            self.memories.sum,
+        );
         let ty = self.lo.graph.ty(form.result).clone();
         let memory = Memory::Param(self.lo.param(form.result, Access::Write));
-        let columns = m.features[1] / m.across;
+        let columns = m.features[1];
         let width = constant(form.features[1]);
         // Pairs of neighbours, which a thread holds, are 4 bytes of a 16-bit type: rows become whole where queries were.
         let stage = self.memories.queries;
         let stride = self.strides[0];
         let staged = ty.dtype == self.held && ty.dtype.bytes() == 2 && stride >= m.features[1];
         self.warp_loop(BLOCK, |this, warp| {
-            let [down, across] = corner(m, &warp, columns);
-            this.each(results, columns, |this, [r, c]| {
-                let (row, feature) = (down + r.clone(), across + c.clone());
-                let factor = |this: &mut Self| this.load(scale, row.clone(), LOOP);
+            this.each(m, scale, 1, |this, [r, _]| {
+                let all = this.load(sum, r.clone(), LOOP);
+                let part = this.inverse(all, LOOP);
+                let whole = this.whole(r.clone(), LOOP);
+                let factor = this.map(ScalarOp::Mul, &[part, whole], LOOP);
+                this.store(scale, r, factor, None, LOOP);
+            });
+            let down = warp * constant(m.rows);
+            this.each(m, results, columns, |this, [r, feature]| {
+                let row = down + r.clone();
+                let factor = |this: &mut Self| this.load(scale, r.clone(), LOOP);
                 let scaled = |this: &mut Self, factor| {
-                    let value = this.load(results, r * constant(columns) + c, LOOP);
+                    let value = this.load(results, r.clone() * constant(columns) + feature.clone(), LOOP);
                     let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
                     this.lo.convert(value, ty.dtype)
                 };
@@ -235,71 +267,160 @@ impl<'a> Blocks<'a> {
         };
     }
 
-    /// The parts of a warp's rows and columns of the scores of a tile, with what is computed from them, to shared memory.
+    /// The scores of a warp's rows of a tile, with what is computed from them.
     fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
-        let (scores, weights, queries, tile) = (
-            self.memories.scores,
-            self.memories.weights,
-            self.memories.queries,
-            self.memories.tile,
-        );
-        let [query, key, _, score, _] = self.strides;
-        let columns = m.keys / m.across;
-        let [down, across] = corner(m, warp, columns);
-        self.clear(scores, columns);
+        let (scores, queries, tile) = (self.memories.scores, self.memories.queries, self.memories.tile);
+        let [query, key, ..] = self.strides;
+        let columns = m.keys;
+        let down = warp.clone() * constant(m.rows);
+        self.set(m, scores, columns, 0.0);
         self.multiply(m, (scores, columns), m.features[0], |[r, c, k]| {
             let left = (down.clone() + r) * constant(query) + k.clone();
-            let right = (across.clone() + c) * constant(key) + k;
-            [(queries, left), (tile, right)]
+            [(queries, left), (tile, c * constant(key) + k)]
         });
-        self.each(scores, columns, |this, [r, c]| {
-            let (row, column) = (down + r.clone(), across + c.clone());
-            let value = this.load(scores, r * constant(columns) + c, LOOP);
-            let value = this.masked(value, &row, &column, first_key);
-            this.store(weights, row * constant(score) + column, value, None, LOOP);
+        self.each(m, scores, columns, |this, [r, c]| {
+            let row = down + r.clone();
+            let at = r * constant(columns) + c.clone();
+            let score = this.load(scores, at.clone(), LOOP);
+            let value = this.masked(score, &row, &c, first_key);
+            if value != score {
+                this.store(scores, at, value, None, LOOP);
+            }
         });
     }
 
-    /// Scales a warp's results and adds those of a tile.
-    fn add_up_by_warps(&mut self, m: &Matrices, warp: &IndexExpr) {
-        let (results, rounded, values, scale) = (
-            self.memories.results,
-            self.memories.rounded,
-            self.memories.values,
-            self.memories.scale,
-        );
-        let [_, _, value, _, weight] = self.strides;
-        let columns = m.features[1] / m.across;
-        let [down, across] = corner(m, warp, columns);
-        self.each(results, columns, |this, [r, c]| {
-            let factor = this.load(scale, down.clone() + r.clone(), LOOP);
-            let at = r * constant(columns) + c;
-            let value = this.load(results, at.clone(), LOOP);
+    /// Turns scores into weights, and scales results by what the weights so far shrink by.
+    fn weights_by_warps(&mut self, m: &Matrices) {
+        let Memories {
+            scores,
+            weights,
+            results,
+            scale,
+            most,
+            sum,
+            base,
+            ..
+        } = self.memories;
+        let columns = m.keys;
+        self.each(m, base, 1, |this, [r, _]| {
+            let before = this.load(most, r.clone(), LOOP);
+            this.store(base, r, before, None, LOOP);
+        });
+        self.fold(m, Monoid::Max, scores, columns, base);
+        self.each(m, base, 1, |this, [r, _]| {
+            let (before, now) = (this.load(most, r.clone(), LOOP), this.load(base, r.clone(), LOOP));
+            // Where nothing has been seen yet there is nothing to subtract.
+            let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
+            let unseen = this.map(ScalarOp::Eq, &[now, lowest], LOOP);
+            let subtracted = this.map(ScalarOp::Select, &[unseen, zero, now], LOOP);
+            let shrunk = this.map(ScalarOp::Sub, &[before, subtracted], LOOP);
+            let shrunk = this.short_exp(shrunk, 0.0);
+            // Zero, or not a number where the largest score is none or infinite: then the row is not a number.
+            let whole = this.map(ScalarOp::Sub, &[subtracted, subtracted], LOOP);
+            let shrunk = this.map(ScalarOp::Add, &[shrunk, whole], LOOP);
+            let all = this.load(sum, r.clone(), LOOP);
+            let all = this.map(ScalarOp::Mul, &[all, shrunk], LOOP);
+            for (memory, value) in [(most, now), (base, subtracted), (scale, shrunk), (sum, all)] {
+                this.store(memory, r.clone(), value, None, LOOP);
+            }
+        });
+        let shift = match self.held {
+            DType::F16 => 15.0,
+            _ => -24.0,
+        };
+        let held = self.held;
+        self.each(m, scores, columns, |this, [r, c]| {
+            let at = r.clone() * constant(columns) + c;
+            let (score, base) = (this.load(scores, at.clone(), LOOP), this.load(base, r, LOOP));
+            let power = this.map(ScalarOp::Sub, &[score, base], LOOP);
+            let power = this.short_exp(power, shift);
+            this.store(scores, at.clone(), power, None, LOOP);
+            if weights != scores {
+                let weight = this.lo.convert(power, held);
+                this.store(weights, at, weight, None, LOOP);
+            }
+        });
+        self.fold(m, Monoid::Add, scores, columns, sum);
+        let columns = m.features[1];
+        self.each(m, results, columns, |this, [r, c]| {
+            let at = r.clone() * constant(columns) + c;
+            let (value, factor) = (this.load(results, at.clone(), LOOP), this.load(scale, r, LOOP));
             let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
             this.store(results, at, value, None, LOOP);
         });
-        self.multiply(m, (results, columns), m.keys, |[r, c, k]| {
-            let left = (down + r) * constant(weight) + k.clone();
-            let right = k * constant(value) + across + c;
-            [(rounded, left), (values, right)]
+    }
+
+    /// `2^shift e^x` of what is not positive, with an error of `2^-18`; zero where that is no normal number.
+    fn short_exp(&mut self, x: ValueId, shift: f64) -> ValueId {
+        let fields = 127.0 + shift;
+        let magic = self.number(12_582_912.0 + fields);
+        let rate = self.number(LOG2_E);
+        let lowest = self.number(-fields / LOG2_E);
+        let x = self.map(ScalarOp::Max, &[x, lowest], LOOP);
+        // The exponent field of the power of two is in the low bits of the sum.
+        let sum = self.map(ScalarOp::Fma, &[x, rate, magic], LOOP);
+        let whole = self.map(ScalarOp::Sub, &[magic, sum], LOOP);
+        let rest = self.map(ScalarOp::Fma, &[x, rate, whole], LOOP);
+        let mut terms = EXP2_SHORT.iter().rev().map(|c| *c).chain([1.0]);
+        let mut power = self.number(terms.next().unwrap_or(1.0));
+        for term in terms {
+            let term = self.number(term);
+            power = self.map(ScalarOp::Fma, &[power, rest, term], LOOP);
+        }
+        let bits = self.lo.emit(Op::Bitcast(DType::I32, sum), DType::I32, LOOP);
+        let significand = self.lo.constant(Scalar::from_i64(DType::I32, 23));
+        let field = self.map(ScalarOp::Shl, &[bits, significand], LOOP);
+        let scale = self.lo.emit(Op::Bitcast(DType::F32, field), DType::F32, LOOP);
+        self.map(ScalarOp::Mul, &[power, scale], LOOP)
+    }
+
+    /// Adds weights times values of a tile to a warp's results.
+    fn add_up_by_warps(&mut self, m: &Matrices) {
+        let (results, weights, values) = (self.memories.results, self.memories.weights, self.memories.values);
+        let [_, _, value, _] = self.strides;
+        self.multiply(m, (results, m.features[1]), m.keys, |[r, c, k]| {
+            let left = r * constant(m.keys) + k.clone();
+            [(weights, left), (values, k * constant(value) + c)]
         });
     }
 
-    /// Sets all elements of a warp's part to zero.
-    fn clear(&mut self, memory: Memory, columns: i64) {
-        self.each(memory, columns, |this, [r, c]| {
-            let zero = this.number(0.0);
-            this.store(memory, r * constant(columns) + c, zero, None, LOOP);
+    /// Sets all elements of a warp's fragment.
+    fn set(&mut self, m: &Matrices, memory: Memory, columns: i64, value: f64) {
+        self.each(m, memory, columns, |this, [r, c]| {
+            let value = this.number(value);
+            let at = if columns == 1 { r } else { r * constant(columns) + c };
+            this.store(memory, at, value, None, LOOP);
         });
     }
 
-    /// Statements for each element of a warp's part, which has so many columns.
-    fn each(&mut self, memory: Memory, columns: i64, f: impl FnOnce(&mut Self, [IndexExpr; 2])) {
-        let vars = [Matrices::ROWS, columns].map(|n| self.lo.new_var(constant(n), LOOP));
+    /// Statements for each element of a warp's fragment, which has so many columns; none if they store nothing.
+    fn each(&mut self, m: &Matrices, memory: Memory, columns: i64, f: impl FnOnce(&mut Self, [IndexExpr; 2])) {
+        let before = (self.lo.kernel.extents.len(), self.lo.var_level.len());
+        let vars = [m.rows, columns].map(|n| self.lo.new_var(constant(n), LOOP));
         f(self, vars.map(IndexExpr::from));
         let mut body = self.take(THREAD);
         body.extend(self.take(LOOP));
+        if !walk(&body).any(|s| matches!(s, Stmt::Store { .. })) {
+            self.lo.kernel.extents.truncate(before.0);
+            self.lo.var_level.truncate(before.1);
+            return;
+        }
         self.lo.push(TILE, Stmt::Each { vars, memory, body });
+    }
+
+    /// Combines each row of a fragment with what is there of it.
+    fn fold(&mut self, m: &Matrices, monoid: Monoid, from: Memory, columns: i64, to: Memory) {
+        let vars = [m.rows, columns].map(|n| self.lo.new_var(constant(n), LOOP));
+        let [r, c] = vars.map(IndexExpr::from);
+        let all = FoldRows {
+            monoid,
+            vars,
+            to,
+            to_index: r.clone(),
+            from,
+            from_index: r * constant(columns) + c,
+        };
+        self.lo.push(TILE, Stmt::FoldRows(Box::new(all)));
     }
 
     /// Adds products to a warp's part; `operands` says where both are at a row, a column and a step.
@@ -310,7 +431,7 @@ impl<'a> Blocks<'a> {
         steps: i64,
         operands: impl FnOnce([IndexExpr; 3]) -> [(Memory, IndexExpr); 2],
     ) {
-        let vars = [Matrices::ROWS, columns, steps].map(|n| self.lo.new_var(constant(n), LOOP));
+        let vars = [m.rows, columns, steps].map(|n| self.lo.new_var(constant(n), LOOP));
         let [row, column, step] = vars.map(IndexExpr::from);
         let dst_index = row.clone() * constant(columns) + column.clone();
         let [left, right] = operands([row, column, step]).map(|(memory, index)| ContractOperand {
@@ -524,13 +645,4 @@ impl<'a> Blocks<'a> {
             }
         }
     }
-}
-
-/// The first row and column of a warp's part of a tile, which has so many columns.
-fn corner(m: &Matrices, warp: &IndexExpr, columns: i64) -> [IndexExpr; 2] {
-    let across = constant(m.across);
-    [
-        IndexExpr::floor_div(warp, &across) * constant(Matrices::ROWS),
-        IndexExpr::modulo(warp, &across) * constant(columns),
-    ]
 }
