@@ -41,7 +41,7 @@ use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, SHARED_ALIGNMENT, Scope, Stmt};
 use tlc_ir::target::{
-    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, WARP_THREADS,
+    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES,
     half_full_blocks,
 };
 
@@ -347,8 +347,8 @@ fn uses_word(text: &str, name: &str) -> bool {
         .any(|(at, _)| !text[..at].ends_with(word) && !text[at + name.len()..].starts_with(word))
 }
 
-/// Elements of fragments in a thread's registers beside which it can do with those that a multiprocessor half full of threads has.
-const FEW_HELD: i64 = 32;
+/// Elements in a thread's own registers beside which it can do with those that a multiprocessor half full of threads has.
+const FEW_HELD: i64 = 48;
 
 fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> String {
     let restrict = if options.may_alias { "" } else { " __restrict__" };
@@ -368,8 +368,8 @@ fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> 
     let products = kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
     // Those of an attention also wait for each other between its two products, so that others should have something to do.
     let waits = kernel.statements().any(|s| matches!(s, Stmt::Collective(_)));
-    let fragments = kernel.scratch.iter().filter(|s| s.scope == Scope::WarpFragment);
-    let held: Option<i64> = fragments.map(|s| Some(s.len.as_const()? / WARP_THREADS)).sum();
+    let own = kernel.scratch.iter().filter(|s| s.scope == Scope::Thread);
+    let held: Option<i64> = own.map(|s| s.len.as_const()).sum();
     let blocks = match products {
         true if waits && held.is_some_and(|held| held <= FEW_HELD) => half_full_blocks(block),
         true => 1,

@@ -27,7 +27,6 @@ mod parts;
 mod row;
 mod warps;
 
-use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::{IndexExpr, VarId};
@@ -535,16 +534,11 @@ impl<'a> Blocks<'a> {
         let (all_rows, all_keys) = (self.rows.clone(), self.keys.clone());
         let (rows_known, keys_known) = (self.below(&i, &all_rows), self.below(&j, &all_keys));
         let mask = self.both(rows_known, keys_known);
+        let score = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
         let point = self.point(&i, &j);
-        // As the graph has it, but where it is converted back to what it was at once.
-        let converted = self.converted_back(self.lo.kernel.dtype(score));
-        let as_stored = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
-        for (node, value) in [(Some(self.form.scores), as_stored), (converted, score)] {
-            for mask in [None, mask] {
-                if let Some(node) = node {
-                    self.lo.levels[LOOP].memo.insert((node, point.clone(), mask), value);
-                }
-            }
+        for mask in [None, mask] {
+            let key = (self.form.scores, point.clone(), mask);
+            self.lo.levels[LOOP].memo.insert(key, score);
         }
         let value = self.lo.value_of(self.form.masked, &point, mask);
         // Behind the last key nothing is seen.
@@ -555,24 +549,6 @@ impl<'a> Blocks<'a> {
             }
             None => value,
         }
-    }
-
-    /// The value that converts the scores to a dtype, if something does before the softmax is taken.
-    fn converted_back(&self, to: DType) -> Option<NodeId> {
-        let graph = self.lo.graph;
-        let mut open = vec![self.form.masked];
-        let mut seen = FxHashSet::default();
-        while let Some(at) = open.pop() {
-            let node = graph.node(at);
-            if node.kind == NodeKind::Convert(to) && node.operands[0] == self.form.scores {
-                return Some(at);
-            }
-            let own = at > self.form.scores && !self.lo.is_root[at.index()];
-            if (own || at == self.form.masked) && seen.insert(at) {
-                open.extend(&node.operands);
-            }
-        }
-        None
     }
 
     /// Adds a product to an element of a thread's own.

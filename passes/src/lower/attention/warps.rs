@@ -21,8 +21,7 @@
 //! large that small weights have more bits.
 //!
 //! Where a graph rounds weights to 16 bits, it does so behind the whole softmax. Here a weight is rounded when its tile is done, before it is divided
-//! by the sum: what that is off by is at most what rounding it in the end would be. Scores that a graph rounds to 16 bits just to convert
-//! them to f32 are not rounded.
+//! by the sum: what that is off by is at most what rounding it in the end would be.
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::graph::Monoid;
