@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 
 pub use roots::{held_value, output_values};
 
-pub use crate::partition::{Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
+pub use crate::partition::{Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Role, ScanForm, Updates};
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -531,7 +531,7 @@ impl Clusterer<'_> {
                 let form = self.weight_gradients.remove(&roots[0]).expect("checked");
                 ClusterKind::WeightGradient(Box::new(form))
             }
-            NodeKind::Scan { .. } => ClusterKind::Scan(scans::blocks(self.graph, roots[0], target)),
+            NodeKind::Scan { .. } => ClusterKind::Scan(scans::form(self.graph, roots[0], target)),
             NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], target)),
             NodeKind::Loop(_) => ClusterKind::Loop,
             NodeKind::Call(_) => ClusterKind::Call,

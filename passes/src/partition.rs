@@ -54,8 +54,8 @@ pub enum ClusterKind {
     Attention(Box<Attention>),
     /// A sum over all positions of windows, as tiles of channels by the windows' elements.
     WeightGradient(Box<WeightGradient>),
-    /// A serial loop along an axis, or one in each of its blocks.
-    Scan(Option<Blocks>),
+    /// A recurrence along an axis.
+    Scan(ScanForm),
     /// A copy of the base and loops over the updates.
     Scatter(Updates),
     /// A loop over a plan of its own.
@@ -176,11 +176,7 @@ impl Matrices {
     pub const ROWS: i64 = 16;
 
     /// The form for such features.
-    pub fn new(
-        (dtype, precision): (DType, Precision),
-        [rows, keys]: [i64; 2],
-        [summed, width]: [i64; 2],
-    ) -> Matrices {
+    pub fn new((dtype, precision): (DType, Precision), [rows, keys]: [i64; 2], [summed, width]: [i64; 2]) -> Matrices {
         let whole = |n: i64| (n + Self::ROWS - 1) / Self::ROWS * Self::ROWS;
         Matrices {
             dtype,
@@ -238,6 +234,31 @@ impl Attention {
     }
 }
 
+/// How a scan runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScanForm {
+    /// A serial loop along the axis.
+    Serial,
+    /// One in each block of it.
+    Blocks(Blocks),
+    /// A warp for each row of the last axis, whose threads combine neighbours.
+    Warps,
+}
+
+impl ScanForm {
+    /// What a report says of a scan.
+    pub fn text(self) -> String {
+        match self {
+            ScanForm::Serial => "a serial scan".into(),
+            ScanForm::Blocks(b) => format!(
+                "a scan of each block of {} elements, one of the blocks' totals, and their addition to what is behind them",
+                b.elements
+            ),
+            ScanForm::Warps => "a scan of each row by a warp".into(),
+        }
+    }
+}
+
 /// Blocks of a scan: each is scanned by itself, then their totals, which are added to the elements of the blocks behind them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Blocks {
@@ -245,18 +266,6 @@ pub struct Blocks {
     pub elements: i64,
     /// Blocks that are scanned side by side in one loop.
     pub chains: i64,
-}
-
-impl Blocks {
-    /// What a report says of a scan.
-    pub fn text(blocks: Option<Blocks>) -> String {
-        blocks.map_or("a serial scan".into(), |b| {
-            format!(
-                "a scan of each block of {} elements, one of the blocks' totals, and their addition to what is behind them",
-                b.elements
-            )
-        })
-    }
 }
 
 /// Who applies which updates of a scatter.

@@ -595,7 +595,7 @@ fn write_plan(
                 w.rows(),
                 w.tiles
             ),
-            tlc_passes::cluster::ClusterKind::Scan(blocks) => tlc_passes::cluster::Blocks::text(*blocks),
+            tlc_passes::cluster::ClusterKind::Scan(form) => form.text(),
             tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
             tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),

@@ -90,6 +90,25 @@ const COUNTED: &[Counted] = &[
         access_bytes: 16,
         ..PLAIN
     },
+    // A warp for each row, whose threads take neighbours.
+    Counted {
+        name: "scan",
+        text: "graph @scan(%x: f32[64, 1024]) {
+           %0 = scan add %x {axis=1} : f32[64, 1024]
+           return %0
+         }",
+        access_bytes: 4,
+        ..PLAIN
+    },
+    Counted {
+        name: "scan from behind",
+        text: "graph @scan(%x: f16[64, 1024]) {
+           %0 = scan add %x {axis=1, reverse} : f16[64, 1024]
+           return %0
+         }",
+        access_bytes: 2,
+        ..PLAIN
+    },
     Counted {
         name: "softmax",
         text: "graph @softmax(%x: f32[64, 1024]) {

@@ -5,7 +5,7 @@ use tlc::{CompileOptions, compile_ir};
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::text::parse_graph;
 use tlc_ir::{DType, Graph, HostTensor};
-use tlc_passes::cluster::ClusterKind;
+use tlc_passes::cluster::{ClusterKind, ScanForm};
 
 fn graph(text: &str) -> Graph {
     parse_graph(text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"))
@@ -22,7 +22,7 @@ fn run(graph: &Graph, inputs: &[HostTensor], in_blocks: bool) -> Vec<HostTensor>
         tlc_ir::plan::verify::check_thoroughly(executable.plan()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
         let clusters = &executable.decisions().clusters.clusters;
         let scans = clusters.iter().filter_map(|c| match c.kind {
-            ClusterKind::Scan(blocks) => Some(blocks.is_some()),
+            ClusterKind::Scan(form) => Some(matches!(form, ScanForm::Blocks(_))),
             _ => None,
         });
         assert!(

@@ -16,9 +16,7 @@ use smallvec::smallvec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::fold::{NEIGHBOURS, ROW_LANES};
 use tlc_ir::kernel::visit::walk_mut;
-use tlc_ir::kernel::{
-    Bind, Collective, CollectiveKind, FoldRows, Group, Kernel, Memory, Op, Scope, Stmt, ValueId,
-};
+use tlc_ir::kernel::{Bind, Collective, CollectiveKind, FoldRows, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::WARP_THREADS;
 
 use super::table::MATRIX_TILE;

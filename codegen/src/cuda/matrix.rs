@@ -129,7 +129,9 @@ impl Writer<'_, '_> {
             return Ok(self.helpers.load_elements(across_first, further));
         }
         if side == Side::RightInPairs {
-            return Err(CudaError::Unsupported("an operand of steps in pairs that lie together".into()));
+            return Err(CudaError::Unsupported(
+                "an operand of steps in pairs that lie together".into(),
+            ));
         }
         // Four matrices: which of them a thread's row is of, and which row.
         let (row, second, third) = ("lane % 8", "lane / 8 % 2", "lane / 16");

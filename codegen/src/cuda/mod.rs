@@ -41,8 +41,7 @@ use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, SHARED_ALIGNMENT, Scope, Stmt};
 use tlc_ir::target::{
-    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES,
-    half_full_blocks,
+    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
 };
 
 use index::Width;

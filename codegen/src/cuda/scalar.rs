@@ -115,14 +115,20 @@ impl Helpers {
         if dtype.bytes() == 2 {
             return self.need(format!("take_{element}"), |n| {
                 let pairs = (0..4).map(|r| format!("    r[{r}] = *(const unsigned*)(from + {});\n", 2 * r));
-                format!("void {n}(unsigned (&r)[4], const {element}* from) {{\n{}}}", pairs.collect::<String>())
+                format!(
+                    "void {n}(unsigned (&r)[4], const {element}* from) {{\n{}}}",
+                    pairs.collect::<String>()
+                )
             });
         }
         let round = self.rounding_to_tf32();
         self.need(format!("take_{element}"), |n| {
             let of = |(r, at)| format!("    r[{r}] = {round}(__float_as_uint(from[{at}]));\n");
             let each = [0, 2, 1, 3].into_iter().enumerate().map(of);
-            format!("void {n}(unsigned (&r)[4], const {element}* from) {{\n{}}}", each.collect::<String>())
+            format!(
+                "void {n}(unsigned (&r)[4], const {element}* from) {{\n{}}}",
+                each.collect::<String>()
+            )
         })
     }
 
@@ -259,6 +265,15 @@ fn math_function(op: ScalarOp) -> Option<&'static str> {
 /// A scalar operation on operands of dtype `on` (for select: its values).
 pub(super) fn map(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<String, CudaError> {
     use ScalarOp::*;
+    // Other exponentials have become formulas: what is left needs no more bits than the instruction gives.
+    if op == Exp2 && on == DType::F32 {
+        let f = h.need("short_exp2".into(), |n| {
+            format!(
+                "f32 {n}(f32 x) {{\n    f32 r;\n    asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(r) : \"f\"(x));\n    return r;\n}}"
+            )
+        });
+        return Ok(format!("{f}({})", a[0]));
+    }
     let arg = |i: usize| a.get(i).map_or("", |s| &s[..]);
     let (x, y) = (arg(0), arg(1));
     if op == Select {

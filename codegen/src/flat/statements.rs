@@ -334,6 +334,12 @@ impl<'k> Builder<'k, '_> {
                 let v = self.value(*v)?;
                 self.convert(from, *to, &v)
             }
+            // Where there is an instruction for it: there the other one has become a formula.
+            KernelOp::ShortExp2(v) if self.has.table().has_blocks => {
+                let v = self.value(*v)?;
+                self.map(ScalarOp::Exp2, DType::F32, &[v])
+            }
+            KernelOp::ShortExp2(_) => unsupported("short exponentials"),
             KernelOp::Bitcast(to, v) => {
                 let from = kernel.dtype(*v);
                 let v = self.value(*v)?;

@@ -406,6 +406,10 @@ impl Machine<'_> {
             }
             Op::Convert(to, value) => self.value(*value, lane).convert(*to),
             Op::Bitcast(to, value) => Scalar::from_bits(*to, self.value(*value, lane).bits()),
+            Op::ShortExp2(value) => {
+                let x = f32::from_bits(self.value(*value, lane).bits() as u32);
+                Scalar::from_bits(DType::F32, super::short_exp2(x).to_bits().into())
+            }
         })
     }
 

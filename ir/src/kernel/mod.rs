@@ -227,6 +227,17 @@ pub enum Op {
     Convert(DType, ValueId),
     /// The same bits as another dtype of equal width.
     Bitcast(DType, ValueId),
+    /// `2^x` of an f32 for what is rounded to 16 bits: with a relative error of up to `2^-18` ([`SHORT_ERROR`]), and zero where it is no normal number.
+    ShortExp2(ValueId),
+}
+
+/// What [`Op::ShortExp2`] may be off by, relative to its result.
+pub const SHORT_ERROR: f64 = 1.0 / (1 << 18) as f64;
+
+/// [`Op::ShortExp2`] as the interpreter has it: rounded once, where it is a normal number.
+pub fn short_exp2(x: f32) -> f32 {
+    let power = f64::from(x).exp2() as f32;
+    if power.is_subnormal() { 0.0 } else { power }
 }
 
 /// A statement.

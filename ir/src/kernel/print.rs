@@ -303,6 +303,7 @@ impl Kernel {
             }
             Op::Convert(_, value) => write!(f, "convert {value}"),
             Op::Bitcast(_, value) => write!(f, "bitcast {value}"),
+            Op::ShortExp2(value) => write!(f, "short_exp2 {value}"),
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::graph::{Condition, Monoid};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::{Place, positive_where};
 use crate::kernel::{
-    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group, Kernel, Memory, Op, Param,
-    Range, Scope, Scratch, Stmt, ValueId,
+    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group, Kernel, Memory,
+    Op, Param, Range, Scope, Scratch, Stmt, ValueId,
 };
 use crate::precision::Precision;
 use crate::scalar::ScalarOp;
@@ -683,6 +683,7 @@ impl KernelParser<'_, '_> {
             }
             "convert" => Op::Convert(dtype, self.value()?),
             "bitcast" => Op::Bitcast(dtype, self.value()?),
+            "short_exp2" => Op::ShortExp2(self.value()?),
             name => match ScalarOp::from_name(name) {
                 Some(op) => Op::Map(op, self.values()?.into()),
                 None => {

@@ -1,13 +1,13 @@
-//! Which scans are cut into blocks.
+//! How scans run.
 //!
 //! A scan along one long axis is a chain, which one thread follows. In blocks it is three steps: a scan of each block, one of the
 //! blocks' totals, and an addition of these (Blelloch, "Prefix sums and their applications", 1990). Blocks depend on extents and
 //! on the kind of device alone, so that results are equal to the bit for any number of threads.
 
-use tlc_ir::target::Target;
+use tlc_ir::target::{Target, WARP_THREADS};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
-use super::Blocks;
+use super::{Blocks, ScanForm};
 
 /// With this many other positions or more there is enough to do in parallel already: for a processor, and for a device of many threads, of which
 /// each follows a row.
@@ -27,16 +27,14 @@ const GPU_BLOCKS: (i64, i64) = (64, 4096);
 const GPU_BLOCK: i64 = 1024;
 /// Fewer elements than this are not worth three launches.
 const GPU_LEAST: i64 = 2048;
+/// With this many rows or more a device of many threads has enough warps, one for each, to hide what they wait for.
+const GPU_ROWS_OF_WARPS: i64 = 1024;
 
-pub(super) fn blocks(graph: &Graph, root: NodeId, target: &Target) -> Option<Blocks> {
+pub(super) fn form(graph: &Graph, root: NodeId, target: &Target) -> ScanForm {
     let node = graph.node(root);
     let NodeKind::Scan { axis, .. } = node.kind else {
-        return None;
+        return ScanForm::Serial;
     };
-    // Totals are kept among the results, which may not round them.
-    if node.ty.dtype.accumulator() != node.ty.dtype {
-        return None;
-    }
     let most = |a: usize| node.ty.shape[a].interval(graph).hi;
     let axis = axis as usize;
     let rows = (0..node.ty.rank()).filter(|&a| a != axis);
@@ -57,7 +55,15 @@ pub(super) fn blocks(graph: &Graph, root: NodeId, target: &Target) -> Option<Blo
             (GPU_ENOUGH_ROWS, GPU_LEAST, Blocks { elements, chains: 1 })
         }
     };
-    (rows < enough && most(axis) >= least).then_some(blocks)
+    // Totals are kept among the results, which may not round them.
+    let exact = node.ty.dtype.accumulator() == node.ty.dtype;
+    let in_blocks = exact && rows < enough && most(axis) >= least;
+    let last = axis + 1 == node.ty.rank() && most(axis) >= WARP_THREADS;
+    match target {
+        Target::Gpu(_) if last && (!in_blocks || rows >= GPU_ROWS_OF_WARPS) => ScanForm::Warps,
+        _ if in_blocks => ScanForm::Blocks(blocks),
+        _ => ScanForm::Serial,
+    }
 }
 
 #[cfg(test)]
@@ -70,17 +76,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_few_hundred_rows_are_enough_for_a_processor_and_few_for_a_gpu() {
+    fn a_few_rows_are_enough_for_a_processor_and_few_for_a_gpu() {
         let gpu = Target::from(Gpu::any(Arc::new(tlc_codegen::cuda::emitter())));
         let cpu = Target::from(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))));
-        for (rows, of_cpu, of_gpu) in [(15, true, true), (256, false, true), (4096, false, false)] {
+        for (rows, of_cpu, of_gpu) in [(15, true, true), (256, false, true), (1024, false, false)] {
             let text = format!(
                 "graph @scan(%x: f32[{rows}, 65536]) {{\n  %0 = scan add %x {{axis=1}} : f32[{rows}, 65536]\n  return %0\n}}"
             );
             let graph = parse_graph(&text, &mut no_data).expect("a graph");
             let root = graph.outputs()[0].node;
-            let found = [&cpu, &gpu].map(|target| blocks(&graph, root, target).is_some());
-            assert_eq!(found, [of_cpu, of_gpu], "{rows} rows");
+            let found = [&cpu, &gpu].map(|target| form(&graph, root, target));
+            let in_blocks = found.map(|f| matches!(f, ScanForm::Blocks(_)));
+            assert_eq!(in_blocks, [of_cpu, of_gpu], "{rows} rows");
+            assert_eq!(found[1] == ScanForm::Warps, !of_gpu);
         }
     }
 }

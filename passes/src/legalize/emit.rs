@@ -22,6 +22,11 @@ pub(super) fn exp_in_range(l: &mut Legalizer<'_>, x: ValueId) -> ValueId {
     math::exp_in_range::<Single, _>(l, x)
 }
 
+/// Emits `2^x` of an f32 as [`Op::ShortExp2`] has it.
+pub(super) fn short_exp2(l: &mut Legalizer<'_>, x: ValueId) -> ValueId {
+    math::short_exp2::<Single, _>(l, x)
+}
+
 fn float_of(bits: DType) -> DType {
     if bits.bits() == 64 { DType::F64 } else { DType::F32 }
 }

@@ -167,6 +167,10 @@ impl Legalizer<'_> {
                     let new = self.convert_storage(v, from, to);
                     self.renamed.insert(value, new);
                 }
+                Op::ShortExp2(v) if self.emitter.is_none_or(|e| !e.has_blocks) => {
+                    let new = emit::short_exp2(self, v);
+                    self.renamed.insert(value, new);
+                }
                 Op::Convert(DType::F32, v) if self.unrounded.contains_key(&v) => {
                     self.renamed.insert(value, self.unrounded[&v]);
                 }

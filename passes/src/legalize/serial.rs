@@ -212,7 +212,9 @@ impl Serial<'_> {
         let lanes = self.kernel.new_scratch(dtype, ROW_LANES.into(), Scope::Cache);
         self.copies.push(Row::None);
         let [lane, next] = [ROW_LANES, NEIGHBOURS].map(|n| self.kernel.new_var(n.into()));
-        let tile = self.kernel.new_var(IndexExpr::floor_div(&columns, &pairs) - IndexExpr::ONE);
+        let tile = self
+            .kernel
+            .new_var(IndexExpr::floor_div(&columns, &pairs) - IndexExpr::ONE);
         let base = |memory: Memory, s: &Self| s.row(memory, &s.thread);
         let from = |s: &Self, column: IndexExpr| {
             let index = f.from_index.replace_vars(&mut |v| (v == n).then(|| column.clone()));
@@ -228,7 +230,10 @@ impl Serial<'_> {
         body.push(stored(&own, both));
         let mut inner = Vec::new();
         let column = (IndexExpr::from(tile) + IndexExpr::ONE) * pairs + pair + next.into();
-        let element = (self.loaded(&own, &mut inner), self.loaded(&from(self, column), &mut inner));
+        let element = (
+            self.loaded(&own, &mut inner),
+            self.loaded(&from(self, column), &mut inner),
+        );
         let all = self.combined(f.monoid, element.into(), &mut inner);
         inner.push(stored(&own, all));
         for var in [next, tile] {
@@ -250,7 +255,11 @@ impl Serial<'_> {
         let before = self.loaded(&to, &mut row);
         let whole = self.combined(f.monoid, [before, values[0]], &mut row);
         row.push(stored(&to, whole));
-        out.push(Stmt::Loop { var: m, bind, body: row });
+        out.push(Stmt::Loop {
+            var: m,
+            bind,
+            body: row,
+        });
     }
 
     fn loaded(&mut self, (memory, index): &(Memory, IndexExpr), out: &mut Vec<Stmt>) -> ValueId {

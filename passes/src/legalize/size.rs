@@ -15,6 +15,8 @@ use super::serial::{collective_statements, fold_statements};
 
 /// Statements of an update of an accumulator: it is loaded, combined and stored. That of an argmax or argmin compares as well.
 const ACCUMULATE: u32 = 20;
+/// Statements that a short exponential becomes, with its constants.
+const SHORT_EXP2: u32 = 24;
 
 /// One figure per operation or dtype, and dtype; 0 until it is known.
 static MAPS: [[AtomicU32; DType::ALL.len()]; ScalarOp::ALL.len()] =
@@ -67,6 +69,7 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
             Op::Index(_, to) if to.is_storage() => convert_statements(DType::I64, *to),
             // Between bools and bytes.
             Op::Bitcast(..) => 4,
+            Op::ShortExp2(_) => SHORT_EXP2,
             _ => 1,
         }),
         Stmt::Accumulate { .. } => u64::from(ACCUMULATE),

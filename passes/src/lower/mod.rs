@@ -22,6 +22,7 @@ mod eval;
 mod in_place;
 mod indexed;
 mod inside;
+mod scan_by_warps;
 mod weight_gradient;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -34,7 +35,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 
 use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
-use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role};
+use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, ScanForm};
 use crate::made::{Made, made};
 use tlc_ir::graph::infer::flat_index;
 
@@ -110,8 +111,11 @@ pub fn lower(
         }
         ClusterKind::Attention(form) => attention::lower(graph, cluster, form, is_root),
         ClusterKind::WeightGradient(form) => vec![weight_gradient::lower(graph, cluster, form, is_root)],
-        ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
-        ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
+        ClusterKind::Scan(form) => match form {
+            ScanForm::Serial => vec![indexed::lower_scan(graph, cluster, is_root)],
+            ScanForm::Blocks(blocks) => blocks::lower_scan(graph, cluster, is_root, *blocks),
+            ScanForm::Warps => vec![scan_by_warps::lower_scan(graph, cluster, is_root)],
+        },
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
     }

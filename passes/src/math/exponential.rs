@@ -6,6 +6,7 @@
 //! gradual underflow costs no second rounding. exp and exp2 leave that to a rare path; the others, whose magic constants
 //! carry the exponent bias so that shifting the sum left gives a power of two at once, know their ranges.
 
+use super::coefficients::F32_EXP2_SHORT;
 use super::{Emit, Format};
 
 /// The magic constant for `n` whose exponent field holds `n - half_ranges * h`.
@@ -148,6 +149,24 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 pub(crate) fn exp_in_range<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let magic = F::float(e, biased_magic::<F>(0.0));
     exp_scaled::<F, E>(e, x, 1.0, magic)
+}
+
+/// `2^x` with a relative error of up to `2^-18`, zero where it is below half of the smallest normal number.
+#[inline(always)]
+pub(crate) fn short_exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let (high, low) = (F::float(e, F::EXP2_HIGH), F::float(e, 1.0 - F::EXP2_HIGH));
+    let within = e.min(high, x);
+    let within = e.max(low, within);
+    // The power of two is zero where its exponent field is, and infinite where that is full.
+    let magic = F::float(e, biased_magic::<F>(0.0));
+    let sum = e.add(within, magic);
+    let n = e.sub(sum, magic);
+    let r = e.sub(within, n);
+    let q = F::polynomial(e, r, F32_EXP2_SHORT, 1.0);
+    let one = F::float(e, 1.0);
+    let p = e.fma(q, r, one);
+    let scale = power_of_two::<F, E>(e, sum);
+    e.mul(p, scale)
 }
 
 /// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.

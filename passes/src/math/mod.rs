@@ -36,13 +36,11 @@ pub mod scalar;
 use tlc_ir::ScalarOp;
 use tlc_ir::scalar::Form;
 
-pub(crate) use exponential::exp_in_range;
+pub(crate) use exponential::{exp_in_range, short_exp2};
 pub use format::{Double, Format, Single};
 
 /// The exponential of an f32 of no larger magnitude is a normal number.
 pub(crate) const EXP_NORMAL: f64 = <Single as Format>::EXP_NORMAL;
-/// See `coefficients.rs`.
-pub(crate) const EXP2_SHORT: &[f64] = coefficients::F32_EXP2_SHORT;
 /// See `coefficients.rs`.
 pub(crate) const LOG2_E: f64 = coefficients::F32_LOG2_E[0];
 

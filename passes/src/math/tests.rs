@@ -108,6 +108,32 @@ fn the_exponential_of_a_range_is_within_the_bound_of_that_of_all_numbers() {
 }
 
 #[test]
+fn short_exponentials_have_as_many_bits_as_they_say() {
+    let exp2 = |x: f32| {
+        let mut e = Scalar::<false>::default();
+        let x = e.f32(x);
+        super::short_exp2::<Single, _>(&mut e, x).as_f32()
+    };
+    for n in -1_270_000..=1_279_999 {
+        let x = n as f32 / 1e4;
+        let expected = f64::from(x).exp2();
+        let error = (f64::from(exp2(x)) - expected).abs() / expected;
+        let zero = x <= -126.0 && exp2(x) == 0.0;
+        assert!(
+            error <= tlc_ir::kernel::SHORT_ERROR || zero,
+            "{x}: {}, off by {error}",
+            exp2(x)
+        );
+    }
+    for n in -126..128 {
+        assert_eq!(f64::from(exp2(n as f32)), f64::from(n).exp2());
+    }
+    let ends = [f32::NEG_INFINITY, -1e30, -127.0, 128.0, f32::INFINITY].map(exp2);
+    assert_eq!(ends, [0.0, 0.0, 0.0, f32::INFINITY, f32::INFINITY]);
+    assert!(exp2(f32::NAN).is_nan());
+}
+
+#[test]
 fn f32_functions_of_two_arguments_are_within_their_bounds() {
     let strided: Vec<f32> = (0..=u32::MAX)
         .step_by(21_474_837)

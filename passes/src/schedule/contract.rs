@@ -115,7 +115,9 @@ fn operand(kernel: &Kernel, body: &[Stmt], factor: ValueId, p: &Products<'_>) ->
                 index,
                 mask: None,
             } => break (*memory, index),
-            Op::Const(_) | Op::Index(..) | Op::Load { .. } | Op::Map(..) | Op::Bitcast(..) => return None,
+            Op::Const(_) | Op::Index(..) | Op::Load { .. } | Op::Map(..) | Op::Bitcast(..) | Op::ShortExp2(_) => {
+                return None;
+            }
         }
     };
     // Each conversion on the way keeps the value, so that one is as good.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tlc_codegen::cuda::CudaOptions;
 use tlc_ir::kernel::interp::{KernelError, interpret};
 use tlc_ir::kernel::verify::{Report, structure, verify};
-use tlc_ir::kernel::{Kernel, Scope};
+use tlc_ir::kernel::{Kernel, Scope, Stmt};
 use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph, parse_module};
 use tlc_ir::{DType, Scalar};
@@ -440,6 +440,62 @@ fn what_warps_multiply_runs_serially() {
         assert_eq!(verify(kernel).errors, [], "{kernel}");
         for n in [0, 1, 33, 64] {
             agreed(kernel, &[n], &arguments(kernel, &[n], 3));
+        }
+    }
+}
+
+#[test]
+fn folds_of_rows_and_fragments_on_the_left_are_what_loops_say() {
+    let kernel = proven(include_str!("kernels/fold.tlir"));
+    let arguments = arguments(&kernel, &[], 17);
+    let found = f32_of(&agreed(&kernel, &[], &arguments)[2]);
+    let [a, b] = [0, 1].map(|p| -> Vec<f64> { f32_of(&arguments[p]).into_iter().map(f64::from).collect() });
+    for (i, found) in found.iter().enumerate() {
+        let (row, column) = (i / 16, i % 16);
+        let of_row = &a[16 * row..16 * row + 16];
+        let product: f64 = (0..16).map(|k| of_row[k] * b[16 * k + column]).sum();
+        let expected = a[i] + of_row.iter().sum::<f64>() + product;
+        let off = (f64::from(*found) - expected).abs();
+        assert!(off < 1e-3, "{row} {column}: {found}, expected {expected}");
+    }
+}
+
+#[test]
+fn attention_by_warps_runs_serially() {
+    let graph = |dtype: &str| {
+        format!(
+            "graph @a(%q: {dtype}[2, n, 40], %k: {dtype}[2, t, 40], %v: {dtype}[2, t, 24]) where n in 0..=80, t in 0..=150 {{
+               %0 = einsum %q, %k {{abc,adc->abd}} : {dtype}[2, n, t]
+               %1 = convert %0 : f32[2, n, t]
+               %2 = reduce max %1 {{axes=[2]}} : f32[2, n]
+               %3 = reshape %2 : f32[2, n, 1]
+               %4 = expand %3 : f32[2, n, t]
+               %5 = sub %1, %4 : f32[2, n, t]
+               %6 = exp %5 : f32[2, n, t]
+               %7 = reduce add %6 {{axes=[2]}} : f32[2, n]
+               %8 = reshape %7 : f32[2, n, 1]
+               %9 = expand %8 : f32[2, n, t]
+               %10 = div %6, %9 : f32[2, n, t]
+               %11 = convert %10 : {dtype}[2, n, t]
+               %12 = einsum %11, %v {{abc,acd->abd}} : {dtype}[2, n, 24]
+               return %12
+             }}"
+        )
+    };
+    for (dtype, tolerance) in [("f16", 2e-3), ("bf16", 2e-2)] {
+        let graph = parse_graph(&graph(dtype), &mut no_data).unwrap_or_else(|e| panic!("{e:?}"));
+        let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+        let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+        let compiled = compile(&graph, &Options::new(Devices::new(host, [gpu]))).unwrap_or_else(|e| panic!("{e}"));
+        let [launch] = &compiled.planned.launches[..] else {
+            panic!("several kernels")
+        };
+        let kernel = &*launch.scheduled;
+        let folds = kernel.statements().filter(|s| matches!(s, Stmt::FoldRows(_)));
+        assert_eq!(folds.count(), 4, "{kernel}");
+        assert_eq!(verify(kernel).errors, [], "{kernel}");
+        for symbols in [[1, 1], [17, 5], [33, 64], [5, 65], [80, 150], [3, 0], [0, 3]] {
+            agreed_within(kernel, &symbols, &arguments(kernel, &symbols, 3), tolerance);
         }
     }
 }

@@ -105,7 +105,7 @@ fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
         ClusterKind::Gemm(_) => "library matmul".into(),
         ClusterKind::Attention(a) => format!("attention, {} rows a block", a.rows),
         ClusterKind::WeightGradient(w) => format!("weight gradient, tiles of {} by {}", w.rows(), w.columns),
-        ClusterKind::Scan(blocks) => tlc_passes::cluster::Blocks::text(*blocks),
+        ClusterKind::Scan(form) => form.text(),
         ClusterKind::Scatter(updates) => format!("copy and {}", updates.text()),
         ClusterKind::Loop => "loop over a plan".into(),
         ClusterKind::Call => "function of the runtime".into(),

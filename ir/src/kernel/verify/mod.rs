@@ -499,6 +499,10 @@ impl Checker<'_> {
                 self.used(*value);
                 Some(*to)
             }
+            Op::ShortExp2(value) => {
+                self.expect(*value, DType::F32);
+                Some(DType::F32)
+            }
             Op::Bitcast(to, value) => {
                 let found = self.used(*value)?;
                 if found.bits() != to.bits() {

@@ -250,7 +250,9 @@ pub enum Rule {
     #[error("a tile of fragment {0} is not all of it, row by row and in one shape everywhere")]
     FragmentTile(Memory),
     /// A contraction into a fragment of what one thread has, or of a fragment on the right.
-    #[error("a contraction into a fragment reads {0}, expected a parameter, shared scratch or, on the left, a whole fragment")]
+    #[error(
+        "a contraction into a fragment reads {0}, expected a parameter, shared scratch or, on the left, a whole fragment"
+    )]
     FragmentOperand(Memory),
     /// A fragment that is accessed other than as a whole or element by element by the owners.
     #[error("fragment r{0} is accessed other than as a whole or at the element or the row of an `each`")]

@@ -64,7 +64,11 @@ impl Memories {
         if stage == Stage::Join {
             // Of keys and of scores there are none.
             let [results, most, sum] = [(); 3].map(|()| new(dtype, 1, Scope::Thread));
-            return Memories { most, sum, ..only(results) };
+            return Memories {
+                most,
+                sum,
+                ..only(results)
+            };
         }
         match &form.form {
             AttentionForm::Warps(m) => {

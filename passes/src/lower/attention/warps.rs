@@ -23,17 +23,17 @@
 //! Where a graph rounds weights to 16 bits, it does so behind the whole softmax. Here a weight is rounded when its tile is done, before it is divided
 //! by the sum: what that is off by is at most what rounding it in the end would be.
 
-use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::graph::Monoid;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Access, AsyncCopy, Bind, Contract, ContractOperand, FoldRows, Memory, Op, Stmt, ValueId};
 use tlc_ir::target::GPU_ACCESS_BYTES;
-use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
+use tlc_ir::{DType, NodeId, NodeKind, ScalarOp};
 
 use super::memories::Memories;
 use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
 use crate::access::{Index, is_source};
-use crate::math::{EXP2_SHORT, LOG2_E};
+use crate::math::LOG2_E;
 use crate::partition::Matrices;
 use tlc_ir::graph::infer::flat_index;
 
@@ -168,12 +168,7 @@ impl<'a> Blocks<'a> {
     pub(super) fn end_by_warps(&mut self, m: &Matrices) {
         // Where there is no key nothing has waited for the queries.
         self.all_copied(BLOCK);
-        let (form, results, scale, sum) = (
-            self.form,
-            self.memories.results,
-            self.memories.scale,
-            self.memories.sum,
-        );
+        let (form, results, scale, sum) = (self.form, self.memories.results, self.memories.scale, self.memories.sum);
         let ty = self.lo.graph.ty(form.result).clone();
         let memory = Memory::Param(self.lo.param(form.result, Access::Write));
         let columns = m.features[1];
@@ -360,28 +355,11 @@ impl<'a> Blocks<'a> {
         });
     }
 
-    /// `2^shift e^x` of what is not positive, with an error of `2^-18`; zero where that is no normal number.
+    /// `2^shift e^x` of what is not positive, for weights of so many bits that matrix instructions take.
     fn short_exp(&mut self, x: ValueId, shift: f64) -> ValueId {
-        let fields = 127.0 + shift;
-        let magic = self.number(12_582_912.0 + fields);
-        let rate = self.number(LOG2_E);
-        let lowest = self.number(-fields / LOG2_E);
-        let x = self.map(ScalarOp::Max, &[x, lowest], LOOP);
-        // The exponent field of the power of two is in the low bits of the sum.
-        let sum = self.map(ScalarOp::Fma, &[x, rate, magic], LOOP);
-        let whole = self.map(ScalarOp::Sub, &[magic, sum], LOOP);
-        let rest = self.map(ScalarOp::Fma, &[x, rate, whole], LOOP);
-        let mut terms = EXP2_SHORT.iter().rev().map(|c| *c).chain([1.0]);
-        let mut power = self.number(terms.next().unwrap_or(1.0));
-        for term in terms {
-            let term = self.number(term);
-            power = self.map(ScalarOp::Fma, &[power, rest, term], LOOP);
-        }
-        let bits = self.lo.emit(Op::Bitcast(DType::I32, sum), DType::I32, LOOP);
-        let significand = self.lo.constant(Scalar::from_i64(DType::I32, 23));
-        let field = self.map(ScalarOp::Shl, &[bits, significand], LOOP);
-        let scale = self.lo.emit(Op::Bitcast(DType::F32, field), DType::F32, LOOP);
-        self.map(ScalarOp::Mul, &[power, scale], LOOP)
+        let (rate, shift) = (self.number(LOG2_E), self.number(shift));
+        let x = self.map(ScalarOp::Fma, &[x, rate, shift], LOOP);
+        self.lo.emit(Op::ShortExp2(x), DType::F32, LOOP)
     }
 
     /// Adds weights times values of a tile to a warp's results.
