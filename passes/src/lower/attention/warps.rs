@@ -122,7 +122,8 @@ impl<'a> Blocks<'a> {
         let body = self.take(TILE);
         let tile = self.tile;
         self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
-        self.barrier(BLOCK);
+        // Keys behind the last tile, or of no tile, are still under way.
+        self.arrived(BLOCK);
     }
 
     /// Brings a tile of keys to shared memory.
@@ -166,8 +167,6 @@ impl<'a> Blocks<'a> {
 
     /// What is behind the loop over tiles of keys.
     pub(super) fn end_by_warps(&mut self, m: &Matrices) {
-        // Where there is no key nothing has waited for the queries.
-        self.all_copied(BLOCK);
         let (form, results, scale, sum) = (self.form, self.memories.results, self.memories.scale, self.memories.sum);
         let ty = self.lo.graph.ty(form.result).clone();
         let memory = Memory::Param(self.lo.param(form.result, Access::Write));
@@ -445,14 +444,9 @@ impl<'a> Blocks<'a> {
 
     /// What was copied to shared memory is there for all.
     pub(super) fn arrived(&mut self, level: usize) {
-        self.all_copied(level);
-        self.barrier(level);
-    }
-
-    /// Waits for all that is under way.
-    fn all_copied(&mut self, level: usize) {
         self.lo.push(level, Stmt::Commit);
         self.lo.push(level, Stmt::Wait(0));
+        self.barrier(level);
     }
 
     /// Brings rows of an operand to shared memory: by copies where they lie together, else element by element.
