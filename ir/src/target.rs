@@ -131,6 +131,8 @@ pub struct Gpu {
     pub bytes_per_second: f64,
     /// f32 operations a second (a fused multiply-add counts 2).
     pub f32_flops_per_second: f64,
+    /// Operations a second of matrix instructions on 16-bit floats; on tf32 half as many.
+    pub matrix_flops_per_second: f64,
     /// Seconds that a launch takes besides the work.
     pub launch_seconds: f64,
     /// The library that multiplies matrices there. Without one, kernels do.
@@ -230,6 +232,7 @@ impl Gpu {
             multiprocessor: Multiprocessor::of((0, 0)),
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
+            matrix_flops_per_second: 312e12,
             launch_seconds: 3e-6,
             products: Some(ProductLibrary {
                 share: LibraryShare::All,
@@ -249,13 +252,20 @@ impl Gpu {
         }
     }
 
-    /// The least time, in nanoseconds, to move `bytes` and compute `flops`, besides the launch; and which of the two it is: `bytes` or
-    /// `flops`.
-    pub fn floor_ns(&self, bytes: u64, flops: u64) -> (f64, &'static str) {
-        longer(
-            bytes as f64 / self.bytes_per_second,
-            flops as f64 / self.f32_flops_per_second,
-        )
+    /// The least time, in nanoseconds, to move `bytes` and compute `flops`, besides the launch, by matrix instructions on that type if there
+    /// are some; and which of the two it is: `bytes` or `flops`.
+    pub fn floor_ns(&self, bytes: u64, flops: u64, matrices: Option<DType>) -> (f64, &'static str) {
+        let computing = flops as f64 / self.flops_per_second(matrices);
+        longer(bytes as f64 / self.bytes_per_second, computing)
+    }
+
+    /// Operations a second, by matrix instructions on that type if there are some.
+    pub fn flops_per_second(&self, matrices: Option<DType>) -> f64 {
+        match matrices {
+            Some(DType::F16 | DType::BF16) => self.matrix_flops_per_second,
+            Some(DType::F32) => self.matrix_flops_per_second / 2.0,
+            _ => self.f32_flops_per_second,
+        }
     }
 }
 

@@ -483,7 +483,7 @@ fn step_ns(plan: &Plan, step: &Step, target: &Target) -> Option<f64> {
         .map(|e| e.as_const().and_then(|n| u64::try_from(n).ok()));
     let (bytes, flops) = (bytes?, flops?);
     Some(match (target, step) {
-        (Target::Gpu(gpu), _) => gpu.floor_ns(bytes, flops).0,
+        (Target::Gpu(gpu), _) => gpu.floor_ns(bytes, flops, plan.step_multiplies(step)).0,
         (Target::Cpu(cpu), Step::Gemm(_)) => cpu.floor_ns(bytes, flops).0,
         (Target::Cpu(cpu), _) => cpu.kernel_floor_ns(bytes, flops).0,
     })

@@ -8,7 +8,7 @@ use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
 use tlc_ir::plan::{Arena, DeviceId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Occupancy, STATIC_SHARED_BYTES};
-use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
@@ -47,8 +47,8 @@ type Floor = fn(&Cpu, u64, u64) -> (f64, &'static str);
 /// Where a step is done, and its least time there.
 #[derive(Clone, Copy)]
 enum Place {
-    /// On a device; the floor is a host's.
-    On(DeviceId, Floor),
+    /// On a device; the floor is a host's, the type what matrix instructions of a GPU multiply.
+    On(DeviceId, Floor, Option<DType>),
     /// Bytes go from one device to another.
     Between(DeviceId, DeviceId),
 }
@@ -98,7 +98,7 @@ impl<'a> Costs<'a> {
             predicted_ns: known.map(|k| k.0),
             bound: known.map_or(usual, |k| k.1),
             device: match place {
-                Place::On(device, _) | Place::Between(_, device) => device,
+                Place::On(device, ..) | Place::Between(_, device) => device,
             },
             occupancy: None,
         }
@@ -106,9 +106,9 @@ impl<'a> Costs<'a> {
 
     fn floor(&self, place: Place, bytes: u64, flops: u64) -> (f64, &'static str) {
         match place {
-            Place::On(device, host) => match self.devices.target(device) {
+            Place::On(device, host, matrices) => match self.devices.target(device) {
                 Target::Cpu(cpu) => host(cpu, bytes, flops),
-                Target::Gpu(gpu) => gpu.floor_ns(bytes, flops),
+                Target::Gpu(gpu) => gpu.floor_ns(bytes, flops, matrices),
             },
             Place::Between(from, to) => {
                 let link = self.devices.link(from, to);
@@ -124,7 +124,8 @@ impl<'a> Costs<'a> {
 
     fn launch(&self, l: &Launch) -> StepCost {
         let step = format!("kernel {}", l.kernel.0);
-        let place = Place::On(self.device(l.args.first()), Cpu::kernel_floor_ns);
+        let matrices = self.plan.launch_multiplies(l);
+        let place = Place::On(self.device(l.args.first()), Cpu::kernel_floor_ns, matrices);
         let occupancy = occupancy(self.plan, self.devices, l, None);
         StepCost {
             occupancy,
@@ -140,6 +141,7 @@ impl<'a> Costs<'a> {
                 Step::Group(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
                 Step::Gemm(g) => {
                     let [bytes, flops] = self.plan.product_work(g);
+                    let matrices = self.plan.step_multiplies(step);
                     let (step, label) = match &g.epilogue {
                         Some(e) if let Some(p) = &e.product => (
                             format!("library matmul + kernel {} + matmul", e.launch.kernel.0),
@@ -155,7 +157,7 @@ impl<'a> Costs<'a> {
                             format!("{} then {}", g.label, e.launch.label),
                         ),
                     };
-                    let place = Place::On(self.device(Some(&g.dst.slot)), Cpu::floor_ns);
+                    let place = Place::On(self.device(Some(&g.dst.slot)), Cpu::floor_ns, matrices);
                     out.push((number, self.cost(step, label, (&bytes, &flops), (place, "flops"))));
                 }
                 Step::Copy { src, dst, .. } => {
@@ -163,7 +165,7 @@ impl<'a> Costs<'a> {
                     let (from, to) = (self.device(Some(src)), self.device(Some(dst)));
                     let bytes = slot.len.clone() * IndexExpr::from(slot.dtype.bytes());
                     let (step, place, bytes) = match from == to {
-                        true => ("copy", Place::On(to, Cpu::floor_ns), bytes * IndexExpr::from(2)),
+                        true => ("copy", Place::On(to, Cpu::floor_ns, None), bytes * IndexExpr::from(2)),
                         false => ("transfer", Place::Between(from, to), bytes),
                     };
                     let label = format!("{step} {}", slot.name);
@@ -174,7 +176,7 @@ impl<'a> Costs<'a> {
                 Step::Call(c) => {
                     let [bytes, flops] = self.plan.call_work(c);
                     let (step, label) = ("host call".into(), c.label.clone());
-                    let on_host = Place::On(DeviceId::HOST, Cpu::kernel_floor_ns);
+                    let on_host = Place::On(DeviceId::HOST, Cpu::kernel_floor_ns, None);
                     out.push((number, self.cost(step, label, (&bytes, &flops), (on_host, "flops"))));
                 }
             }
@@ -189,7 +191,7 @@ impl<'a> Costs<'a> {
         let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
         let [bytes, flops] = one.map(|e| l.outer(&e) * times.clone());
         let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
-        let place = Place::On(DeviceId::HOST, Cpu::kernel_floor_ns);
+        let place = Place::On(DeviceId::HOST, Cpu::kernel_floor_ns, None);
         let mut cost = self.cost(step, l.label.clone(), (&bytes, &flops), (place, "bytes"));
         cost.predicted_ns = None;
         let Some(inside) = self.inside(number, l) else {
@@ -391,10 +393,11 @@ fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::
         if let Target::Gpu(gpu) = devices.target(device) {
             writeln!(
                 out,
-                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {} a launch; a kernel's block shares at most {}, {} if the driver is asked",
+                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {:.0} by matrix instructions on 16 bits, {} a launch; a kernel's block shares at most {}, {} if the driver is asked",
                 device_text(plan, device),
                 gpu.bytes_per_second / 1e9,
                 gpu.f32_flops_per_second / 1e12,
+                gpu.matrix_flops_per_second / 1e12,
                 time_text(gpu.launch_seconds * 1e9),
                 bytes_text(gpu.shared_bytes as u64),
                 bytes_text(gpu.opt_in_shared_bytes as u64),
@@ -546,8 +549,8 @@ fn write_plan(
     writeln!(out, "\nclusters")?;
     for (number, c) in clusters.clusters.iter().enumerate() {
         let multiplied = match graph.ty(c.roots[0]).dtype {
-            tlc_ir::DType::I32 => " of words of four bytes",
-            tlc_ir::DType::BF16 => " of bf16, added up in f32",
+            DType::I32 => " of words of four bytes",
+            DType::BF16 => " of bf16, added up in f32",
             _ => "",
         };
         let how = match &c.kind {

@@ -82,9 +82,10 @@ pub fn predict(plan: &Plan, sizes: &Sizes, devices: &Devices) -> Result<Predicti
             _ => match devices.target(counted.device) {
                 Target::Cpu(_) => on_host,
                 Target::Gpu(gpu) => {
-                    let work = (bytes as f64 / gpu.bytes_per_second).max(flops as f64 / gpu.f32_flops_per_second);
+                    let matrices = plan.step_multiplies(&plan.steps[counted.step]);
+                    let work = gpu.floor_ns(bytes, flops, matrices).0;
                     let started = counted.counts.launches.max(1) as f64;
-                    (work + started * gpu.launch_seconds) * 1e9
+                    work + started * gpu.launch_seconds * 1e9
                 }
             },
         };

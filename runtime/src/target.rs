@@ -42,6 +42,17 @@ fn products() -> HostProducts {
 /// half as many.
 const FUSED_PER_CLOCK: f64 = 128.0;
 
+/// Multiply-adds of 16-bit floats, added up in f32, that the matrix instructions of a multiprocessor do in a clock, at most (NVIDIA A100, H100 and
+/// Blackwell architecture white papers; dense, by the widest instruction of each).
+const fn matrices_per_clock(capability: (i32, i32)) -> f64 {
+    match capability {
+        (8, 0) => 1024.0,
+        (9, _) => 2048.0,
+        (10 | 11, _) => 4096.0,
+        _ => 512.0,
+    }
+}
+
 /// A device as passes see it: what its driver says of its speeds, where it does.
 #[must_use]
 pub fn gpu(properties: &Properties) -> Gpu {
@@ -53,7 +64,9 @@ pub fn gpu(properties: &Properties) -> Gpu {
         (8, 0) => FUSED_PER_CLOCK / 2.0,
         _ => FUSED_PER_CLOCK,
     };
-    let flops = f64::from(properties.multiprocessors) * f64::from(properties.clock_khz) * 1e3 * fused * 2.0;
+    let rate = |fused: f64| f64::from(properties.multiprocessors) * f64::from(properties.clock_khz) * 1e3 * fused * 2.0;
+    let flops = rate(fused);
+    let matrix_flops = rate(matrices_per_clock(properties.capability));
     let known = |said: f64, otherwise: f64| if said > 0.0 { said } else { otherwise };
     let (usual, opt_in) = properties.shared_bytes;
     let asked = match opt_in {
@@ -73,6 +86,7 @@ pub fn gpu(properties: &Properties) -> Gpu {
         opt_in_shared_bytes: asked.max(usual.into()),
         bytes_per_second: known(bytes_per_second, any.bytes_per_second),
         f32_flops_per_second: known(flops, any.f32_flops_per_second),
+        matrix_flops_per_second: known(matrix_flops, any.matrix_flops_per_second),
         multiprocessors: properties.multiprocessors.into(),
         multiprocessor,
         // Whether there is a library takes a context to find out: see `product_library`.

@@ -405,6 +405,18 @@ impl Kernel {
         }
     }
 
+    /// The type that the kernel's warps multiply by matrix instructions, if they do.
+    pub fn multiplies(&self) -> Option<DType> {
+        let held = |m: Memory| match m {
+            Memory::Param(_) => false,
+            Memory::Scratch(i) => self.scratch[i as usize].scope == Scope::WarpFragment,
+        };
+        self.statements().find_map(|s| match s {
+            Stmt::Contract(c) if held(c.dst) => Some(self.memory_dtype(c.right.memory)),
+            _ => None,
+        })
+    }
+
     /// The blocks of threads that a kernel for a GPU takes; `None` if its body is not one loop over blocks, or nothing bounds what
     /// a block needs.
     pub fn grid(&self) -> Option<Grid> {

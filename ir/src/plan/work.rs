@@ -2,7 +2,8 @@
 //!
 //! Each operand counts once, as if nothing stayed in a cache between steps. Formulas are over the plan's symbols.
 
-use super::{Gemm, HostCall, Plan, SlotId, Step};
+use super::{Gemm, HostCall, Launch, Plan, SlotId, Step};
+use crate::dtype::DType;
 use crate::index::IndexExpr;
 
 impl Plan {
@@ -30,6 +31,19 @@ impl Plan {
             }
             Step::Call(c) => self.call_work(c),
         }
+    }
+
+    /// The type that matrix instructions of a GPU multiply in a step; of a group's launches, in the first one.
+    pub fn step_multiplies(&self, step: &Step) -> Option<DType> {
+        match step {
+            Step::Gemm(g) => matches!(g.dtype, DType::F16 | DType::BF16).then_some(g.dtype),
+            step => self.launch_multiplies(step.launches().first()?),
+        }
+    }
+
+    /// The type that matrix instructions of a GPU multiply in a launch.
+    pub fn launch_multiplies(&self, launch: &Launch) -> Option<DType> {
+        self.kernels.get(launch.kernel.0 as usize)?.multiplies()
     }
 
     /// Bytes and operations of a matrix product, with what runs behind it; that finds the product's result in cache, and a product behind
