@@ -11,8 +11,8 @@
 //!
 //! Which elements are combined first depends on the length of a row alone, so that results are the same in every run.
 
-use tlc_ir::graph::Monoid;
 use tlc_ir::graph::infer::flat_index;
+use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::WARP_THREADS;
@@ -39,6 +39,8 @@ struct Scan<'a> {
     monoid: Monoid,
     /// Of what is carried.
     dtype: DType,
+    /// Of the result.
+    shape: Shape,
     /// Elements of a row, and rows.
     n: IndexExpr,
     rows: IndexExpr,
@@ -65,8 +67,8 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
     // Threads behind the end of a row, or of all rows, read nothing.
     lo.may_not_run = true;
     let shape = node.ty.shape.clone();
-    let (n, around) = (shape[shape.len() - 1].clone(), &shape[..shape.len() - 1]);
-    let rows = IndexExpr::product(around);
+    let (n, around) = (shape[shape.len() - 1].clone(), shape[..shape.len() - 1].to_vec());
+    let rows = IndexExpr::product(&around);
     let pieces = n.ceil_div(WARP_THREADS).as_const().unwrap_or(MOST_PIECES);
     let pieces = pieces.clamp(1, MOST_PIECES);
     let block = lo.new_var(rows.ceil_div(WARPS), BLOCK);
@@ -94,6 +96,7 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
         lo,
         monoid,
         dtype,
+        shape,
         n,
         rows,
         row,
@@ -241,12 +244,7 @@ impl Scan<'_> {
 
     fn store_result(&mut self, memory: Memory, at: &IndexExpr, value: ValueId, mask: Option<ValueId>) {
         let value = self.lo.convert(value, self.lo.kernel.memory_dtype(memory));
-        let shape: Vec<IndexExpr> = self.rows_shape();
-        let index = flat_index(&self.point(at), &shape).simplify(&self.lo);
+        let index = flat_index(&self.point(at), &self.shape).simplify(&self.lo);
         self.store(memory, index, value, mask);
-    }
-
-    fn rows_shape(&self) -> Vec<IndexExpr> {
-        self.lo.graph.ty(self.lo.own[0]).shape.to_vec()
     }
 }

@@ -287,7 +287,10 @@ impl Positions<'_, '_> {
         if scope(memory) != scope(fragment) || !(whole || row && of_rows && !writes) {
             return self.error(Rule::FragmentAccess(i));
         }
-        self.shape(memory, [rows, if whole { columns } else { 1 }]);
+        // The shape of the fragment itself is looked at where its `each` is.
+        if memory != fragment {
+            self.shape(memory, [rows, if whole { columns } else { 1 }]);
+        }
     }
 
     fn collective(&mut self, c: &Collective) {
