@@ -102,6 +102,11 @@ fn attention_is_one_kernel_with_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn attention_of_many_rows_is_right() {
+    simulated("attention::children::many_rows", &[("TLC_SIM_DEVICE", "laptop-4gib")]);
+}
+
+#[test]
 fn onnx_attention_in_16_bits_is_one_kernel_with_the_same_bits_at_three_schedules() {
     onnx_attention::on_the_processor();
     same_bits("onnx_attention::children::all");

@@ -589,7 +589,7 @@ fn write_plan(
                 format!(
                     "an attention, in blocks of {} rows, {} keys at a time",
                     a.rows,
-                    tlc_passes::cluster::Attention::KEYS
+                    a.keys()
                 )
             }
             tlc_passes::cluster::ClusterKind::WeightGradient(w) => format!(

@@ -279,6 +279,50 @@ mod children {
                 ..PLAIN
             },
         ];
+        right(&shapes);
+    }
+
+    /// More rows than a device of few multiprocessors has room for at once: blocks of 128.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn many_rows() {
+        let many = Shape {
+            dtype: DType::BF16,
+            batch: 1,
+            heads: 41,
+            rows: 128,
+            keys: 20,
+            features: 16,
+            width: 16,
+            ..PLAIN
+        };
+        right(&[
+            Shape { ..many },
+            Shape {
+                dtype: DType::F16,
+                heads: 20,
+                rows: 260,
+                keys: 70,
+                features: 24,
+                width: 40,
+                causal: true,
+                special: true,
+                ..many
+            },
+            Shape {
+                dtype: DType::F32,
+                precision: Precision::Tf32,
+                width: 24,
+                mask: Some(DType::F32),
+                ..many
+            },
+            // Rows of the result that are too long for a warp to have twice as many.
+            Shape { width: 72, ..many },
+        ]);
+    }
+
+    /// That each is one kernel with the results of its meaning; prints what stands for the bits of all.
+    fn right(shapes: &[Shape]) {
         let mut bits = DefaultHasher::new();
         for (number, shape) in shapes.iter().enumerate() {
             let graph = shape.record().finish().expect("a graph");
@@ -301,6 +345,9 @@ mod children {
             let by_matrices = shape.rows != 1 && (shape.dtype.bytes() == 2 || shape.precision != Precision::Exact);
             let explained = executable.explain().contains("warps multiply");
             assert_eq!(explained, by_matrices, "{number}: {}", executable.explain());
+            let counted = std::env::var("TLC_SIM_DEVICE").is_ok();
+            let rows = executable.explain().contains("in blocks of 128 rows");
+            assert_eq!(rows, counted, "{number}: {}", executable.explain());
             let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
             let outputs = executable.run(&given).expect("outputs");
             let found: Vec<HostTensor> = outputs.iter().map(|o| o.to_host()).collect();
