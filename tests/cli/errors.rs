@@ -136,6 +136,18 @@ fn a_size_that_nothing_determines_is_asked_for() {
 }
 
 #[test]
+fn a_size_of_one_value_is_not_asked_for() {
+    let p = Place::new();
+    p.write(
+        "m.tlir",
+        "graph @f(%x: f32[n, m + 1]) where n = 3, m in 4..=4 {\n  %0 = exp %x : f32[n, m + 1]\n  return %0 as y\n}\n",
+    );
+    for command in ["run", "verify", "bench"] {
+        p.run(&[command, "m.tlir", "--input", "x=random"]).code(0);
+    }
+}
+
+#[test]
 fn a_size_that_nothing_needs_is_not_asked_for() {
     let p = Place::new();
     // Nothing reads `z`, nobody takes what is repeated `q` times, and nothing mentions `r`.

@@ -181,9 +181,9 @@ pub fn inputs(
         }
         tensors.push(Some(tensor));
     }
-    // Whatever these are changes nothing, so an input that nothing reads is made as small as it may be.
+    // Some can have one value. Whatever others are changes nothing, so an input that nothing reads is made as small as it may be.
     for ((value, s), idle) in symbols.iter_mut().zip(graph.symbols()).zip(idle_symbols(graph, &[])) {
-        *value = value.or(idle.then_some(s.lo));
+        *value = value.or((idle || s.lo == s.hi).then_some(s.lo));
     }
     let mut total: u128 = tensors.iter().flatten().map(|t| t.bytes().len() as u128).sum();
     let mut shapes = Vec::with_capacity(declared.len());
