@@ -5,7 +5,6 @@ use tlc_ir::kernel::{Memory, Scope};
 use tlc_ir::target::WARP_THREADS;
 
 use super::super::Lowerer;
-use super::warps::PARTS;
 use super::{Blocks, ROW_LANES, Stage, WARP_ROWS, constant, row};
 use crate::partition::{Attention, AttentionForm};
 
@@ -17,8 +16,6 @@ pub(super) struct Memories {
     pub values: Memory,
     /// Scores and then weights, as they are multiplied.
     pub weights: Memory,
-    /// Scores and weights of each part of a tile that warps have.
-    pub parts_of_keys: [(Memory, Memory); PARTS as usize],
     /// Of a single row: parts of its result, and what each warp has of the maximum and of the sum.
     pub parts: Memory,
     /// By row: what its result is scaled by.
@@ -51,7 +48,6 @@ impl Memories {
             tile: results,
             values: results,
             weights: results,
-            parts_of_keys: [(results, results); PARTS as usize],
             parts: results,
             scale: results,
             results,
@@ -73,22 +69,18 @@ impl Memories {
         match &form.form {
             AttentionForm::Warps(m) => {
                 let results = new(dtype, m.rows * m.features[1], Scope::WarpFragment);
-                let part = m.rows * m.keys / PARTS;
-                let parts_of_keys = [(); PARTS as usize].map(|()| {
-                    let scores = new(dtype, part, Scope::WarpFragment);
-                    let weights = match held == dtype {
-                        true => scores,
-                        false => new(held, part, Scope::WarpFragment),
-                    };
-                    (scores, weights)
-                });
+                let scores = new(dtype, m.rows * m.keys, Scope::WarpFragment);
                 let [scale, most, sum, base] = [(); 4].map(|()| new(dtype, m.rows, Scope::WarpFragment));
                 Memories {
                     queries: new(held, form.rows * query, Scope::Shared),
                     tile: new(held, m.keys * key, Scope::Shared),
                     values: new(held, m.keys * value, Scope::Shared),
-                    parts_of_keys,
+                    weights: match held == dtype {
+                        true => scores,
+                        false => new(held, m.rows * m.keys, Scope::WarpFragment),
+                    },
                     scale,
+                    scores,
                     most,
                     sum,
                     base,

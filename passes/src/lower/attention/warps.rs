@@ -37,9 +37,6 @@ use crate::math::LOG2_E;
 use crate::partition::Matrices;
 use tlc_ir::graph::infer::flat_index;
 
-/// Parts of a tile of keys whose scores become weights one after the other, so that one part is multiplied while the other is.
-pub(super) const PARTS: i64 = 2;
-
 /// Rows of an operand, and where they go in shared memory.
 pub(super) struct Rows {
     pub(super) memory: Memory,
@@ -106,19 +103,12 @@ impl<'a> Blocks<'a> {
         self.arrived(TILE);
         self.bring_values(m, &first_key);
         self.warp_loop(TILE, |this, warp| {
-            (0..PARTS).for_each(|part| this.scores_by_warps(m, &warp, &first_key, part));
-            this.weights_by_warps(m, 0);
+            this.scores_by_warps(m, &warp, &first_key);
+            this.weights_by_warps(m);
         });
         self.arrived(TILE);
         self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
-        self.warp_loop(TILE, |this, _| {
-            for part in 0..PARTS {
-                if part > 0 {
-                    this.weights_by_warps(m, part);
-                }
-                this.add_up_by_warps(m, part);
-            }
-        });
+        self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
         let body = self.take(TILE);
         let tile = self.tile;
         self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
@@ -271,23 +261,21 @@ impl<'a> Blocks<'a> {
     }
 
     /// The scores of a warp's rows of a tile, with what is computed from them.
-    fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr, part: i64) {
-        let (queries, tile) = (self.memories.queries, self.memories.tile);
-        let (scores, _) = self.memories.parts_of_keys[part as usize];
+    fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
+        let (scores, queries, tile) = (self.memories.scores, self.memories.queries, self.memories.tile);
         let [query, key, ..] = self.strides;
-        let columns = m.keys / PARTS;
-        let first = constant(part * columns);
+        let columns = m.keys;
         let down = warp.clone() * constant(m.rows);
         self.set(m, scores, columns, 0.0);
         self.multiply(m, (scores, columns), m.features[0], |[r, c, k]| {
             let left = (down.clone() + r) * constant(query) + k.clone();
-            [(queries, left), (tile, (first.clone() + c) * constant(key) + k)]
+            [(queries, left), (tile, c * constant(key) + k)]
         });
         self.each(m, scores, columns, |this, [r, c]| {
             let row = down + r.clone();
             let at = r * constant(columns) + c.clone();
             let score = this.load(scores, at.clone(), LOOP);
-            let value = this.masked(score, &row, &(first + c), first_key);
+            let value = this.masked(score, &row, &c, first_key);
             if value != score {
                 this.store(scores, at, value, None, LOOP);
             }
@@ -295,9 +283,10 @@ impl<'a> Blocks<'a> {
     }
 
     /// Turns scores into weights, and scales results by what the weights so far shrink by.
-    fn weights_by_warps(&mut self, m: &Matrices, part: i64) {
-        let (scores, weights) = self.memories.parts_of_keys[part as usize];
+    fn weights_by_warps(&mut self, m: &Matrices) {
         let Memories {
+            scores,
+            weights,
             results,
             scale,
             most,
@@ -305,7 +294,7 @@ impl<'a> Blocks<'a> {
             base,
             ..
         } = self.memories;
-        let columns = m.keys / PARTS;
+        let columns = m.keys;
         self.each(m, base, 1, |this, [r, _]| {
             let before = this.load(most, r.clone(), LOOP);
             this.store(base, r, before, None, LOOP);
@@ -362,15 +351,12 @@ impl<'a> Blocks<'a> {
     }
 
     /// Adds weights times values of a tile to a warp's results.
-    fn add_up_by_warps(&mut self, m: &Matrices, part: i64) {
-        let (results, values) = (self.memories.results, self.memories.values);
-        let (_, weights) = self.memories.parts_of_keys[part as usize];
+    fn add_up_by_warps(&mut self, m: &Matrices) {
+        let (results, weights, values) = (self.memories.results, self.memories.weights, self.memories.values);
         let [_, _, value, _] = self.strides;
-        let keys = m.keys / PARTS;
-        let first = constant(part * keys);
-        self.multiply(m, (results, m.features[1]), keys, |[r, c, k]| {
-            let left = r * constant(keys) + k.clone();
-            [(weights, left), (values, (first + k) * constant(value) + c)]
+        self.multiply(m, (results, m.features[1]), m.keys, |[r, c, k]| {
+            let left = r * constant(m.keys) + k.clone();
+            [(weights, left), (values, k * constant(value) + c)]
         });
     }
 
