@@ -227,7 +227,8 @@ pub enum Op {
     Convert(DType, ValueId),
     /// The same bits as another dtype of equal width.
     Bitcast(DType, ValueId),
-    /// `2^x` of an f32 for what is rounded to 16 bits: with a relative error of up to `2^-18` ([`SHORT_ERROR`]), and zero where it is no normal number.
+    /// `2^x` of an f32 for what is rounded to 16 bits: with a relative error of up to `2^-18` ([`SHORT_ERROR`]), and zero where it is no normal
+    /// number. Above `2^127` it may be infinite.
     ShortExp2(ValueId),
 }
 
