@@ -151,8 +151,7 @@ pub(crate) fn exp_in_range<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     exp_scaled::<F, E>(e, x, 1.0, magic)
 }
 
-/// `2^x` with a relative error of up to `2^-18`, zero where it is below half of the smallest normal number, infinite where that is closer to the
-/// power of two that is no number than to the one below.
+/// `2^x` with a relative error of up to `2^-18`; zero below `2^-126.5`, infinite from `2^127.5` on.
 #[inline(always)]
 pub(crate) fn short_exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let (high, low) = (F::float(e, F::EXP2_HIGH), F::float(e, 1.0 - F::EXP2_HIGH));
