@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
-use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
+use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Stmt, verify};
 use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
@@ -124,27 +124,29 @@ fn filled(dtype: DType, len: usize, seed: usize) -> HostTensor {
     t
 }
 
-/// The kernel with its blocks and threads in the opposite order. Iterations that are independent do not notice.
+/// The kernel with its blocks and threads in the opposite order. Iterations that are independent do not notice; those of threads are not where
+/// a scan combines what the threads before each have.
 fn reversed(kernel: &Kernel) -> Kernel {
-    fn walk(kernel: &mut Kernel, body: &mut [Stmt]) {
+    fn walk(kernel: &mut Kernel, body: &mut [Stmt], threads: bool) {
         for s in body {
             match s {
                 Stmt::Loop { var, bind, body } => {
-                    if matches!(bind, Bind::Block | Bind::Thread) {
+                    if *bind == Bind::Block || threads && *bind == Bind::Thread {
                         let (var, extent) = (*var, kernel.extents[var.0 as usize].clone());
                         let back = extent - IndexExpr::ONE - var.into();
                         substitute_in(kernel, body, &mut |v| (v == var).then(|| back.clone()));
                     }
-                    walk(kernel, body);
+                    walk(kernel, body, threads);
                 }
-                Stmt::If { body, .. } => walk(kernel, body),
+                Stmt::If { body, .. } => walk(kernel, body, threads),
                 _ => {}
             }
         }
     }
     let mut out = kernel.clone();
     let mut body = std::mem::take(&mut out.body);
-    walk(&mut out, &mut body);
+    let scans = |s: &Stmt| matches!(s, Stmt::Collective(c) if matches!(c.kind, CollectiveKind::Scan(_)));
+    walk(&mut out, &mut body, !kernel.statements().any(scans));
     out.body = body;
     out
 }
@@ -335,8 +337,9 @@ fn products_keep_their_sums_in_registers_on_every_architecture() {
                     case.name,
                     cubin.log
                 );
-                // Four blocks of 128 threads share 65,536 registers.
-                assert!(registers <= 128, "{} {arch}: {registers} registers", case.name);
+                // Four blocks of 128 threads share 65,536 registers; those of an attention, which hold scores beside the results, are two.
+                let most = if cuda.source.contains("short_exp2") { 255 } else { 128 };
+                assert!(registers <= most, "{} {arch}: {registers} registers", case.name);
             }
         }
     }

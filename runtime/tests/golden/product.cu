@@ -1,3 +1,4 @@
+typedef unsigned int u32;
 typedef unsigned short f16;
 typedef float f32;
 struct __align__(8) f32x2 { f32 e[2]; };
@@ -23,6 +24,11 @@ static __device__ __forceinline__ f16 f16_of_f32(f32 x) {
     return r;
 }
 struct __align__(4) f16x2 { f16 e[2]; };
+static __device__ __forceinline__ u32 round_pair_f16(f32 low, f32 high) {
+    u32 r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
 
 extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restrict__ p0, const f16* __restrict__ p1, f16* __restrict__ p2) {
     __align__(16) f32 a0[32];
@@ -234,8 +240,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v20 = f16_of_f32((f32)v18);
             const int x38 = b0 * 64 + (w36 / 2) * 4096 + (t37 / 4) * 128 + (w36 % 2) * 32 + (t37 % 4) * 2;
             f16x2 v21;
-            v21.e[0] = v19;
-            v21.e[1] = v20;
+            *(u32*)&v21.e[0] = round_pair_f16(v17, v18);
             *(f16x2*)&p2[x38] = v21;
             const f32x2 v22 = *(f32x2*)&a0[2];
             const f32 v23 = v22.e[0];
@@ -243,8 +248,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v25 = f16_of_f32((f32)v23);
             const f16 v26 = f16_of_f32((f32)v24);
             f16x2 v27;
-            v27.e[0] = v25;
-            v27.e[1] = v26;
+            *(u32*)&v27.e[0] = round_pair_f16(v23, v24);
             *(f16x2*)&p2[x38 + 1024] = v27;
             const f32x2 v28 = *(f32x2*)&a0[4];
             const f32 v29 = v28.e[0];
@@ -252,8 +256,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v31 = f16_of_f32((f32)v29);
             const f16 v32 = f16_of_f32((f32)v30);
             f16x2 v33;
-            v33.e[0] = v31;
-            v33.e[1] = v32;
+            *(u32*)&v33.e[0] = round_pair_f16(v29, v30);
             *(f16x2*)&p2[x38 + 8] = v33;
             const f32x2 v34 = *(f32x2*)&a0[6];
             const f32 v35 = v34.e[0];
@@ -261,8 +264,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v37 = f16_of_f32((f32)v35);
             const f16 v38 = f16_of_f32((f32)v36);
             f16x2 v39;
-            v39.e[0] = v37;
-            v39.e[1] = v38;
+            *(u32*)&v39.e[0] = round_pair_f16(v35, v36);
             *(f16x2*)&p2[x38 + 1032] = v39;
             const f32x2 v40 = *(f32x2*)&a0[8];
             const f32 v41 = v40.e[0];
@@ -270,8 +272,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v43 = f16_of_f32((f32)v41);
             const f16 v44 = f16_of_f32((f32)v42);
             f16x2 v45;
-            v45.e[0] = v43;
-            v45.e[1] = v44;
+            *(u32*)&v45.e[0] = round_pair_f16(v41, v42);
             *(f16x2*)&p2[x38 + 16] = v45;
             const f32x2 v46 = *(f32x2*)&a0[10];
             const f32 v47 = v46.e[0];
@@ -279,8 +280,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v49 = f16_of_f32((f32)v47);
             const f16 v50 = f16_of_f32((f32)v48);
             f16x2 v51;
-            v51.e[0] = v49;
-            v51.e[1] = v50;
+            *(u32*)&v51.e[0] = round_pair_f16(v47, v48);
             *(f16x2*)&p2[x38 + 1040] = v51;
             const f32x2 v52 = *(f32x2*)&a0[12];
             const f32 v53 = v52.e[0];
@@ -288,8 +288,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v55 = f16_of_f32((f32)v53);
             const f16 v56 = f16_of_f32((f32)v54);
             f16x2 v57;
-            v57.e[0] = v55;
-            v57.e[1] = v56;
+            *(u32*)&v57.e[0] = round_pair_f16(v53, v54);
             *(f16x2*)&p2[x38 + 24] = v57;
             const f32x2 v58 = *(f32x2*)&a0[14];
             const f32 v59 = v58.e[0];
@@ -297,8 +296,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v61 = f16_of_f32((f32)v59);
             const f16 v62 = f16_of_f32((f32)v60);
             f16x2 v63;
-            v63.e[0] = v61;
-            v63.e[1] = v62;
+            *(u32*)&v63.e[0] = round_pair_f16(v59, v60);
             *(f16x2*)&p2[x38 + 1048] = v63;
             const f32x2 v64 = *(f32x2*)&a0[16];
             const f32 v65 = v64.e[0];
@@ -306,8 +304,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v67 = f16_of_f32((f32)v65);
             const f16 v68 = f16_of_f32((f32)v66);
             f16x2 v69;
-            v69.e[0] = v67;
-            v69.e[1] = v68;
+            *(u32*)&v69.e[0] = round_pair_f16(v65, v66);
             *(f16x2*)&p2[x38 + 2048] = v69;
             const f32x2 v70 = *(f32x2*)&a0[18];
             const f32 v71 = v70.e[0];
@@ -315,8 +312,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v73 = f16_of_f32((f32)v71);
             const f16 v74 = f16_of_f32((f32)v72);
             f16x2 v75;
-            v75.e[0] = v73;
-            v75.e[1] = v74;
+            *(u32*)&v75.e[0] = round_pair_f16(v71, v72);
             *(f16x2*)&p2[x38 + 3072] = v75;
             const f32x2 v76 = *(f32x2*)&a0[20];
             const f32 v77 = v76.e[0];
@@ -324,8 +320,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v79 = f16_of_f32((f32)v77);
             const f16 v80 = f16_of_f32((f32)v78);
             f16x2 v81;
-            v81.e[0] = v79;
-            v81.e[1] = v80;
+            *(u32*)&v81.e[0] = round_pair_f16(v77, v78);
             *(f16x2*)&p2[x38 + 2056] = v81;
             const f32x2 v82 = *(f32x2*)&a0[22];
             const f32 v83 = v82.e[0];
@@ -333,8 +328,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v85 = f16_of_f32((f32)v83);
             const f16 v86 = f16_of_f32((f32)v84);
             f16x2 v87;
-            v87.e[0] = v85;
-            v87.e[1] = v86;
+            *(u32*)&v87.e[0] = round_pair_f16(v83, v84);
             *(f16x2*)&p2[x38 + 3080] = v87;
             const f32x2 v88 = *(f32x2*)&a0[24];
             const f32 v89 = v88.e[0];
@@ -342,8 +336,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v91 = f16_of_f32((f32)v89);
             const f16 v92 = f16_of_f32((f32)v90);
             f16x2 v93;
-            v93.e[0] = v91;
-            v93.e[1] = v92;
+            *(u32*)&v93.e[0] = round_pair_f16(v89, v90);
             *(f16x2*)&p2[x38 + 2064] = v93;
             const f32x2 v94 = *(f32x2*)&a0[26];
             const f32 v95 = v94.e[0];
@@ -351,8 +344,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v97 = f16_of_f32((f32)v95);
             const f16 v98 = f16_of_f32((f32)v96);
             f16x2 v99;
-            v99.e[0] = v97;
-            v99.e[1] = v98;
+            *(u32*)&v99.e[0] = round_pair_f16(v95, v96);
             *(f16x2*)&p2[x38 + 3088] = v99;
             const f32x2 v100 = *(f32x2*)&a0[28];
             const f32 v101 = v100.e[0];
@@ -360,8 +352,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v103 = f16_of_f32((f32)v101);
             const f16 v104 = f16_of_f32((f32)v102);
             f16x2 v105;
-            v105.e[0] = v103;
-            v105.e[1] = v104;
+            *(u32*)&v105.e[0] = round_pair_f16(v101, v102);
             *(f16x2*)&p2[x38 + 2072] = v105;
             const f32x2 v106 = *(f32x2*)&a0[30];
             const f32 v107 = v106.e[0];
@@ -369,8 +360,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v109 = f16_of_f32((f32)v107);
             const f16 v110 = f16_of_f32((f32)v108);
             f16x2 v111;
-            v111.e[0] = v109;
-            v111.e[1] = v110;
+            *(u32*)&v111.e[0] = round_pair_f16(v107, v108);
             *(f16x2*)&p2[x38 + 3096] = v111;
         }
     }
