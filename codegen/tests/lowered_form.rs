@@ -1,6 +1,8 @@
 //! The lowered form of small kernels, word for word, and what its verifier finds.
 
+use tlc_codegen::clif::EmitText;
 use tlc_codegen::flat::{Capability, Flat, Item, Op, Varies, flatten, verify};
+use tlc_codegen::wide::Level;
 use tlc_ir::target::Emitter;
 use tlc_ir::text::{no_data, parse_module};
 use tlc_ir::{DType, Kernel};
@@ -335,4 +337,73 @@ kernel @escape(p0: f32[64] write) {
             .is_err_and(|e| e.to_string().contains("scratch 0 is written in a thread loop")),
         "{refused:?}"
     );
+}
+
+/// A row of a tile that is two squares of registers long takes a column of both for each of its columns: each square is turned once, by an
+/// instruction for a quarter of a register.
+#[test]
+fn both_squares_of_a_long_tile_are_turned_once() {
+    let text = "
+kernel @turned(p0: f32[512] read, p1: f32[512] write) {
+  scratch r0: f32[512] register
+  for i0 in 0..1 parallel {
+    for i1 in 0..32 unroll {
+      for i2 in 0..16 lanes {
+        %0: f32 = load p0[16*i1 + i2]
+        store r0[16*i1 + i2], %0
+      }
+    }
+    for i3 in 0..16 unroll {
+      for i4 in 0..2 unroll {
+        for i5 in 0..16 lanes {
+          %1: f32 = load r0[i3 + 16*i5 + 256*i4]
+          store p1[32*i3 + 16*i4 + i5], %1
+        }
+      }
+    }
+  }
+}";
+    let kernel = kernel(text);
+    let flat = tlc_codegen::wide::flatten(&kernel, Level::Avx512).expect("flat");
+    assert_eq!(verify(&flat), Ok(()), "{flat}");
+    let turned = flat.values.iter().filter(|v| matches!(v.op, Op::Interleave(..)));
+    assert_eq!(turned.count(), 2 * 64, "{flat}");
+}
+
+/// The conversion to an integer rounds by itself, also of a number that is converted twice; what something else reads is rounded apart.
+#[test]
+fn numbers_are_rounded_as_they_are_converted() {
+    let text = |also: &str| {
+        format!(
+            "
+kernel @bytes(p0: f32[64] read, p1: u8[64] write, p2: i32[64] write, p3: f32[64] write) {{
+  for i0 in 0..4 parallel {{
+    for i1 in 0..16 lanes {{
+      %0: f32 = load p0[16*i0 + i1]
+      %1: f32 = round %0
+      %2: u8 = convert %1
+      %3: i32 = convert %1
+      store p1[16*i0 + i1], %2
+      store p2[16*i0 + i1], %3
+      store p3[16*i0 + i1], {also}
+    }}
+  }}
+}}"
+        )
+    };
+    for (also, apart) in [("%0", 0), ("%1", 1)] {
+        let kernel = kernel(&text(also));
+        let code = tlc_codegen::wide::compile(
+            &kernel,
+            Level::Avx512,
+            EmitText {
+                disasm: true,
+                ..EmitText::default()
+            },
+        )
+        .expect("code");
+        let asm = code.disasm.expect("its text");
+        assert_eq!(asm.matches("vrndscaleps").count(), apart, "{asm}");
+        assert_eq!(asm.matches("vcvtps2").count(), 2 * (1 - apart), "{asm}");
+    }
 }

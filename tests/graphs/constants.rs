@@ -85,6 +85,22 @@ fn intermediates_of_kept_values_are_not_kept() {
     assert_eq!(e.plan().steps.len(), 1);
 }
 
+/// However large what shows it again and again is, and whether anything else reads it.
+#[test]
+fn what_rows_are_scaled_by_is_computed_once_and_not_in_each() {
+    let (rows, columns) = (600, 500);
+    let g = Graph::new("rows");
+    let x = g.input("x", F32, [rows, columns]);
+    let scale = g.constant(matrix(rows, 128)).exp().sum(1) * 0.5 + 1.0;
+    g.output("y", &(x * scale.reshape([rows, 1])));
+    let e = compile(&g, 1);
+    let launches = e.plan().steps.iter().flat_map(|s| s.launches());
+    let flops: Vec<_> = launches.map(|l| l.flops.as_const()).collect();
+    assert_eq!(flops, [Some((rows * columns) as i64)], "{}", e.explain());
+    assert_eq!(e.plan().persistent_bytes(), (rows * 4) as u64);
+    agrees(&e, &g, &[host(&matrix(rows, columns))], 1e-4);
+}
+
 #[test]
 fn small_constants_fold_and_leave_nothing_to_do() {
     let g = Graph::new("small");

@@ -9,5 +9,6 @@ mod einsum_numpy;
 mod epilogues;
 mod few_rows;
 mod half;
+mod quotients;
 mod regrouping;
 mod weight_gradients;

@@ -13,7 +13,7 @@ use tlc_ir::{DType, Kernel, Scalar};
 
 use super::index::VarState;
 use super::registers::{self, RegisterScratch};
-use super::turn::{Loaded, Turned};
+use super::turn::{Loaded, MOST_TURNED, Turned};
 use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, Value, ValueInfo, Varies};
 use super::{check, prune, range};
 use crate::error::{Result, invalid, unsupported};
@@ -84,8 +84,8 @@ pub(super) struct Builder<'k, 'c> {
     /// What was carried without changing, and what it is.
     pub unchanged: Vec<(Value, Value)>,
     pub statements: u64,
-    /// The vectors that were turned last.
-    pub turned: Option<Turned>,
+    /// The vectors that were turned last, the latest behind the others.
+    pub turned: SmallVec<[Turned; MOST_TURNED]>,
     /// The vectors of memory that were turned last.
     pub loaded: Option<Loaded>,
 }
@@ -123,7 +123,7 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         held: Vec::new(),
         unchanged: Vec::new(),
         statements: 0,
-        turned: None,
+        turned: SmallVec::new(),
         loaded: None,
     };
     b.open_region(false);

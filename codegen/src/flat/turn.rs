@@ -9,6 +9,7 @@
 //!
 //! Invariants:
 //! - The steps of each four vectors come first, then those that join them, so that no more vectors are alive than were.
+//! - A row of a tile that is two squares long takes a column of each in turn, so that those of both are kept.
 //! - What was loaded is forgotten where its memory may be written.
 
 use smallvec::SmallVec;
@@ -20,6 +21,8 @@ use super::{Address, Interleaving, Item, Offsets, Op, Value};
 
 /// The most lanes of vectors that are turned, and so the most vectors.
 const MOST: usize = 16;
+/// Squares that are kept: a tile in registers has no row that is longer.
+pub(super) const MOST_TURNED: usize = 2;
 /// Lanes of a part of 128 bits.
 const PART: usize = 4;
 
@@ -125,15 +128,15 @@ impl Builder<'_, '_> {
             return None;
         }
         let region = self.here();
-        if let Some(t) = &self.turned
-            && t.rows == rows
-            && t.region == region
-        {
+        if let Some(t) = self.turned.iter().find(|t| t.region == region && t.rows == rows) {
             return Some(t.columns[usize::from(column)]);
         }
         let columns = self.turn(rows.clone());
         let found = columns[usize::from(column)];
-        self.turned = Some(Turned { rows, columns, region });
+        if self.turned.len() == MOST_TURNED {
+            self.turned.remove(0);
+        }
+        self.turned.push(Turned { rows, columns, region });
         Some(found)
     }
 

@@ -567,6 +567,8 @@ impl Clusterer<'_> {
             let Some(bytes) = self.bytes(id).filter(|_| !input && !self.is_output[i]) else {
                 continue;
             };
+            // What shows the elements of a smaller value several times is read as that value, which is kept in its place.
+            let bytes = self.bytes(self.shown(id)).unwrap_or(bytes);
             let mut c = Constant {
                 data_bytes: if is_source(&node.kind) { bytes } else { 0 },
                 cost: cost(&node.kind),
@@ -602,15 +604,20 @@ impl Clusterer<'_> {
                 _ => c.cost > 0 || c.moved,
             };
             let root = self.once[i] && c.small && worth && self.users[i].iter().any(per_call);
-            // What shows the elements of a smaller value several times is read as that value, which is kept in its place.
-            let mut kept = id;
-            while let NodeKind::View(View::Expand(_) | View::Reshape(_)) = self.kind(kept)
-                && self.expands(kept)
-            {
-                kept = self.graph.node(kept).operands[0];
-            }
+            let kept = self.shown(id);
             self.is_root[kept.index()] |= root && !is_source(self.kind(kept));
         }
+    }
+
+    /// The value whose elements a value shows, some of them several times, or the value itself.
+    fn shown(&self, id: NodeId) -> NodeId {
+        let mut shown = id;
+        while let NodeKind::View(View::Expand(_) | View::Reshape(_)) = self.kind(shown)
+            && self.expands(shown)
+        {
+            shown = self.graph.node(shown).operands[0];
+        }
+        shown
     }
 
     /// Whether a value is the elements of another, some of them several times, without any other change.

@@ -16,6 +16,7 @@ pub mod narrow;
 pub mod own_outputs;
 pub mod pack;
 pub mod panels;
+pub mod quotients;
 pub mod sink_layout;
 pub mod split_reduce;
 mod taps;
@@ -66,7 +67,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 12] = [
+pub const PASSES: [&dyn Pass; 13] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
@@ -75,6 +76,7 @@ pub const PASSES: [&dyn Pass; 12] = [
     &cse::Cse,
     &dce::Dce,
     &words::Words,
+    &quotients::Quotients,
     &widen::Widen,
     &split_reduce::SplitReduce,
     &hoist::Hoist,

@@ -412,6 +412,44 @@ fn a_choice_by_a_comparison_keeps_signs_of_zeros_and_numbers_beside_nan() {
     }
 }
 
+/// Conversions to integers round by themselves what is rounded to nearest for them alone, with ties to even, beyond the ends and beside NaN.
+#[test]
+fn what_is_rounded_and_converted_is_what_both_say() {
+    let from = DType::F32;
+    let beside = |h: f32| [-1, 0, 1].map(|n| f32::from_bits(h.to_bits().wrapping_add_signed(n)));
+    let halves = (-130..260).flat_map(|k| beside(k as f32 + 0.5));
+    let of = |v: f32| Scalar::from_f64(from, f64::from(v));
+    let input: Vec<Scalar> = edges(from).into_iter().chain(halves.map(of)).collect();
+    let input: Vec<Scalar> = input.iter().cycle().take(2 * N).copied().collect();
+    let integers = || DType::ALL.into_iter().filter(|d| d.is_int() && !d.is_storage());
+    let mut cases = Vec::new();
+    for to in integers() {
+        for lanes in FORMS {
+            let k = kernel(&[from], &[Operand::Each], to, lanes, |b, v| {
+                let rounded = b.map(ScalarOp::Round, v);
+                b.convert(to, rounded)
+            });
+            cases.push((to, lanes, k));
+        }
+    }
+    let kernels: Vec<&Kernel> = cases.iter().map(|c| &c.2).collect();
+    for maker in makers() {
+        for ((to, lanes, k), f) in cases.iter().zip(&compile_all(&maker, &kernels)) {
+            for part in input.chunks(N) {
+                let mut buffers = [bytes(part), vec![0; N * to.bytes()]];
+                run_function(&f.function, k, &mut buffers, &[], None);
+                for (x, found) in part.iter().zip(scalars(*to, &buffers[1])) {
+                    let expected = ScalarOp::Round.eval(&[*x]).convert(*to);
+                    assert!(
+                        same(expected, found),
+                        "{x} to {to} in {lanes} lanes: expected {expected}, found {found}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Integers beside the middle between two neighbouring f32 and f64, of every size.
 #[test]
 fn integers_of_64_bits_are_rounded_once() {

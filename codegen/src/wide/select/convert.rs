@@ -4,8 +4,8 @@
 
 use iced_x86::Code;
 use regalloc2::{PReg, RegClass};
-use rustc_hash::FxHashSet;
-use tlc_ir::{DType, Scalar};
+use rustc_hash::{FxHashMap, FxHashSet};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::arithmetic::by_float;
 use super::arithmetic::predicate::{GREATER_OR_EQUAL, NOT_EQUAL, ORDERED, UNORDERED};
@@ -21,6 +21,34 @@ pub(super) fn rounded_back(flat: &Flat<'_>, uses: &[u32]) -> FxHashSet<Value> {
     let mut found = FxHashSet::default();
     walk(flat, uses, &flat.body, &mut found);
     found
+}
+
+/// Values of f32 rounded to the nearest integers only to be converted to integers of at most 32 bits, which instructions do at once.
+pub(super) fn rounded_to_integers(flat: &Flat<'_>, uses: &[u32]) -> FxHashSet<Value> {
+    fn count(flat: &Flat<'_>, body: &[Item], converted: &mut FxHashMap<Value, u32>) {
+        for item in body {
+            match item {
+                Item::Let(v) => {
+                    let Op::Convert(x) = flat.op(*v) else { continue };
+                    let to = flat.dtype(*v);
+                    let rounded = matches!(flat.op(*x), Op::Map(ScalarOp::Round, _)) && flat.dtype(*x) == DType::F32;
+                    if rounded && to.is_int() && to.bits() <= 32 {
+                        *converted.entry(*x).or_default() += 1;
+                    }
+                }
+                Item::Loop(l) => count(flat, &l.body, converted),
+                Item::If(i) => {
+                    count(flat, &i.then, converted);
+                    count(flat, &i.otherwise, converted);
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut converted = FxHashMap::default();
+    count(flat, &flat.body, &mut converted);
+    let all = converted.into_iter().filter(|(v, n)| uses[v.0 as usize] == *n);
+    all.map(|(v, _)| v).collect()
 }
 
 fn walk(flat: &Flat<'_>, uses: &[u32], body: &[Item], found: &mut FxHashSet<Value>) {
@@ -49,6 +77,14 @@ fn walk(flat: &Flat<'_>, uses: &[u32], body: &[Item], found: &mut FxHashSet<Valu
     }
 }
 
+/// How a float becomes an integer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Truncated,
+    /// To nearest, ties to even.
+    Nearest,
+}
+
 impl Selector<'_, '_> {
     pub(super) fn convert(&mut self, a: Value, v: Value) -> Result<(Form, Reg)> {
         let (from, to) = (self.flat.dtype(a), self.flat.dtype(v));
@@ -64,6 +100,10 @@ impl Selector<'_, '_> {
         if let (true, Op::Convert(x)) = (self.rounded_back.contains(&a), self.flat.op(a)) {
             let x = self.vector(*x)?;
             return Ok((Form::Vector, self.rounded_and_back(x, width(lanes, 32))));
+        }
+        if let (true, Op::Map(_, operands)) = (self.rounded_to_integers.contains(&a), self.flat.op(a)) {
+            let x = self.vector(operands[0])?;
+            return Ok((Form::Vector, self.float_to_int(x, (from, to), lanes, Way::Nearest)));
         }
         let x = self.vector(a)?;
         if to == DType::Bool {
@@ -159,7 +199,7 @@ impl Selector<'_, '_> {
             }
             (F32, F64) => self.widen(CONVERT_F32_F64, w, 1, x),
             (F64, F32) => self.narrow(CONVERT_F64_F32, w, 1, x, None),
-            (F32 | F64, _) => self.float_to_int(x, from, to, lanes),
+            (F32 | F64, _) => self.float_to_int(x, (from, to), lanes, Way::Truncated),
             (I32, F32) => self.widen(CONVERT_I32_F32, w, 0, x),
             (U32, F32) => self.widen(CONVERT_U32_F32, w, 0, x),
             (I64, F32) => self.narrow(CONVERT_I64_F32, w, 1, x, None),
@@ -212,13 +252,13 @@ impl Selector<'_, '_> {
         self.narrow(codes, w, halvings, x, None)
     }
 
-    /// Truncates and saturates; NaN is 0.
-    fn float_to_int(&mut self, x: Reg, from: DType, to: DType, lanes: u32) -> Reg {
+    /// Truncates, or rounds f32 to the nearest integers, and saturates; NaN is 0.
+    fn float_to_int(&mut self, x: Reg, (from, to): (DType, DType), lanes: u32, way: Way) -> Reg {
         use DType::*;
         use opcodes::*;
         if to.bits() < 32 {
             let through = if to.is_signed_int() { I32 } else { U32 };
-            let whole = self.float_to_int(x, from, through, lanes);
+            let whole = self.float_to_int(x, (from, through), lanes, way);
             let w = width(lanes, 32);
             let (codes, halvings) = match (to.is_signed_int(), to.bits()) {
                 (true, 8) => (NARROW_S_DB, 2),
@@ -243,6 +283,8 @@ impl Selector<'_, '_> {
         };
         // What is too large becomes all ones, which is the largest number without a sign.
         let made = match (from, to) {
+            (F32, I32) if way == Way::Nearest => self.widen(ROUND_F32_I32, w, 0, x),
+            (F32, U32) if way == Way::Nearest => self.widen(ROUND_F32_U32, w, 0, x),
             (F32, I32) => self.widen(CONVERT_F32_I32, w, 0, x),
             (F32, U32) => self.widen(CONVERT_F32_U32, w, 0, x),
             (F32, I64) => self.widen(CONVERT_F32_I64, w, 1, x),

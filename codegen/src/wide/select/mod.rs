@@ -126,6 +126,8 @@ struct Selector<'f, 'k> {
     added_products: FxHashSet<Value>,
     /// Values rounded to bf16 that what converts them back makes by itself.
     rounded_back: FxHashSet<Value>,
+    /// Values rounded to integers that what converts them to such rounds by itself.
+    rounded_to_integers: FxHashSet<Value>,
     /// The bytes of words in 16 bits each, at even places and at odd ones, and whether by their sign.
     halves: FxHashMap<(Value, bool), [Reg; 2]>,
     counter_uses: FxHashMap<Value, CounterUse>,
@@ -185,6 +187,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         dots,
         added_products: FxHashSet::default(),
         rounded_back: FxHashSet::default(),
+        rounded_to_integers: FxHashSet::default(),
         halves: FxHashMap::default(),
         counter_uses: counter_uses(flat),
         counters: FxHashMap::default(),
@@ -204,6 +207,9 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
     s.broadcast_loads = broadcast::broadcast_loads(flat, &s.uses);
     s.added_products = bytes::added_products(flat, &s.uses);
     s.rounded_back = convert::rounded_back(flat, &s.uses);
+    if s.has_mask_registers() {
+        s.rounded_to_integers = convert::rounded_to_integers(flat, &s.uses);
+    }
     s.region(&flat.body)?;
     if s.streams {
         // Stores past the caches are ordered only by a fence, and what follows the kernel must see them.
@@ -702,6 +708,7 @@ impl Selector<'_, '_> {
             Op::Load { .. } if self.broadcast_loads.contains(&v) => return Ok(()),
             Op::Map(..) if self.added_products.contains(&v) => return Ok(()),
             Op::Convert(_) if self.rounded_back.contains(&v) => return Ok(()),
+            Op::Map(..) if self.rounded_to_integers.contains(&v) => return Ok(()),
             Op::Product(_)
             | Op::FloorDiv(..)
             | Op::FloorMod(..)
