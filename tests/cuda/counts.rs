@@ -201,16 +201,16 @@ const COUNTED: &[Counted] = &[
     // Of many pieces a second kernel adds up each 32.
     Counted {
         name: "sum of taller columns",
-        text: "graph @columns(%x: f16[16384, 128]) {
-           %0 = convert %x : f32[16384, 128]
+        text: "graph @columns(%x: f16[32768, 128]) {
+           %0 = convert %x : f32[32768, 128]
            %1 = reduce add %0 {axes=[0]} : f32[128]
            return %1
          }",
-        kernels: 2,
-        sectors: 110,
+        kernels: 3,
+        sectors: 105,
         ..PLAIN
     },
-    // A fifth of the instructions is for each element, the rest to find the best of a warp's threads.
+    // Two warps for each row, whose threads find the best of theirs by shuffles.
     Counted {
         name: "position of the largest",
         text: "graph @largest(%x: f32[4096, 1024]) {

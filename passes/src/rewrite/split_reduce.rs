@@ -26,6 +26,8 @@ const ENOUGH_RESULTS: i64 = 16;
 const PIECE_ROWS: i64 = 128;
 /// Partial results of columns that one of many threads adds up one after the other: as many as it asks for before it waits.
 const SECOND_ROWS: i64 = 32;
+/// From so many on another launch costs less.
+const MANY_PIECES: i64 = 256;
 /// Fewer elements than this stay close enough to the core that one pass over tall columns costs nothing more, and a second
 /// launch would.
 const TALL: i64 = 1 << 20;
@@ -216,7 +218,7 @@ fn pieces(
     let blocks = re.reshape(whole, &shape)?;
     let first = reduce(re, monoid, axis + 1, blocks)?;
     let second = match second {
-        Some(size) if count >= 4 * size => pieces(re, monoid, first, axis, count, size, second)?,
+        Some(size) if count >= MANY_PIECES => pieces(re, monoid, first, axis, count, size, second)?,
         _ => reduce(re, monoid, axis, first)?,
     };
     if rest == 0 {

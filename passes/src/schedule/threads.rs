@@ -432,7 +432,11 @@ fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut 
                 let mine = own_copy(kernel, value, after);
                 let (best, at) = (copies[first].0, copies[first + 1].0);
                 out.push(reduce_warp(extremum, best));
-                out.push(positions_of_best(kernel, (value.dtype, position.dtype), [mine, best, at]));
+                out.push(positions_of_best(
+                    kernel,
+                    (value.dtype, position.dtype),
+                    [mine, best, at],
+                ));
                 out.push(reduce_warp(Monoid::Min, at));
             }
             _ => out.extend(copies[first..].iter().map(|&(copy, _)| reduce_warp(g.monoid, copy))),
