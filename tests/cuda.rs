@@ -10,6 +10,8 @@ mod attention;
 mod child;
 #[path = "cuda/counts.rs"]
 mod counts;
+#[path = "cuda/extrema.rs"]
+mod extrema;
 #[path = "cuda/faults.rs"]
 mod faults;
 #[path = "cuda/graphs.rs"]

@@ -121,11 +121,11 @@ directives! {
         /// The loop, at or outside `var`, around which the accumulators live.
         around: VarId,
     },
-    /// Accumulates the iterations of `var` in a register first, and its result once into the accumulator.
+    /// Accumulates the iterations of `var` in a register first, or in one for each lane, and its result once into the accumulator.
     Privatize "privatize" {
         /// The loop.
         var: VarId,
-        /// The lanes loop outside it, if there is one.
+        /// The lanes loop outside it, if there is one, or one inside it, each of whose lanes has an accumulator.
         lanes: Option<VarId>,
     },
     /// `for v in n` whose iterations add to floating-point sums becomes `for o in ceil(n / factor) { for i in min(factor,

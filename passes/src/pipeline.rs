@@ -270,6 +270,7 @@ pub fn run_pass(
             Target::Gpu(_) => 0,
         },
         resident_bytes: options.target().resident_bytes(),
+        many_threads: matches!(options.target(), Target::Gpu(_)),
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,

@@ -93,6 +93,8 @@ pub struct Context<'a> {
     pub weight_block_bytes: i64,
     /// Bytes that stay close to whoever computes a tile of columns ([`tlc_ir::Target::resident_bytes`]).
     pub resident_bytes: i64,
+    /// Whether a device of many threads runs the graph, on which what few of them do one after the other takes long.
+    pub many_threads: bool,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
     /// Whether the graph is the body of a loop, which keeps nothing for later calls.

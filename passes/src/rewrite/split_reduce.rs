@@ -6,7 +6,8 @@
 //! - Trailing axes: pieces of [`PIECE`] elements, if there are few results.
 //! - Leading axes: pieces of rows. Columns walked through all of a tall matrix touch a new page with every row, again for
 //!   each tile of columns; a piece stays within what the address caches hold. Not where the result is spread over the same
-//!   columns again, as in a softmax over the rows: there one kernel keeps a tile of columns.
+//!   columns again, as in a softmax over the rows: there one kernel keeps a tile of columns. Where many pieces are left for a device of many
+//!   threads, which has one for each column, these are reduced in pieces too.
 //! - The position of an extremum among all elements: the position in each piece, then the piece whose element is best.
 
 use smallvec::smallvec;
@@ -23,6 +24,10 @@ pub const PIECE: i64 = 16 * 1024;
 const ENOUGH_RESULTS: i64 = 16;
 /// The fewest rows of a piece of leading axes.
 const PIECE_ROWS: i64 = 128;
+/// Partial results of columns that one of many threads adds up one after the other: as many as it asks for before it waits.
+const SECOND_ROWS: i64 = 32;
+/// From so many on another launch costs less.
+const MANY_PIECES: i64 = 256;
 /// Fewer elements than this stay close enough to the core that one pass over tall columns costs nothing more, and a second
 /// launch would.
 const TALL: i64 = 1 << 20;
@@ -41,7 +46,7 @@ impl Pass for SplitReduce {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
-        Ok(run(graph, context.resident_bytes)?)
+        Ok(run(graph, context.resident_bytes, context.many_threads)?)
     }
 }
 
@@ -49,7 +54,7 @@ impl Pass for SplitReduce {
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, resident_bytes: i64) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, resident_bytes: i64, many_threads: bool) -> Result<Graph, GraphError> {
     let tallest = tallest_column(resident_bytes);
     let mut users: Option<Vec<Vec<NodeId>>> = None;
     super::rebuild(graph, &mut |re, id, node, operands| {
@@ -64,7 +69,7 @@ pub fn run(graph: &Graph, resident_bytes: i64) -> Result<Graph, GraphError> {
             returns(graph, users, id)
         };
         if let NodeKind::Reduce { monoid, axes } = &node.kind
-            && let Some(new) = split(re, *monoid, axes, operands[0], tallest, &mut returns)?
+            && let Some(new) = split(re, *monoid, axes, operands[0], (tallest, many_threads), &mut returns)?
         {
             return Ok(new);
         }
@@ -143,7 +148,7 @@ fn split(
     monoid: Monoid,
     axes: &Axes,
     x: NodeId,
-    tallest: i64,
+    (tallest, many_threads): (i64, bool),
     returns: &mut dyn FnMut() -> bool,
 ) -> Result<Option<NodeId>, GraphError> {
     let ty = re.graph.ty(x).clone();
@@ -170,7 +175,7 @@ fn split(
             return Ok(None);
         }
         let flat = re.reshape(x, &shape)?;
-        return pieces(re, monoid, flat, kept, n, PIECE).map(Some);
+        return pieces(re, monoid, flat, kept, n, PIECE, None).map(Some);
     }
     let leading = axes.iter().enumerate().all(|(i, &a)| a as usize == i);
     let (Some(n), Some(columns)) = (product(&ty.shape[..axes.len()]), product(&ty.shape[axes.len()..])) else {
@@ -187,11 +192,20 @@ fn split(
     let kept = &ty.shape[axes.len()..];
     let shape: Shape = [IndexExpr::Const(n)].into_iter().chain(kept.iter().cloned()).collect();
     let flat = re.reshape(x, &shape)?;
-    pieces(re, monoid, flat, 0, n, rows).map(Some)
+    pieces(re, monoid, flat, 0, n, rows, many_threads.then_some(SECOND_ROWS)).map(Some)
 }
 
-/// Reduces axis `axis` of `n` elements in pieces of `size`; what is left over is combined last.
-fn pieces(re: &mut Rebuilder, monoid: Monoid, x: NodeId, axis: usize, n: i64, size: i64) -> Result<NodeId, GraphError> {
+/// Reduces axis `axis` of `n` elements in pieces of `size`; what is left over is combined last. Of many pieces, pieces of `second` are reduced first, if
+/// that is something.
+fn pieces(
+    re: &mut Rebuilder,
+    monoid: Monoid,
+    x: NodeId,
+    axis: usize,
+    n: i64,
+    size: i64,
+    second: Option<i64>,
+) -> Result<NodeId, GraphError> {
     let (count, rest) = (n / size, n % size);
     let whole = if rest == 0 {
         x
@@ -203,7 +217,10 @@ fn pieces(re: &mut Rebuilder, monoid: Monoid, x: NodeId, axis: usize, n: i64, si
     shape.insert(axis + 1, IndexExpr::Const(size));
     let blocks = re.reshape(whole, &shape)?;
     let first = reduce(re, monoid, axis + 1, blocks)?;
-    let second = reduce(re, monoid, axis, first)?;
+    let second = match second {
+        Some(size) if count >= MANY_PIECES => pieces(re, monoid, first, axis, count, size, second)?,
+        _ => reduce(re, monoid, axis, first)?,
+    };
     if rest == 0 {
         return Ok(second);
     }

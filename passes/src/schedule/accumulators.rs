@@ -293,15 +293,18 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
         return Err(DirectiveRefusal::NoAccumulation(var));
     }
     // One accumulator, which stays where it is while the loop runs, becomes one register.
+    // Or one of each lane, where the lanes are inside.
     let inner = crate::tree::defined_vars(inside);
-    let moves = |i: &IndexExpr| i.uses(var) || inner.iter().any(|&v| i.uses(v));
+    let within = lanes.filter(|l| inner.contains(l) && loop_bind(&kernel.body, *l) == Some(Bind::Lanes));
+    let moves = |i: &IndexExpr| i.uses(var) || inner.iter().any(|&v| Some(v) != within && i.uses(v));
     let several = |m: &Memory| states.iter().filter(|(other, _)| other == m).count() > 1;
-    let fits = |(m, i): &(Memory, IndexExpr)| !touched(inside, *m) && !moves(i) && !several(m);
+    let apart = |i: &IndexExpr| within.is_none_or(|l| i.uses(l));
+    let fits = |(m, i): &(Memory, IndexExpr)| !touched(inside, *m) && !moves(i) && !several(m) && apart(i);
     if !states.iter().all(fits) || groups.iter().any(|g| g.1.len() > 1) {
         return Err(DirectiveRefusal::Recurrence(var));
     }
     let enclosing = enclosing_lanes(&kernel.body, var, None).flatten();
-    if enclosing != lanes {
+    if enclosing != if within.is_some() { None } else { lanes } {
         return Err(DirectiveRefusal::NotNested(lanes.or(enclosing).unwrap_or(var), var));
     }
     let width = match lanes {
@@ -311,6 +314,9 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
         None => 1,
     };
     let at: IndexExpr = lanes.map_or(IndexExpr::ZERO, |l| l.into());
+    let mut around = || within.map(|_| kernel.new_var(IndexExpr::Const(width)));
+    let (first, last) = (around(), around());
+    let of = |lane: Option<VarId>| lane.map_or(at.clone(), IndexExpr::from);
     let (mut before, mut after, mut renamed) = (Vec::new(), Vec::new(), Vec::new());
     for (monoid, memories) in &groups {
         let original = memories[0];
@@ -323,7 +329,7 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
         });
         before.push(Stmt::Store {
             memory: own,
-            index: at.clone(),
+            index: of(first),
             value: zero,
             mask: None,
         });
@@ -331,14 +337,14 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
             value: total,
             op: Op::Load {
                 memory: own,
-                index: at.clone(),
+                index: of(last),
                 mask: None,
             },
         });
         let index = states
             .iter()
             .find(|(m, _)| *m == original)
-            .map(|(_, i)| i.clone())
+            .map(|(_, i)| i.replace_vars(&mut |v| last.filter(|_| Some(v) == within).map(IndexExpr::from)))
             .expect("collected together");
         after.push(Stmt::Accumulate {
             monoid: *monoid,
@@ -346,6 +352,16 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
             values: smallvec::smallvec![total],
         });
         renamed.push((original, own));
+    }
+    for (lane, body) in [(first, &mut before), (last, &mut after)] {
+        if let Some(var) = lane {
+            let (bind, inside) = (Bind::Lanes, std::mem::take(body));
+            body.push(Stmt::Loop {
+                var,
+                bind,
+                body: inside,
+            });
+        }
     }
     rewrite(kernel, var, &mut |_, bind, mut body| {
         move_states(&mut body, &mut |m, i| {

@@ -8,7 +8,7 @@
 //! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
 //! | rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
-//! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
+//! | columns | a block takes a tile of columns, a thread one column, or 16 bytes of each row; what of the rows is kept lies in shared memory |
 //! | tiles | as they were lowered |
 //! | serial | a thread takes an index of the parallel loops |
 //!
@@ -17,7 +17,7 @@
 
 use tlc_ir::Precision;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{Effect, MemoryAccess};
+use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
@@ -47,6 +47,10 @@ const ITEM_THREADS: i64 = 128;
 pub(super) const STEPS: i64 = 16;
 /// Elements of a row up to which one thread takes all of it.
 const SHORT_ROW: i64 = 32;
+/// Blocks from which on a device has enough of them, however few threads each has.
+const MANY_BLOCKS: i64 = 4096;
+/// Turns of a thread that looks for the position of an extremum.
+const ARG_TURNS: i64 = 4;
 /// Rows from which short ones are worth a thread each.
 const MANY_ROWS: i64 = 64;
 
@@ -146,12 +150,19 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
             })
             .or_else(|_| attempt(&|g| g.items(parallel, THREADS))),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
-        Form::Rows => pieces(&kernel)
+        Form::Rows => pieces_of_rows(&kernel, parallel)
             .chain([1])
             .map(|lanes| attempt(&|g| g.rows(parallel, lanes, row_threads(kept_bytes, gpu))))
             .find_map(Result::ok)
             .ok_or(DirectiveRefusal::Factor(1)),
-        Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
+        Form::Columns => {
+            let width = tile(nest, &kernel, kept_bytes, gpu);
+            pieces_of_columns(nest, &kernel, width)
+                .chain([1])
+                .map(|lanes| attempt(&|g| g.columns(nest, width, lanes)))
+                .find_map(Result::ok)
+                .ok_or(DirectiveRefusal::Factor(1))
+        }
         // Written for blocks as it was lowered.
         Form::Tiles => Ok((kernel.clone(), made.clone())),
         Form::Serial | Form::Updates => attempt(&|g| g.items(parallel, ITEM_THREADS)),
@@ -186,8 +197,33 @@ fn in_blocks(kernel: Kernel, schedule: Schedule) -> (Kernel, Schedule) {
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
 fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
-    let widest = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max().unwrap_or(1);
-    let most = GPU_ACCESS_BYTES / widest.max(1);
+    of_widest(kernel.params.iter().map(|p| p.dtype.bytes() as i64))
+}
+
+/// As [`pieces`], of the tensors that loops inside the parallel ones go along: what is stored once a row may be wider.
+fn pieces_of_rows(kernel: &Kernel, parallel: &[VarId]) -> impl Iterator<Item = i64> {
+    let row = parallel.last().and_then(|&v| tree::loop_body(&kernel.body, v));
+    let loops = row.unwrap_or(&kernel.body).iter().flat_map(|s| walk(s.body()));
+    let bytes = loops.flat_map(|s| s.accesses()).filter_map(|a| match a.memory {
+        Memory::Param(p) => Some(kernel.params[p as usize].dtype.bytes() as i64),
+        Memory::Scratch(_) => None,
+    });
+    of_widest(bytes)
+}
+
+/// As [`pieces`], of columns, where there are enough of them for all of a device then, and a warp has some for each of its threads.
+fn pieces_of_columns(nest: &Nest, kernel: &Kernel, width: i64) -> impl Iterator<Item = i64> {
+    let all = IndexExpr::product(nest.parallel.iter().map(|v| &kernel.extents[v.0 as usize]));
+    let many = all.interval(kernel).lo >= LARGE;
+    // Pairs of states stay in shared memory.
+    let arg = |s: &Stmt| matches!(s, Stmt::Accumulate { monoid, .. } if monoid.is_arg());
+    let pairs = kernel.statements().any(arg);
+    pieces(kernel).filter(move |lanes| many && !pairs && width / lanes >= WARP_THREADS)
+}
+
+/// Elements whose widest are at most 16 bytes, and halves of them, as long as there are several.
+fn of_widest(bytes: impl Iterator<Item = i64>) -> impl Iterator<Item = i64> {
+    let most = GPU_ACCESS_BYTES / bytes.max().unwrap_or(GPU_ACCESS_BYTES).max(1);
     std::iter::successors(Some(most), |n| Some(n / 2)).take_while(|n| *n > 1)
 }
 
@@ -557,6 +593,17 @@ impl Gpu {
         Ok(())
     }
 
+    /// Turns that a thread of a block with a row takes at least. Positions of extrema are dear to combine, so of many rows fewer threads
+    /// have more elements each.
+    fn turns(&self, row: VarId) -> i64 {
+        let rows = self.kernel.extents[row.0 as usize].interval(&self.kernel).lo;
+        let arg = |s: &Stmt| matches!(s, Stmt::Accumulate { monoid, .. } if monoid.is_arg());
+        match rows >= MANY_BLOCKS && self.kernel.statements().any(arg) {
+            true => ARG_TURNS,
+            false => 1,
+        }
+    }
+
     /// A block per row, with so many threads at most, each of which takes so many neighbouring elements at a time.
     fn rows(&mut self, parallel: &[VarId], lanes: i64, most_threads: i64) -> Result<(), DirectiveRefusal> {
         let row = self.one_loop(parallel)?;
@@ -603,7 +650,9 @@ impl Gpu {
             .map(|n| self.kernel.extents[n.1.0 as usize].interval(&self.kernel).hi)
             .max()
             .unwrap_or(1);
-        let threads = (longest.clamp(1, most_threads) as u64).next_power_of_two().max(32) as i64;
+        let turns = self.turns(row);
+        let share = (longest + turns - 1) / turns;
+        let threads = (share.clamp(1, most_threads) as u64).next_power_of_two().max(32) as i64;
         self.share_cache()?;
         self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {
@@ -623,8 +672,8 @@ impl Gpu {
         self.apply(Directive::Synchronize { block: row }).map(drop)
     }
 
-    /// A thread per column of a tile.
-    fn columns(&mut self, nest: &Nest, width: i64) -> Result<(), DirectiveRefusal> {
+    /// A thread per so many neighbouring columns of a tile.
+    fn columns(&mut self, nest: &Nest, width: i64, lanes: i64) -> Result<(), DirectiveRefusal> {
         let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
         let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
         let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
@@ -642,6 +691,15 @@ impl Gpu {
             let Some((&column, outer)) = chain.split_last() else {
                 continue;
             };
+            let mut column = column;
+            let mut lane = None;
+            if lanes > 1 {
+                if !self.widen_where(&mut column, lanes, |g, lane| g.moves_together(lane, lanes)) {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                }
+                lane = self.chain(column).get(1).copied();
+                self.why = ScheduleReason::BlocksAndThreads;
+            }
             if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_BLOCK_THREADS {
                 return Err(DirectiveRefusal::Threads(MAX_BLOCK_THREADS));
             }
@@ -651,7 +709,7 @@ impl Gpu {
             self.bind(column, Bind::Thread)?;
             if let Some(&rows) = outer.first() {
                 // Refused for pairs of states, which then stay in shared memory.
-                let _ = self.apply(Directive::Privatize { var: rows, lanes: None });
+                let _ = self.apply(Directive::Privatize { var: rows, lanes: lane });
             }
         }
         self.why = ScheduleReason::Order;

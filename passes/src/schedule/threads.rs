@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
-use tlc_ir::kernel::{Bind, Collective, CollectiveKind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::{Bind, Collective, CollectiveKind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
@@ -176,7 +176,7 @@ impl Group {
     }
 }
 
-fn load(value: tlc_ir::kernel::ValueId, memory: Memory, index: IndexExpr) -> Stmt {
+fn load(value: ValueId, memory: Memory, index: IndexExpr) -> Stmt {
     Stmt::Let {
         value,
         op: Op::Load {
@@ -207,8 +207,11 @@ pub(super) fn distribute(
             return Err(DirectiveRefusal::Recurrence(var));
         }
     }
-    // The position of an extremum is a pair, which no collective combines.
-    let warps = (threads >= WARP_THREADS && !monoids.is_empty() && monoids.iter().all(|m| !m.0.is_arg()))
+    // Of an extremum and its position, collectives combine first the one, then the other.
+    let in_warps = |(monoid, memories): &(Monoid, Vec<Memory>)| {
+        !monoid.is_arg() || matches!(memories[..], [value, _] if kernel.memory_dtype(value) != DType::Bool)
+    };
+    let warps = (threads >= WARP_THREADS && !monoids.is_empty() && monoids.iter().all(in_warps))
         .then_some(threads / WARP_THREADS);
     let published = warps.unwrap_or(threads);
     let mut groups = Vec::new();
@@ -419,18 +422,25 @@ fn combine_all(kernel: &mut Kernel, groups: &[Group], count: i64) -> Stmt {
 fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
     let mut copies = Vec::new();
     for g in groups {
+        let first = copies.len();
         for p in &g.parts {
-            copies.push((kernel.new_scratch(p.dtype, IndexExpr::ONE, Scope::Thread), p));
+            let copy = own_copy(kernel, p, after);
+            copies.push((copy, p));
         }
-        let memories = copies[copies.len() - g.parts.len()..].iter().map(|c| c.0);
-        out.extend(memories.map(|memory| {
-            Stmt::Collective(Box::new(Collective {
-                kind: CollectiveKind::Reduce(g.monoid),
-                group: tlc_ir::kernel::Group::Warp,
-                memory,
-                index: IndexExpr::ZERO,
-            }))
-        }));
+        match (extremum_of(g.monoid), &g.parts[..]) {
+            (Some(extremum), [value, position]) => {
+                let mine = own_copy(kernel, value, after);
+                let (best, at) = (copies[first].0, copies[first + 1].0);
+                out.push(reduce_warp(extremum, best));
+                out.push(positions_of_best(
+                    kernel,
+                    (value.dtype, position.dtype),
+                    [mine, best, at],
+                ));
+                out.push(reduce_warp(Monoid::Min, at));
+            }
+            _ => out.extend(copies[first..].iter().map(|&(copy, _)| reduce_warp(g.monoid, copy))),
+        }
     }
     let thread = kernel.new_var(IndexExpr::Const(WARP_THREADS));
     let (number, one) = (kernel.new_value(DType::I32), kernel.new_value(DType::I32));
@@ -450,15 +460,6 @@ fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut 
         },
     ];
     for (copy, p) in copies {
-        let own = kernel.new_value(p.dtype);
-        after.push(load(own, p.own, IndexExpr::ZERO));
-        let store = |memory, index, value, mask| Stmt::Store {
-            memory,
-            index,
-            value,
-            mask,
-        };
-        after.push(store(copy, IndexExpr::ZERO, own, None));
         let combined = kernel.new_value(p.dtype);
         body.push(load(combined, copy, IndexExpr::ZERO));
         body.push(store(p.shared, warp.into(), combined, Some(first)));
@@ -468,6 +469,79 @@ fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut 
         bind: Bind::Thread,
         body,
     });
+}
+
+/// What the elements of pairs are combined by, if pairs are.
+fn extremum_of(monoid: Monoid) -> Option<Monoid> {
+    match monoid {
+        Monoid::ArgMax => Some(Monoid::Max),
+        Monoid::ArgMin => Some(Monoid::Min),
+        _ => None,
+    }
+}
+
+/// A copy of a thread's accumulator, which a collective may act on.
+fn own_copy(kernel: &mut Kernel, part: &Part, after: &mut Vec<Stmt>) -> Memory {
+    let copy = kernel.new_scratch(part.dtype, IndexExpr::ONE, Scope::Thread);
+    let own = kernel.new_value(part.dtype);
+    after.push(load(own, part.own, IndexExpr::ZERO));
+    after.push(store(copy, IndexExpr::ZERO, own, None));
+    copy
+}
+
+fn store(memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) -> Stmt {
+    Stmt::Store {
+        memory,
+        index,
+        value,
+        mask,
+    }
+}
+
+/// All threads of a warp combine an element of each.
+fn reduce_warp(monoid: Monoid, memory: Memory) -> Stmt {
+    Stmt::Collective(Box::new(Collective {
+        kind: CollectiveKind::Reduce(monoid),
+        group: tlc_ir::kernel::Group::Warp,
+        memory,
+        index: IndexExpr::ZERO,
+    }))
+}
+
+/// Threads whose element is not as good as the best one take a position behind all others: the first position that is left is that of
+/// the first such element. All that is not a number is alike.
+fn positions_of_best(kernel: &mut Kernel, dtypes: (DType, DType), [mine, best, at]: [Memory; 3]) -> Stmt {
+    let (of_value, of_position) = dtypes;
+    let thread = kernel.new_var(IndexExpr::Const(WARP_THREADS));
+    let mut body = Vec::new();
+    let mut emit = |op: Op, dtype: DType| {
+        let value = kernel.new_value(dtype);
+        body.push(Stmt::Let { value, op });
+        value
+    };
+    let element = |memory| Op::Load {
+        memory,
+        index: IndexExpr::ZERO,
+        mask: None,
+    };
+    let map = |op, args: &[ValueId]| Op::Map(op, SmallVec::from_slice(args));
+    let (own, all) = (emit(element(mine), of_value), emit(element(best), of_value));
+    let mut as_good = emit(map(ScalarOp::Eq, &[own, all]), DType::Bool);
+    if of_value.is_float() {
+        let of_own = emit(map(ScalarOp::Ne, &[own, own]), DType::Bool);
+        let of_all = emit(map(ScalarOp::Ne, &[all, all]), DType::Bool);
+        let neither = emit(map(ScalarOp::And, &[of_own, of_all]), DType::Bool);
+        as_good = emit(map(ScalarOp::Or, &[as_good, neither]), DType::Bool);
+    }
+    let position = emit(element(at), of_position);
+    let behind = emit(Op::Const(Monoid::Min.identity(of_position)), of_position);
+    let position = emit(map(ScalarOp::Select, &[as_good, position, behind]), of_position);
+    body.push(store(at, IndexExpr::ZERO, position, None));
+    Stmt::Loop {
+        var: thread,
+        bind: Bind::Thread,
+        body,
+    }
 }
 
 pub(super) fn one_thread(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
