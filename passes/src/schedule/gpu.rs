@@ -651,8 +651,9 @@ impl Gpu {
             .max()
             .unwrap_or(1);
         let turns = self.turns(row);
-        let share = (longest + turns - 1) / turns;
-        let threads = (share.clamp(1, most_threads) as u64).next_power_of_two().max(32) as i64;
+        // Of a length that is not known the end is as far away as numbers go.
+        let share = (longest.clamp(1, most_threads * turns) + turns - 1) / turns;
+        let threads = (share as u64).next_power_of_two().max(32) as i64;
         self.share_cache()?;
         self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {
