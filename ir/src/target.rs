@@ -260,7 +260,7 @@ impl Gpu {
     }
 
     /// Operations a second, by matrix instructions on that type if there are some.
-    pub fn flops_per_second(&self, matrices: Option<DType>) -> f64 {
+    fn flops_per_second(&self, matrices: Option<DType>) -> f64 {
         match matrices {
             Some(DType::F16 | DType::BF16) => self.matrix_flops_per_second,
             Some(DType::F32) => self.matrix_flops_per_second / 2.0,

@@ -337,9 +337,14 @@ fn products_keep_their_sums_in_registers_on_every_architecture() {
                     case.name,
                     cubin.log
                 );
-                // Four blocks of 128 threads share 65,536 registers; those of an attention, which hold scores beside the results, are two.
-                let most = if cuda.source.contains("short_exp2") { 255 } else { 128 };
-                assert!(registers <= most, "{} {arch}: {registers} registers", case.name);
+                // Four blocks of 128 threads share 65,536 registers; of an attention, which holds scores beside the results, two blocks do.
+                let all = 65_536 / registers;
+                let most = if cuda.source.contains("short_exp2") {
+                    2 * cuda.block
+                } else {
+                    512
+                };
+                assert!(all >= most, "{} {arch}: {registers} registers", case.name);
             }
         }
     }

@@ -265,7 +265,7 @@ fn math_function(op: ScalarOp) -> Option<&'static str> {
 /// A scalar operation on operands of dtype `on` (for select: its values).
 pub(super) fn map(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<String, CudaError> {
     use ScalarOp::*;
-    // Other exponentials have become formulas: what is left needs no more bits than the instruction gives.
+    // Other exponentials have become formulas: what is left is `Op::ShortExp2` of the kernel language.
     if op == Exp2 && on == DType::F32 {
         let f = h.need("short_exp2".into(), |n| {
             format!(

@@ -334,7 +334,7 @@ impl<'k> Builder<'k, '_> {
                 let v = self.value(*v)?;
                 self.convert(from, *to, &v)
             }
-            // Where there is an instruction for it: there the other one has become a formula.
+            // A GPU has an instruction for it. Other exponentials have become formulas by now, so that the operation stands for this one.
             KernelOp::ShortExp2(v) if self.has.table().has_blocks => {
                 let v = self.value(*v)?;
                 self.map(ScalarOp::Exp2, DType::F32, &[v])

@@ -1,8 +1,10 @@
-//! How scans run.
+//! How scans run: in a serial loop, in blocks, or by a warp for each row.
 //!
 //! A scan along one long axis is a chain, which one thread follows. In blocks it is three steps: a scan of each block, one of the
 //! blocks' totals, and an addition of these (Blelloch, "Prefix sums and their applications", 1990). Blocks depend on extents and
 //! on the kind of device alone, so that results are equal to the bit for any number of threads.
+//!
+//! Where a device of many threads has many rows, a warp takes each, so that its threads read neighbours: a thread for each row would not.
 
 use tlc_ir::target::{Target, WARP_THREADS};
 use tlc_ir::{Graph, NodeId, NodeKind};
