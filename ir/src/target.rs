@@ -23,6 +23,12 @@ pub const MAX_BLOCK_THREADS: i64 = 1024;
 /// Threads of a warp of a GPU: a rule of the kernel language, because every CUDA device has so many (the same table).
 pub const WARP_THREADS: i64 = 32;
 
+/// Neighbouring warps that multiply matrices together where a device has instructions for that, the first at a multiple of four (PTX ISA,
+/// "Asynchronous Warpgroup Level Matrix Instructions").
+pub const WARP_GROUP: i64 = 4;
+/// Rows of such a product that each of them has.
+pub const WARP_GROUP_ROWS: i64 = 16;
+
 /// Bytes of shared memory that a kernel can declare with a fixed size on every CUDA device (the same table); more must be
 /// asked of the driver.
 pub const STATIC_SHARED_BYTES: i64 = 48 << 10;

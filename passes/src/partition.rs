@@ -1,8 +1,9 @@
 //! A graph divided into clusters: what clustering decides, as data.
 
 use tlc_ir::graph::Shape;
-use tlc_ir::kernel::SHARED_ALIGNMENT;
-use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
+use tlc_ir::kernel::{SHARED_ALIGNMENT, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_GROUP_ROWS, WARP_THREADS};
 use tlc_ir::{DType, NodeId, Precision};
 
 use crate::contraction::MatrixProduct;
@@ -169,6 +170,37 @@ pub struct Matrices {
     pub keys: i64,
     /// Elements that the first contraction sums, and elements of a row of the result, with what fills up the last instruction.
     pub features: [i64; 2],
+    /// Whether four warps multiply together, of operands in swizzled memory.
+    pub groups: bool,
+}
+
+/// How rows of an operand lie in shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lines {
+    /// Elements from one row to the next.
+    pub stride: i64,
+    /// Elements from one stretch of so many columns as rows are apart to the next one, if all columns are more.
+    pub stretch: Option<i64>,
+}
+
+impl Lines {
+    /// Rows that begin so many elements apart.
+    pub fn apart(stride: i64) -> Lines {
+        Lines { stride, stretch: None }
+    }
+
+    /// Where an element is.
+    pub fn at(&self, row: &IndexExpr, column: &IndexExpr) -> IndexExpr {
+        let stride = IndexExpr::Const(self.stride);
+        let row = row.clone() * stride.clone();
+        match self.stretch {
+            None => row + column.clone(),
+            Some(stretch) => {
+                let whole = IndexExpr::floor_div(column, &stride) * IndexExpr::Const(stretch);
+                whole + row + IndexExpr::modulo(column, &stride)
+            }
+        }
+    }
 }
 
 impl Matrices {
@@ -184,13 +216,42 @@ impl Matrices {
             rows,
             keys,
             features: [whole(summed), whole(width)],
+            groups: false,
+        }
+    }
+
+    /// The same where four warps multiply together, each its rows: that is if elements of a row fill rows of swizzled memory.
+    pub fn in_groups(self, features: [i64; 2]) -> Option<Matrices> {
+        let row = self.swizzled_row();
+        let whole = features.iter().all(|n| n % row == 0);
+        (whole && self.rows == WARP_GROUP_ROWS && self.dtype.bytes() == 2).then_some(Matrices { groups: true, ..self })
+    }
+
+    /// Elements of a row of swizzled memory.
+    fn swizzled_row(&self) -> i64 {
+        SWIZZLED_ROW_BYTES / self.dtype.bytes() as i64
+    }
+
+    /// How rows of so many elements lie in shared memory, of which there are so many and which are as far apart as [`Self::strides`] says.
+    pub fn lines(&self, rows: i64, stride: i64) -> Lines {
+        match self.groups {
+            false => Lines::apart(stride),
+            true => {
+                let row = self.swizzled_row();
+                let stretch = (stride > row).then_some(rows * row);
+                Lines { stride: row, stretch }
+            }
         }
     }
 
     /// Distance between the rows of queries, of keys and of values in shared memory, each so that what warps read together lies in different
-    /// banks: an odd number of 16 bytes, for `ldmatrix` and for elements of 32 bits of every other row.
+    /// banks: an odd number of 16 bytes, for `ldmatrix` and for elements of 32 bits of every other row. Of swizzled memory it is what they are
+    /// long.
     pub fn strides(&self) -> [i64; 3] {
-        let gap = GPU_ACCESS_BYTES / self.dtype.bytes() as i64;
+        let gap = match self.groups {
+            true => 0,
+            false => GPU_ACCESS_BYTES / self.dtype.bytes() as i64,
+        };
         let [summed, width] = self.features;
         [summed + gap, summed + gap, width + gap]
     }
@@ -199,7 +260,11 @@ impl Matrices {
     pub fn shared_bytes(&self, rows: i64) -> i64 {
         let [query, key, value] = self.strides();
         let held = rows * query + self.keys * (key + value);
-        held * self.dtype.bytes() as i64 + 3 * SHARED_ALIGNMENT
+        let alignment = match self.groups {
+            true => SWIZZLE_PERIOD_BYTES,
+            false => SHARED_ALIGNMENT,
+        };
+        held * self.dtype.bytes() as i64 + 3 * alignment
     }
 }
 

@@ -53,10 +53,16 @@ const fn matrices_per_clock(capability: (i32, i32)) -> f64 {
     }
 }
 
+/// The architecture that kernels for a device are compiled for: of the one that has instructions which no later device has, that with those.
+pub(crate) fn arch_of_device((major, minor): (i32, i32)) -> String {
+    let only_there = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{only_there}")
+}
+
 /// A device as passes see it: what its driver says of its speeds, where it does.
 #[must_use]
 pub fn gpu(properties: &Properties) -> Gpu {
-    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for(&arch_of_device(properties.capability))));
     let (khz, bits) = properties.memory_clock;
     // Memory moves two words a clock.
     let bytes_per_second = f64::from(khz) * 1e3 * 2.0 * f64::from(bits) / 8.0;

@@ -7,6 +7,8 @@ use std::fmt::Write;
 
 use smallvec::SmallVec;
 use tlc_ir::index::Interval;
+use tlc_ir::kernel::SWIZZLE_PERIOD_BYTES;
+use tlc_ir::target::GPU_ACCESS_BYTES;
 
 use super::write::Writer;
 use crate::flat::{Address, Op, Value, range};
@@ -159,15 +161,44 @@ impl Writer<'_, '_> {
     }
 
     /// The number of an element.
-    pub(super) fn subscript(&self, a: &Address) -> String {
+    fn number(&self, a: &Address) -> Linear {
         let mut sum = Linear {
             constant: a.constant,
             ..Linear::default()
         };
         let parts = a.varying.into_iter().chain(a.uniform);
         parts.for_each(|v| self.splice(v, 1, &mut sum));
-        let w = self.linear_width(&sum);
-        self.sum(&sum, w).0
+        sum
+    }
+
+    /// The number of an element, where it is the first of a period of swizzled memory.
+    pub(super) fn unswizzled(&self, a: &Address) -> String {
+        let sum = self.number(a);
+        self.sum(&sum, self.linear_width(&sum)).0
+    }
+
+    /// Where an element is in its memory.
+    pub(super) fn subscript(&self, a: &Address) -> String {
+        let sum = self.number(a);
+        match self.flat.kernel.is_swizzled(a.memory) {
+            true => self.swizzled(sum, self.flat.kernel.memory_dtype(a.memory).bytes() as i64),
+            false => self.sum(&sum, self.linear_width(&sum)).0,
+        }
+    }
+
+    /// Where an element of swizzled memory is: its piece of 16 bytes is that of the row whose number is its own, bit by bit, or else the row's. What
+    /// is a whole number of periods stays outside of the exchange, so that the rest is the same for many accesses.
+    fn swizzled(&self, mut sum: Linear, bytes: i64) -> String {
+        let period = SWIZZLE_PERIOD_BYTES / bytes;
+        let whole = sum.constant.div_euclid(period) * period;
+        sum.constant -= whole;
+        let (pieces, bits) = (7 * GPU_ACCESS_BYTES / bytes, 3);
+        let within = self.sum(&sum, self.linear_width(&sum)).0;
+        let exchanged = format!("(({within}) ^ (({within}) >> {bits} & {pieces}))");
+        match whole {
+            0 => exchanged,
+            whole => format!("{exchanged} + {whole}"),
+        }
     }
 
     fn expression(&self, v: Value, w: Width) -> (String, Level) {

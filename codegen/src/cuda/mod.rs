@@ -8,13 +8,15 @@
 //! | `Thread` loop | `threadIdx.x`, under `if (threadIdx.x < extent)` where the block has more threads |
 //! | `Warp` loop | `threadIdx.x / 32`; thread loops inside it are `threadIdx.x % 32` |
 //! | collective of a warp | shuffles |
-//! | contraction into a warp's fragment | `ldmatrix` and `mma.sync`; each thread holds elements as the instruction places them |
+//! | contraction of swizzled scratch | `wgmma.mma_async` of four warps, and a wait for it |
+//! | other contraction into a warp's fragment | `ldmatrix` and `mma.sync`; each thread holds elements as the instruction places them |
 //! | `Each` element of such a fragment | the elements that a thread holds, in place of a thread loop |
 //! | `CopyAsync`, `Commit`, `Wait` | `cp.async` of 4, 8 or 16 bytes, `cp.async.commit_group`, `cp.async.wait_group` or `wait_all` |
 //! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
 //! | `Register` scratch, what loops carry | local variables of the thread |
 //! | `Cache`, `Thread` scratch | local arrays of the thread |
 //! | `Shared` scratch | `__shared__` arrays; where they are more than a kernel can declare, parts of one that the launch sizes |
+//! | swizzled scratch | the same; every subscript is exchanged as the instructions of four warps have it |
 //! | `Barrier` | `__syncthreads()`; never inside a thread loop or where only some threads come |
 //! | `Unroll`, `Lanes` loops | copied out, by the lowered form ([`crate::flat`]) that the text is written from |
 //!
@@ -30,6 +32,7 @@
 
 mod collective;
 mod fragments;
+mod groups;
 mod index;
 mod matrix;
 mod scalar;
@@ -39,11 +42,12 @@ mod write;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
-use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, SHARED_ALIGNMENT, Scope, Stmt};
+use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Scratch, Stmt};
 use tlc_ir::target::{
     Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
 };
 
+use groups::multiplies_in_groups;
 use index::Width;
 use scalar::memory_type;
 
@@ -52,7 +56,8 @@ use crate::flat::{self, Capability, Flat};
 use crate::generator::CodeGenerator;
 
 pub use fragments::with_fragments_placed;
-pub use table::emitter;
+use table::GROUPS_ON;
+pub use table::{emitter, emitter_for};
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
 pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
@@ -189,6 +194,10 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     limit("bytes of shared memory", shared_bytes, MOST_OPT_IN_SHARED_BYTES)?;
     let dynamic = shared_bytes > STATIC_SHARED_BYTES;
+    if multiplies_in_groups(kernel) && options.arch != GROUPS_ON {
+        let what = format!("a product of four warps on {}", options.arch);
+        return Err(CudaError::Unsupported(what));
+    }
 
     let kernel = &*with_fragments_placed(kernel);
     let flat = flatten(kernel)?;
@@ -398,22 +407,21 @@ fn scratch(kernel: &Kernel, dynamic: bool) -> Result<String, CudaError> {
     let mut out = String::new();
     if dynamic {
         out.push_str(&format!(
-            "    extern __shared__ __align__({GPU_ACCESS_BYTES}) unsigned char {SHARED}[];\n"
+            "    extern __shared__ __align__({}) unsigned char {SHARED}[];\n",
+            kernel.scratch.iter().map(Scratch::alignment).max().unwrap_or(GPU_ACCESS_BYTES)
         ));
     }
-    let mut at = 0;
+    let offsets = kernel.shared_offsets().map(|(offsets, _)| offsets).unwrap_or_default();
     for (i, s) in kernel.scratch.iter().enumerate() {
         let t = memory_type(s.dtype);
         let name = write::memory_name(kernel, Memory::Scratch(i as u32));
         let len = scratch_len(kernel, i)?;
         let line = match s.scope {
             Scope::Shared if dynamic => {
-                let from = at;
-                let bytes = s.len.interval(kernel).hi.max(0) * s.dtype.bytes() as i64;
-                at += (bytes + SHARED_ALIGNMENT - 1) / SHARED_ALIGNMENT * SHARED_ALIGNMENT;
+                let from = offsets.get(i).copied().unwrap_or(0);
                 format!("    {t}* const {name} = ({t}*)({SHARED} + {from});\n")
             }
-            Scope::Shared => format!("    __shared__ __align__({GPU_ACCESS_BYTES}) {t} {name}[{len}];\n"),
+            Scope::Shared => format!("    __shared__ __align__({}) {t} {name}[{len}];\n", s.alignment()),
             // Their elements are values.
             Scope::Register => continue,
             _ => format!("    __align__({GPU_ACCESS_BYTES}) {t} {name}[{len}];\n"),

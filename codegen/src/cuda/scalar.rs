@@ -141,6 +141,61 @@ impl Helpers {
         })
     }
 
+    /// What says to instructions of four warps where a matrix in swizzled memory is (PTX ISA, "Matrix Descriptor Format"): its first byte, and, in units of
+    /// 16 bytes, how far stretches of it and periods of its rows are apart.
+    pub(super) fn describe_matrix(&mut self) -> String {
+        self.need("describe_matrix".into(), |n| {
+            format!(
+                "unsigned long long {n}(unsigned at, unsigned stretches, unsigned periods) {{\n    return (at & 0x3ffff) >> 4 | (unsigned long long)stretches << 16 | (unsigned long long)periods << 32 | 1ULL << 62;\n}}"
+            )
+        })
+    }
+
+    /// What is in front of a product of four warps into so many elements that a thread holds: they are written.
+    pub(super) fn begin_group(&mut self, held: i64) -> String {
+        let names = all_of(held, |i| format!("\"+f\"(d[{i}])"));
+        self.need(format!("begin_group_{held}"), |n| {
+            format!("void {n}(f32* d) {{\n    asm volatile(\"wgmma.fence.sync.aligned;\" : {names} :: \"memory\");\n}}")
+        })
+    }
+
+    /// The end of a product of four warps: its sums are there.
+    pub(super) fn end_group(&mut self, held: i64) -> String {
+        let names = all_of(held, |i| format!("\"+f\"(d[{i}])"));
+        self.need(format!("end_group_{held}"), |n| {
+            format!(
+                "void {n}(f32* d) {{\n    asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n    asm volatile(\"wgmma.wait_group.sync.aligned 0;\" : {names} :: \"memory\");\n}}"
+            )
+        })
+    }
+
+    /// `d += a * b` of 64 rows, 16 steps and so many columns. `left` says of a left operand in shared memory whether elements of a step of the
+    /// sum lie together there, `right` of the right one.
+    pub(super) fn multiply_group(&mut self, kind: &str, columns: i64, left: Option<bool>, right: bool) -> String {
+        let held = columns / 2;
+        let d = all_of(held, |i| format!("%{i}"));
+        let operands = all_of(held, |i| format!("\"+f\"(d[{i}])"));
+        let (side, param, a, given, turns) = match left {
+            Some(turned) => {
+                let name = if turned { "_turned" } else { "" };
+                let a = format!("%{held}");
+                (name, "unsigned long long a", a, "\"l\"(a)".to_string(), format!("{}, ", i32::from(turned)))
+            }
+            None => {
+                let a = format!("{{{}}}", all_of(4, |i| format!("%{}", held + i)));
+                let given = all_of(4, |i| format!("\"r\"(a[{i}])"));
+                ("_held", "const unsigned (&a)[4]", a, given, String::new())
+            }
+        };
+        let b = held + if left.is_some() { 1 } else { 4 };
+        let turned = i32::from(right);
+        self.need(format!("multiply_group_{kind}_{columns}{side}_{turned}"), |n| {
+            format!(
+                "void {n}(f32* d, {param}, unsigned long long b) {{\n    asm volatile(\"{{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\nwgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{d}}}, {a}, %{b}, p, 1, 1, {turns}{turned};\\n}}\"\n        : {operands} : {given}, \"l\"(b));\n}}"
+            )
+        })
+    }
+
     /// A copy of so many bytes to shared memory beside the thread, of which the last argument says how many are read; the rest is zero.
     pub(super) fn copy_async(&mut self, bytes: i64) -> String {
         // Only whole 16 bytes go past the first-level cache.
@@ -163,6 +218,11 @@ impl Helpers {
             });
         }
     }
+}
+
+/// What stands for each of so many elements, with commas between.
+fn all_of(count: i64, each: impl Fn(i64) -> String) -> String {
+    (0..count).map(each).collect::<Vec<_>>().join(", ")
 }
 
 /// The name of a side of a product, and the parameter and registers of a thread for its matrices.

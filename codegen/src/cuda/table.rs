@@ -1,7 +1,7 @@
 //! What this emitter has, as data for passes to choose by.
 
 use tlc_ir::scalar::Form;
-use tlc_ir::target::{Emitter, MatrixTile, Support, Width};
+use tlc_ir::target::{Emitter, MatrixTile, Support, WARP_GROUP_ROWS, Width};
 use tlc_ir::{DType, Precision, ScalarOp};
 
 /// Registers of 32 bits that a thread can have (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -11,12 +11,31 @@ const REGISTERS: u32 = 255;
 /// 7.0).
 pub(super) const MATRIX_TILE: [i64; 2] = [16, 8];
 
+/// The one architecture where four warps multiply together (PTX ISA, "wgmma.mma_async").
+pub(super) const GROUPS_ON: &str = "sm_90a";
+/// The most columns of such a product.
+pub(super) const GROUP_COLUMNS: i64 = 256;
+
 /// Steps of the sum that such an instruction takes of operands which are stored as that type: 32 bytes.
 pub(super) const fn matrix_steps(operand: DType) -> i64 {
     32 / operand.bytes() as i64
 }
 
-/// The table of the CUDA emitter. A thread works on one element of any type; there are no lanes.
+/// The table of the CUDA emitter for an architecture, as `sm_90a`.
+pub fn emitter_for(arch: &str) -> Emitter {
+    match arch {
+        GROUPS_ON => emitter().with_group_matrices([DType::F16, DType::BF16].map(|operand| MatrixTile {
+            operands: [operand; 2],
+            accumulator: DType::F32,
+            precision: Precision::Exact,
+            extents: [WARP_GROUP_ROWS, MATRIX_TILE[1], matrix_steps(operand)],
+        })),
+        _ => emitter(),
+    }
+}
+
+/// The table of the CUDA emitter for every device of compute capability 8.0 and later. A thread works on one element of any type; there are
+/// no lanes.
 pub fn emitter() -> Emitter {
     let tile = |operand: DType, precision| MatrixTile {
         operands: [operand; 2],

@@ -221,13 +221,17 @@ impl<'f, 'k> Writer<'f, 'k> {
                         place: "around a barrier",
                     });
                 }
-                Item::Barrier => self.line("__syncthreads();"),
+                Item::Barrier => {
+                    self.close_writes();
+                    self.line("__syncthreads();");
+                }
                 Item::Multiply(_) if self.in_thread || !self.in_warp => {
                     return Err(CudaError::Misplaced {
                         bind: Bind::Warp,
                         place: "elsewhere than around a product of matrices",
                     });
                 }
+                Item::Multiply(p) if p.right.swizzled.is_some() => self.multiply_in_groups(p)?,
                 Item::Multiply(p) => self.multiply(p)?,
                 Item::CopyAsync(_) if !self.in_thread => {
                     return Err(CudaError::EveryThread("a copy to shared memory"));

@@ -433,6 +433,9 @@ pub struct MatrixOperand {
     pub along: i64,
     /// A power of two that the number of the first element is a multiple of.
     pub multiple: i64,
+    /// Where the matrix lies in swizzled memory: elements from one stretch of it that is as wide as such a row to the next one, along
+    /// whichever of its sides lies together.
+    pub swizzled: Option<i64>,
 }
 
 /// The left operand of a [`Multiply`].

@@ -141,6 +141,11 @@ pub struct Grid {
 /// Each shared scratch begins at a multiple of so many bytes, the widest load of a thread.
 pub const SHARED_ALIGNMENT: i64 = 16;
 
+/// Bytes of a row of swizzled scratch.
+pub const SWIZZLED_ROW_BYTES: i64 = 128;
+/// Bytes after which the exchanges of swizzled scratch repeat, and a multiple of which it begins at: eight rows.
+pub const SWIZZLE_PERIOD_BYTES: i64 = 8 * SWIZZLED_ROW_BYTES;
+
 /// Mutable memory private to one parallel iteration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Scratch {
@@ -150,6 +155,20 @@ pub struct Scratch {
     pub len: IndexExpr,
     /// Where it lives.
     pub scope: Scope,
+    /// Whether it is shared memory whose rows of [`SWIZZLED_ROW_BYTES`] have their pieces of 16 bytes exchanged among themselves, so that the same piece
+    /// of eight rows lies in different banks, as matrix instructions of four warps take it. Elements keep their numbers: where they
+    /// are in the row is a matter of the code generator.
+    pub swizzled: bool,
+}
+
+impl Scratch {
+    /// The number of bytes at a multiple of which it begins, if it is shared.
+    pub fn alignment(&self) -> i64 {
+        match self.swizzled {
+            true => SWIZZLE_PERIOD_BYTES,
+            false => SHARED_ALIGNMENT,
+        }
+    }
 }
 
 /// How a loop's iterations are executed.
@@ -367,7 +386,13 @@ impl Kernel {
 
     /// A new scratch memory.
     pub fn new_scratch(&mut self, dtype: DType, len: IndexExpr, scope: Scope) -> Memory {
-        self.scratch.push(Scratch { dtype, len, scope });
+        let swizzled = false;
+        self.scratch.push(Scratch {
+            dtype,
+            len,
+            scope,
+            swizzled,
+        });
         Memory::Scratch(self.scratch.len() as u32 - 1)
     }
 
@@ -440,16 +465,39 @@ impl Kernel {
                 });
             }
         }
-        let shared = self.scratch.iter().filter(|s| s.scope == Scope::Shared);
-        let shared_bytes = shared.into_iter().try_fold(0i64, |sum, s| {
-            let bytes = s.len.interval(self).hi.checked_mul(s.dtype.bytes() as i64)?;
-            sum.checked_add(bytes.checked_add(SHARED_ALIGNMENT - 1)? / SHARED_ALIGNMENT * SHARED_ALIGNMENT)
-        })?;
+        let (_, shared_bytes) = self.shared_offsets()?;
         Some(Grid {
             blocks: self.extents[var.0 as usize].clone(),
             threads,
             shared_bytes,
         })
+    }
+
+    /// The byte at which each shared scratch begins (meaningless for other scratch), and where the last one ends; `None` if nothing
+    /// bounds them.
+    pub fn shared_offsets(&self) -> Option<(Vec<i64>, i64)> {
+        let mut end = 0i64;
+        let round = |n: i64, to: i64| Some(n.checked_add(to - 1)? / to * to);
+        let mut offsets = Vec::with_capacity(self.scratch.len());
+        for s in &self.scratch {
+            if s.scope != Scope::Shared {
+                offsets.push(end);
+                continue;
+            }
+            let at = round(end, s.alignment())?;
+            let bytes = s.len.interval(self).hi.max(0).checked_mul(s.dtype.bytes() as i64)?;
+            end = at.checked_add(round(bytes, SHARED_ALIGNMENT)?)?;
+            offsets.push(at);
+        }
+        Some((offsets, end))
+    }
+
+    /// Whether a memory is swizzled scratch.
+    pub fn is_swizzled(&self, memory: Memory) -> bool {
+        match memory {
+            Memory::Param(_) => false,
+            Memory::Scratch(i) => self.scratch.get(i as usize).is_some_and(|s| s.swizzled),
+        }
     }
 
     /// Bytes of cache scratch that one thread needs: each area rounded up to 64 bytes, in order of declaration.

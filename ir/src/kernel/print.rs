@@ -112,10 +112,11 @@ impl fmt::Display for Kernel {
         for (i, s) in self.scratch.iter().enumerate() {
             writeln!(
                 f,
-                "  scratch r{i}: {}[{}] {}",
+                "  scratch r{i}: {}[{}] {}{}",
                 s.dtype,
                 Positional(&s.len),
-                s.scope.name()
+                s.scope.name(),
+                if s.swizzled { " swizzled" } else { "" }
             )?;
         }
         self.write_block(f, &self.body, 1)?;

@@ -102,6 +102,15 @@ pub struct MatrixTile {
     pub extents: [i64; 3],
 }
 
+impl MatrixTile {
+    /// Whether it cuts another of the same types without a rest.
+    fn cuts(&self, other: &MatrixTile) -> bool {
+        let types = |t: &MatrixTile| (t.operands, t.accumulator, t.precision);
+        let whole = |(all, one): (i64, i64)| all > 0 && one > 0 && all % one == 0;
+        types(self) == types(other) && other.extents.into_iter().zip(self.extents).all(whole)
+    }
+}
+
 /// A tile of a contraction that is kept in vector registers, columns in lanes, while its sum is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TileShape {
@@ -132,6 +141,8 @@ pub struct Emitter {
     accesses: [Support; AccessKind::ALL.len()],
     /// What it has for contractions.
     matrices: Vec<MatrixTile>,
+    /// What it has for those that four warps do together, of operands in swizzled memory: of each warp's part of the rows.
+    group_matrices: Vec<MatrixTile>,
     /// The dtypes of which it has tiles in vectors.
     tiles: Vec<DType>,
     /// Whether it has blocks and their threads.
@@ -173,6 +184,7 @@ impl Emitter {
             conversions,
             accesses: [Support::Native, Support::PerLane, Support::PerLane, Support::PerLane],
             matrices: Vec::new(),
+            group_matrices: Vec::new(),
             tiles: Vec::new(),
             has_blocks: false,
             prefetches: false,
@@ -182,6 +194,12 @@ impl Emitter {
     /// The emitter, which also has these matrix instructions; one that is not given any has none.
     pub fn with_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
         self.matrices.extend(tiles);
+        self
+    }
+
+    /// The emitter, which also has these instructions that four warps do together, each a part of so many rows.
+    pub fn with_group_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
+        self.group_matrices.extend(tiles);
         self
     }
 
@@ -237,15 +255,21 @@ impl Emitter {
         precision: Precision,
         extents: [i64; 3],
     ) -> Support {
-        let fits = |t: &&MatrixTile| {
-            let whole = |(all, one): (i64, i64)| all > 0 && one > 0 && all % one == 0;
-            let same = (t.operands, t.accumulator, t.precision) == (operands, accumulator, precision);
-            same && extents.into_iter().zip(t.extents).all(whole)
+        let wanted = MatrixTile {
+            operands,
+            accumulator,
+            precision,
+            extents,
         };
-        match self.matrices.iter().find(fits) {
-            Some(_) => Support::Native,
-            None => Support::Formula,
+        match self.matrices.iter().any(|t| t.cuts(&wanted)) {
+            true => Support::Native,
+            false => Support::Formula,
         }
+    }
+
+    /// Whether four warps do contractions together of which each has a tile of so many rows and columns, of operands in swizzled memory.
+    pub fn contracts_in_groups(&self, wanted: &MatrixTile) -> bool {
+        self.group_matrices.iter().any(|t| t.cuts(wanted))
     }
 
     /// How an operation on operands of that dtype is done (of `select`, the dtype of its two values).

@@ -525,7 +525,13 @@ impl KernelParser<'_, '_> {
                 self.table(token, self.kernel.scratch.len())?;
                 let (dtype, len) = self.array("scratch")?;
                 let scope = self.one_of("scratch", Scope::ALL.map(|s| (s.name(), s)).as_slice())?;
-                self.kernel.scratch.push(Scratch { dtype, len, scope });
+                let swizzled = self.c.eat_word("swizzled");
+                self.kernel.scratch.push(Scratch {
+                    dtype,
+                    len,
+                    scope,
+                    swizzled,
+                });
                 return Ok(None);
             }
             _ => {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Monoid, Semiring, Shape};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::contract::converts_exactly;
-use tlc_ir::target::{Gpu, Support};
+use tlc_ir::target::{Gpu, MatrixTile, Support, WARP_GROUP, WARP_GROUP_ROWS};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
 use super::output_values;
@@ -32,6 +32,9 @@ const MANY_ROWS: i64 = 128;
 const SHORT_ROW: i64 = 64;
 /// Keys that a block of warps looks at together, the most first.
 const KEYS: [i64; 2] = [64, 32];
+/// Rows of a block whose four warps multiply together, and keys that it looks at together.
+const GROUP_ROWS: i64 = WARP_GROUP * WARP_GROUP_ROWS;
+const GROUP_KEYS: i64 = 128;
 /// Blocks of a multiprocessor at once, for which threads have the registers.
 const RESIDENT_BLOCKS: i64 = 2;
 /// What a thread executes for an element of an operand that is computed: the load, the operation, what rounds it, and addresses.
@@ -337,6 +340,21 @@ impl Found {
                 whole && gpu.emitter.contract([m.dtype; 2], dtype, m.precision, extents) == Support::Native
             })
         };
+        // Four warps that multiply together read keys and values once for all of their rows.
+        let in_groups = |operands: (DType, Precision)| {
+            let m = Matrices::new(operands, [Matrices::ROWS, GROUP_KEYS], features).in_groups(features)?;
+            let [summed, width] = m.features;
+            let native = [[m.keys, summed], [width, m.keys]].iter().all(|[columns, steps]| {
+                let tile = MatrixTile {
+                    operands: [m.dtype; 2],
+                    accumulator: dtype,
+                    precision: m.precision,
+                    extents: [m.rows, *columns, Matrices::ROWS],
+                };
+                steps % Matrices::ROWS == 0 && gpu.emitter.contracts_in_groups(&tile)
+            });
+            (native && most >= GROUP_ROWS).then_some((GROUP_ROWS, m))
+        };
         // More rows share what is read; more keys at a time are less to be combined.
         let in_warps = |most: i64| {
             let operands = multiplied?;
@@ -348,7 +366,9 @@ impl Found {
                 Matrices::new(operands, [part, keys], features)
             };
             let mut forms = rows.flat_map(|rows| KEYS.map(|keys| (rows, form(rows, keys))));
-            let found = forms.find(|(rows, m)| native(m) && m.shared_bytes(*rows) <= most);
+            let fits = |(rows, m): &(i64, Matrices)| m.shared_bytes(*rows) <= most;
+            let found = in_groups(operands).filter(fits);
+            let found = found.or_else(|| forms.find(|f| native(&f.1) && fits(f)));
             found.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
         };
         // Keys and values are read once for the rows of a block: where more of them fit if the driver is asked, it is.

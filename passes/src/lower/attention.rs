@@ -40,7 +40,7 @@ use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, is_source};
 use crate::cluster::Cluster;
 use crate::math::EXP_NORMAL;
-use crate::partition::{Attention, AttentionForm};
+use crate::partition::{Attention, AttentionForm, Lines};
 use tlc_ir::graph::infer::flat_index;
 
 /// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
@@ -353,7 +353,7 @@ impl<'a> Blocks<'a> {
     fn fill(
         &mut self,
         thread: &IndexExpr,
-        (memory, stride, rows_bind): (Memory, i64, Bind),
+        (memory, lines, rows_bind): (Memory, Lines, Bind),
         [rows, width, stretch]: [i64; 3],
         element: impl Fn(&mut Self, &IndexExpr, &IndexExpr) -> ((NodeId, Index), Option<ValueId>),
     ) {
@@ -379,7 +379,8 @@ impl<'a> Blocks<'a> {
                 value = this.map(ScalarOp::Select, &[read, value, zero], LOOP);
             }
             let written = this.below(&column, &constant(stretch));
-            this.store(memory, row * constant(stride) + column, value, written, LOOP);
+            let at = lines.at(&row, &column).simplify(&this.lo);
+            this.store(memory, at, value, written, LOOP);
         });
     }
 
@@ -398,7 +399,7 @@ impl<'a> Blocks<'a> {
             });
             this.fill(
                 &thread,
-                (queries, stride, bind),
+                (queries, Lines::apart(stride), bind),
                 [form.rows, features, features],
                 |this, row, column| {
                     let row = first_row.clone() + row.clone();
@@ -451,7 +452,7 @@ impl<'a> Blocks<'a> {
         self.thread_loop(TILE, threads, |this, thread| {
             this.fill(
                 &thread,
-                (tile, strides[1], binds[0]),
+                (tile, Lines::apart(strides[1]), binds[0]),
                 [Attention::KEYS, features, features],
                 |this, row, column| {
                     let key = at.clone() + row.clone();
@@ -469,7 +470,7 @@ impl<'a> Blocks<'a> {
         self.thread_loop(TILE, threads, |this, thread| {
             this.fill(
                 &thread,
-                (tile, strides[2], binds[1]),
+                (tile, Lines::apart(strides[2]), binds[1]),
                 [Attention::KEYS, width, strides[2]],
                 |this, row, column| {
                     let key = at.clone() + row.clone();

@@ -15,6 +15,7 @@ use super::library::Handle;
 use crate::device::ToLoad;
 use crate::error::{JitError, RunError, Unavailable};
 use crate::nvrtc::{Nvrtc, NvrtcError};
+use crate::target::arch_of_device;
 
 /// So many kernels to a program are worth a thread.
 const KERNELS_PER_PROGRAM: usize = 8;
@@ -94,6 +95,7 @@ pub fn arch_of(capability: (i32, i32), supported: &[i32], form: Option<Form>) ->
         Form::Ptx => supported.iter().copied().filter(|&a| a <= own).max(),
     };
     match known {
+        Some(arch) if arch == own => Ok((form, arch_of_device(capability).replace("sm", prefix))),
         Some(arch) => Ok((form, format!("{prefix}_{arch}"))),
         None => Err(Unavailable::Compiler {
             message: format!(

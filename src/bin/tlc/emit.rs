@@ -1,6 +1,7 @@
 //! `tlc emit`: the stages of the compiler, printed.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
@@ -421,6 +422,7 @@ fn gpu_of(arch: &str) -> Gpu {
     Gpu {
         opt_in_shared_bytes: capability(arch).map_or(any.opt_in_shared_bytes, Gpu::opt_in_of),
         multiprocessor: capability(arch).map_or(any.multiprocessor, Multiprocessor::of),
+        emitter: Arc::new(tlc_codegen::cuda::emitter_for(arch)),
         ..any
     }
 }

@@ -108,6 +108,9 @@ pub fn structure(kernel: &Kernel) -> Vec<Violation> {
     }
     for (i, s) in kernel.scratch.iter().enumerate() {
         c.length(&s.len);
+        if s.swizzled && s.scope != Scope::Shared {
+            c.error(Rule::Swizzled(i as u32));
+        }
         match s.scope {
             Scope::Register if s.len.as_const().is_none() => c.error(Rule::RegisterLength(i as u32)),
             Scope::Thread if s.len.as_const().is_none() => c.error(Rule::ThreadLength(i as u32)),

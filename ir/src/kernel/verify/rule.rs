@@ -254,6 +254,17 @@ pub enum Rule {
         "a contraction into a fragment reads {0}, expected a parameter, shared scratch or, on the left, a whole fragment"
     )]
     FragmentOperand(Memory),
+    /// Swizzled scratch that is not shared.
+    #[error("scratch r{0} is swizzled, which only shared scratch can be")]
+    Swizzled(u32),
+    /// A contraction of swizzled scratch that four warps cannot do together.
+    #[error("a contraction reads swizzled {memory}, {what}")]
+    SwizzledOperand {
+        /// What it reads.
+        memory: Memory,
+        /// What is missing.
+        what: &'static str,
+    },
     /// A fragment that is accessed other than as a whole or element by element by the owners.
     #[error("fragment r{0} is accessed other than as a whole or at the element or the row of an `each`")]
     FragmentAccess(u32),

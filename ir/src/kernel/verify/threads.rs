@@ -16,7 +16,7 @@ use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::{Effect, walk, walk_mut};
 use crate::kernel::{Access, Bind, Collective, Contract, FoldRows, Group, Kernel, Memory, Scope, Stmt, ValueId};
-use crate::target::{MAX_BLOCK_THREADS, WARP_THREADS};
+use crate::target::{MAX_BLOCK_THREADS, WARP_GROUP, WARP_GROUP_ROWS, WARP_THREADS};
 
 /// Pairs of thread loops that are compared at most; further ones are unproven.
 const MAX_PAIRS: usize = 1024;
@@ -253,6 +253,52 @@ impl Positions<'_, '_> {
             if !shared {
                 self.error(Rule::FragmentOperand(o.memory));
             }
+        }
+        if let Some(o) = c.operands().into_iter().find(|o| self.kernel.is_swizzled(o.memory)) {
+            let memory = o.memory;
+            if let Err(what) = self.by_four_warps(c) {
+                self.error(Rule::SwizzledOperand { memory, what });
+            }
+        }
+    }
+
+    /// Whether four neighbouring warps do a contraction together: each has the next 16 rows, all have the same columns, and all come.
+    fn by_four_warps(&self, c: &Contract) -> Result<(), &'static str> {
+        let Some(warp) = self.warp.filter(|_| !self.condition) else {
+            return Err("expected it in a warp loop and under no condition");
+        };
+        if c.operands().iter().any(|o| !is_fragment(self.kernel, o.memory) && !self.kernel.is_swizzled(o.memory)) {
+            return Err("expected both operands to be swizzled or fragments");
+        }
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const().unwrap_or(0);
+        if extent(c.m()) != WARP_GROUP_ROWS || extent(warp) % WARP_GROUP != 0 {
+            return Err("expected 16 rows of each warp and a multiple of four warps");
+        }
+        // Warp `4 * group + part`, where the parts have their rows one behind another and the columns do not depend on the part.
+        let mut kernel = Kernel {
+            extents: self.kernel.extents.clone(),
+            symbols: self.kernel.symbols.clone(),
+            ..Kernel::default()
+        };
+        let group = kernel.new_var(IndexExpr::Const(extent(warp) / WARP_GROUP));
+        let part = kernel.new_var(IndexExpr::Const(WARP_GROUP));
+        let number = IndexExpr::from(group) * IndexExpr::Const(WARP_GROUP) + part.into();
+        let by_parts = |e: &IndexExpr| {
+            let put = e.replace_vars(&mut |v| (v == warp).then(|| number.clone()));
+            put.simplify(&kernel)
+        };
+        let left = by_parts(&c.left.index);
+        let step = |v: VarId| left.affine_in(v).and_then(|(step, _)| step.as_const());
+        let follows = match (step(part), step(c.m())) {
+            (Some(part), Some(row)) => row.checked_mul(WARP_GROUP_ROWS) == Some(part),
+            _ => false,
+        };
+        if self.kernel.is_swizzled(c.left.memory) && !follows {
+            return Err("expected the rows of four warps to follow each other");
+        }
+        match by_parts(&c.right.index).uses(part) {
+            true => Err("expected the columns of four warps to be the same"),
+            false => Ok(()),
         }
     }
 

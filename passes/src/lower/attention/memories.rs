@@ -71,14 +71,22 @@ impl Memories {
                 let results = new(dtype, m.rows * m.features[1], Scope::WarpFragment);
                 let scores = new(dtype, m.rows * m.keys, Scope::WarpFragment);
                 let [scale, most, sum, base] = [(); 4].map(|()| new(dtype, m.rows, Scope::WarpFragment));
+                let operands = [form.rows * query, m.keys * key, m.keys * value];
+                let [queries, tile, values] = operands.map(|len| new(held, len, Scope::Shared));
+                let weights = match held == dtype {
+                    true => scores,
+                    false => new(held, m.rows * m.keys, Scope::WarpFragment),
+                };
+                for memory in [queries, tile, values] {
+                    if let Memory::Scratch(i) = memory {
+                        lo.kernel.scratch[i as usize].swizzled = m.groups;
+                    }
+                }
                 Memories {
-                    queries: new(held, form.rows * query, Scope::Shared),
-                    tile: new(held, m.keys * key, Scope::Shared),
-                    values: new(held, m.keys * value, Scope::Shared),
-                    weights: match held == dtype {
-                        true => scores,
-                        false => new(held, m.rows * m.keys, Scope::WarpFragment),
-                    },
+                    queries,
+                    tile,
+                    values,
+                    weights,
                     scale,
                     scores,
                     most,

@@ -20,7 +20,7 @@ use tlc_ir::{DType, ScalarOp};
 
 use super::warps::Rows;
 use super::{BLOCK, Blocks, LOOP, Stage, THREAD, TILE, around, constant};
-use crate::partition::SingleRow;
+use crate::partition::{Lines, SingleRow};
 
 /// Distances between rows in shared memory, as [`Blocks`] has them: those of keys and of values begin in different banks.
 pub(super) fn strides(row: &SingleRow, [summed, width]: [i64; 2]) -> [i64; 4] {
@@ -82,7 +82,7 @@ impl Blocks<'_> {
         let known = |this: &mut Self, k: &IndexExpr| this.below(&(first_key.clone() + k.clone()), &keys);
         let rows = |this: &Self, product, side, stride: i64, width: i64| Rows {
             memory: this.memories.tile,
-            stride,
+            lines: Lines::apart(stride),
             rows: row.keys,
             width,
             stretch: width,

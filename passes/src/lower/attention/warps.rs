@@ -34,13 +34,13 @@ use super::memories::Memories;
 use super::{BLOCK, Blocks, LOOP, THREAD, TILE, constant};
 use crate::access::{Index, is_source};
 use crate::math::LOG2_E;
-use crate::partition::Matrices;
+use crate::partition::{Lines, Matrices};
 use tlc_ir::graph::infer::flat_index;
 
 /// Rows of an operand, and where they go in shared memory.
 pub(super) struct Rows {
     pub(super) memory: Memory,
-    pub(super) stride: i64,
+    pub(super) lines: Lines,
     /// How many there are.
     pub(super) rows: i64,
     /// Elements of each.
@@ -81,7 +81,7 @@ impl<'a> Blocks<'a> {
         });
         let rows = Rows {
             memory: self.memories.queries,
-            stride: self.strides[0],
+            lines: m.lines(form.rows, self.strides[0]),
             rows: form.rows,
             width: form.features[0],
             stretch: m.features[0],
@@ -122,7 +122,7 @@ impl<'a> Blocks<'a> {
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
             memory: self.memories.tile,
-            stride: self.strides[1],
+            lines: m.lines(m.keys, self.strides[1]),
             rows: m.keys,
             width: form.features[0],
             stretch: m.features[0],
@@ -141,7 +141,7 @@ impl<'a> Blocks<'a> {
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
             memory: self.memories.values,
-            stride: self.strides[2],
+            lines: m.lines(m.keys, self.strides[2]),
             rows: m.keys,
             width: form.features[1],
             stretch: m.features[1],
@@ -164,8 +164,8 @@ impl<'a> Blocks<'a> {
         let width = constant(form.features[1]);
         // Pairs of neighbours, which a thread holds, are 4 bytes of a 16-bit type: rows become whole where queries were.
         let stage = self.memories.queries;
-        let stride = self.strides[0];
-        let staged = ty.dtype == self.held && ty.dtype.bytes() == 2 && stride >= m.features[1];
+        let lines = m.lines(form.rows, self.strides[0]);
+        let staged = ty.dtype == self.held && ty.dtype.bytes() == 2 && self.strides[0] >= m.features[1];
         self.warp_loop(BLOCK, |this, warp| {
             this.each(m, scale, 1, |this, [r, _]| {
                 let all = this.load(sum, r.clone(), LOOP);
@@ -186,7 +186,8 @@ impl<'a> Blocks<'a> {
                 if staged {
                     let factor = factor(this);
                     let value = scaled(this, factor);
-                    this.store(stage, row * constant(stride) + feature, value, None, LOOP);
+                    let at = lines.at(&row, &feature).simplify(&this.lo);
+                    this.store(stage, at, value, None, LOOP);
                     return;
                 }
                 this.where_known(&row, |this| {
@@ -200,12 +201,12 @@ impl<'a> Blocks<'a> {
         });
         if staged {
             self.barrier(BLOCK);
-            self.store_rows((stage, stride), memory);
+            self.store_rows((stage, lines), memory);
         }
     }
 
     /// Stores the rows of a block that are in shared memory, several neighbours at a time.
-    fn store_rows(&mut self, (stage, stride): (Memory, i64), memory: Memory) {
+    fn store_rows(&mut self, (stage, lines): (Memory, Lines), memory: Memory) {
         let width = self.form.features[1];
         let threads = Self::threads(self.form);
         let lengths = std::iter::successors(Some(GPU_ACCESS_BYTES / self.held.bytes() as i64), |n| {
@@ -221,8 +222,9 @@ impl<'a> Blocks<'a> {
                 let column = IndexExpr::modulo(&at, &constant(chunks)).simplify(&this.lo) * constant(lanes);
                 let copied = |this: &mut Self| {
                     let lane = this.lo.new_var(constant(lanes), LOOP);
+                    let at = (lines.at(&row, &column) + lane.into()).simplify(&this.lo);
                     let column = column.clone() + lane.into();
-                    let value = this.load(stage, row.clone() * constant(stride) + column.clone(), LOOP);
+                    let value = this.load(stage, at, LOOP);
                     let index = this.result_index(&row, &column);
                     this.store(memory, index, value, None, LOOP);
                     let body = this.take(LOOP);
@@ -264,12 +266,13 @@ impl<'a> Blocks<'a> {
     fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
         let (scores, queries, tile) = (self.memories.scores, self.memories.queries, self.memories.tile);
         let [query, key, ..] = self.strides;
+        let lines = [m.lines(self.form.rows, query), m.lines(m.keys, key)];
         let columns = m.keys;
         let down = warp.clone() * constant(m.rows);
         self.set(m, scores, columns, 0.0);
         self.multiply(m, (scores, columns), m.features[0], |[r, c, k]| {
-            let left = (down.clone() + r) * constant(query) + k.clone();
-            [(queries, left), (tile, c * constant(key) + k)]
+            let left = lines[0].at(&(down.clone() + r), &k);
+            [(queries, left), (tile, lines[1].at(&c, &k))]
         });
         self.each(m, scores, columns, |this, [r, c]| {
             let row = down + r.clone();
@@ -353,10 +356,10 @@ impl<'a> Blocks<'a> {
     /// Adds weights times values of a tile to a warp's results.
     fn add_up_by_warps(&mut self, m: &Matrices) {
         let (results, weights, values) = (self.memories.results, self.memories.weights, self.memories.values);
-        let [_, _, value, _] = self.strides;
+        let lines = m.lines(m.keys, self.strides[2]);
         self.multiply(m, (results, m.features[1]), m.keys, |[r, c, k]| {
             let left = r * constant(m.keys) + k.clone();
-            [(weights, left), (values, k * constant(value) + c)]
+            [(weights, left), (values, lines.at(&k, &c))]
         });
     }
 
@@ -446,7 +449,7 @@ impl<'a> Blocks<'a> {
         {
             return;
         }
-        let to = (rows.memory, rows.stride, rows.bind);
+        let to = (rows.memory, rows.lines, rows.bind);
         self.thread_loop(level, Self::threads(self.form), |this, thread| {
             this.fill(
                 &thread,
@@ -480,7 +483,7 @@ impl<'a> Blocks<'a> {
             let zero = self.lo.constant(self.held.zero());
             value = self.map(ScalarOp::Select, &[known, value, zero], LOOP);
         }
-        let to = (row * constant(rows.stride) + column).simplify(&self.lo);
+        let to = (rows.lines.at(&row, &part.column) + lane.into()).simplify(&self.lo);
         self.store(rows.memory, to, value, None, LOOP);
         let body = vec![super::around(lane, Bind::Lanes, self.take(LOOP))];
         self.around_rows(level, &part, body);
@@ -551,7 +554,7 @@ impl<'a> Blocks<'a> {
             let known = known(self, &row);
             let inside = self.below(&column, &constant(rows.width));
             let mask = self.both(known, inside);
-            let to_index = row * constant(rows.stride) + column + lane.into();
+            let to_index = rows.lines.at(&row, &column) + lane.into();
             let copy = AsyncCopy {
                 var: lane,
                 to: rows.memory,

@@ -1,0 +1,124 @@
+//! Products of matrices by the instructions that four warps execute together (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+//!
+//! Invariants:
+//! - Operands lie in swizzled memory, or the threads hold the left one. The instruction is told by a descriptor where a matrix lies: its address, and
+//!   how far parts of it are apart (the same, "Matrix Descriptor Format").
+//! - What threads hold, of the result and of a left operand, is placed as for the instructions of one warp: each of the four has the next 16
+//!   rows of 64.
+//! - All instructions of a product are done where the next statement begins.
+//! - They read shared memory past the order that barriers give to other accesses: whoever writes such memory closes its writes before
+//!   the barrier behind which they are read.
+
+use tlc_ir::kernel::{Kernel, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
+use tlc_ir::target::GPU_ACCESS_BYTES;
+use tlc_ir::{DType, Precision};
+
+use super::CudaError;
+use super::fragments::{HELD, tiles_of};
+use super::table::{GROUP_COLUMNS, MATRIX_TILE, matrix_steps};
+use super::write::{Writer, memory_name};
+use crate::flat::{LeftOperand, MatrixOperand, Multiply};
+
+/// Whether four warps multiply together anywhere in a kernel: somebody reads swizzled memory as instructions do.
+pub(super) fn multiplies_in_groups(kernel: &Kernel) -> bool {
+    kernel.scratch.iter().any(|s| s.swizzled)
+}
+
+/// Where a matrix lies, for its descriptors.
+struct Place {
+    /// The line of text that says where it begins.
+    address: String,
+    /// What is added for step `k` of the sum, in bytes.
+    step: String,
+    /// Bytes between stretches, and between periods of rows, in units of 16.
+    apart: [i64; 2],
+    /// Whether elements of the same step of the sum lie together.
+    across: bool,
+}
+
+impl Writer<'_, '_> {
+    /// What the threads of four warps multiply together.
+    pub(super) fn multiply_in_groups(&mut self, p: &Multiply) -> Result<(), CudaError> {
+        let [rows, columns, steps] = p.extents;
+        let dtype = self.flat.kernel.memory_dtype(p.right.first.memory);
+        let unsupported = |what: &str| CudaError::Unsupported(what.into());
+        let kind = match (dtype, p.precision) {
+            (DType::F16, Precision::Exact) => "f16",
+            (DType::BF16, Precision::Exact) => "bf16",
+            _ => return Err(CudaError::Unsupported(format!("a matrix instruction of four warps for {dtype}"))),
+        };
+        let step = matrix_steps(dtype);
+        let whole = tiles_of([rows, columns]).is_some() && steps % step == 0;
+        if rows != MATRIX_TILE[0] || columns > GROUP_COLUMNS || !whole {
+            return Err(unsupported("a matrix of four warps of that size"));
+        }
+        let right = self.operand_place(&p.right, "right")?;
+        let accumulators = memory_name(self.flat.kernel, p.dst);
+        let held = columns / MATRIX_TILE[1] * HELD;
+        let begin = self.helpers.begin_group(held);
+        let end = self.helpers.end_group(held);
+        let describe = self.helpers.describe_matrix();
+        let described = |o: &Place, name: &str| {
+            let [stretches, periods] = o.apart;
+            format!("{describe}({name} + {}, {stretches}, {periods})", o.step)
+        };
+        self.open("{");
+        self.line(&right.address);
+        let (left, turned) = match &p.left {
+            LeftOperand::Shared(left) => {
+                let left = self.operand_place(left, "left")?;
+                self.line(&left.address);
+                (described(&left, "left"), Some(left.across))
+            }
+            LeftOperand::Held(memory) => {
+                let held = memory_name(self.flat.kernel, *memory);
+                let take = self.helpers.take_matrix(dtype);
+                let tiles = step / MATRIX_TILE[1];
+                self.line(&format!("unsigned a[{}][4];", steps / step));
+                self.line("#pragma unroll");
+                self.line(&format!("for (int k = 0; k < {}; ++k)", steps / step));
+                self.depth_in(|w| w.line(&format!("{take}(a[k], {held} + k * {});", tiles * HELD)));
+                (format!("a[k / {step}]"), None)
+            }
+        };
+        let multiply = self.helpers.multiply_group(kind, columns, turned, right.across);
+        self.line(&format!("{begin}({accumulators});"));
+        self.line("#pragma unroll");
+        self.line(&format!("for (int k = 0; k < {steps}; k += {step})"));
+        let right = described(&right, "right");
+        self.depth_in(|w| w.line(&format!("{multiply}({accumulators}, {left}, {right});")));
+        self.line(&format!("{end}({accumulators});"));
+        self.close();
+        Ok(())
+    }
+
+    fn operand_place(&self, o: &MatrixOperand, name: &str) -> Result<Place, CudaError> {
+        let Some(stretch) = o.swizzled else {
+            return Err(CudaError::Unsupported("an operand of four warps that is not swizzled".into()));
+        };
+        let bytes = self.flat.kernel.memory_dtype(o.first.memory).bytes() as i64;
+        let row = SWIZZLED_ROW_BYTES / bytes;
+        let across = o.across == 1;
+        let step = match across {
+            true => format!("k * {}", o.along * bytes),
+            false => format!("(k / {row} * {} + k % {row} * {bytes})", stretch * bytes),
+        };
+        // Where there is one stretch nobody asks how far the next one is.
+        let stretches = (stretch * bytes).max(GPU_ACCESS_BYTES);
+        let memory = memory_name(self.flat.kernel, o.first.memory);
+        let first = self.unswizzled(&o.first);
+        Ok(Place {
+            address: format!("const unsigned {name} = (unsigned)__cvta_generic_to_shared({memory} + {first});"),
+            step,
+            apart: [stretches / GPU_ACCESS_BYTES, SWIZZLE_PERIOD_BYTES / GPU_ACCESS_BYTES],
+            across,
+        })
+    }
+
+    /// Closes a thread's writes to shared memory for instructions that read it past the order of barriers, in front of one.
+    pub(super) fn close_writes(&mut self) {
+        if multiplies_in_groups(self.flat.kernel) {
+            self.line("asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");");
+        }
+    }
+}
