@@ -421,6 +421,13 @@ directives! {
         /// Elements between the end of a row and the next one.
         gap: i64,
     },
+    /// Rows of a shared scratch are swizzled, as four warps that multiply together read them. Returns no loop.
+    Swizzle "swizzle" {
+        /// Number of the scratch.
+        scratch: u32,
+        /// Elements of a row: whole rows of swizzled memory, which divide those of the scratch.
+        row: i64,
+    },
     /// As `Spread`, to the warps of the block: each holds its part as a fragment. Returns the warp loops.
     SpreadWarps "spread-warps" {
         /// The block loop.

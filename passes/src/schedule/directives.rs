@@ -128,6 +128,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             sum,
             length,
         } => super::lengthen::lengthen(kernel, [*outer, *inner, *sum], *length),
+        Directive::Swizzle { scratch, row } => super::swizzle::swizzle(kernel, *scratch, *row),
         Directive::Apart { scratch, row, gap } => super::rows_apart::apart(kernel, *scratch, *row, *gap),
         Directive::SpreadWarps {
             block,

@@ -36,6 +36,7 @@ mod rows_apart;
 mod slide;
 mod spread;
 mod stage;
+mod swizzle;
 mod tensor_cores;
 mod threads;
 mod tile_columns;

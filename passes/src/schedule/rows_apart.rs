@@ -10,7 +10,7 @@ use crate::directive::DirectiveRefusal;
 pub(super) fn apart(kernel: &mut Kernel, scratch: u32, row: i64, gap: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     let refused = DirectiveRefusal::NoRows(scratch);
     let held = kernel.scratch.get(scratch as usize).ok_or(refused.clone())?;
-    if !matches!(held.scope, Scope::Cache | Scope::Shared) || row < 1 || gap < 0 {
+    if !matches!(held.scope, Scope::Cache | Scope::Shared) || held.swizzled || row < 1 || gap < 0 {
         return Err(refused);
     }
     // Tiles of contractions and what is copied as one block have rows of their own.

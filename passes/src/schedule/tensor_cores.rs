@@ -12,7 +12,7 @@
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Kernel, Memory, Op, Scope, Stmt, ValueId};
-use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, Support, WARP_THREADS};
+use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MatrixTile, Support, WARP_GROUP_ROWS, WARP_THREADS};
 use tlc_ir::{DType, Precision, ScalarOp};
 
 use super::contract::{factors, stored_factors};
@@ -110,9 +110,12 @@ impl Gpu {
         let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row, true)?;
         let tiles = |sides| self.full_tiles(&loops, sides);
-        let huge = dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
-        let large = !huge && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors);
+        let grouped = std::env::var("TLC_PG").as_deref() != Ok("0") && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors)
+            && multiplies_in_groups(dtype, precision, gpu);
+        let huge = !grouped && dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
+        let large = !huge && !grouped && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors);
         let [rows, columns] = match (huge, large) {
+            _ if grouped => [LARGE_PRODUCT_SIDE; 2],
             (true, _) => HUGE_TILE,
             (false, true) => [LARGE_PRODUCT_SIDE; 2],
             (false, false) => [
@@ -142,6 +145,7 @@ impl Gpu {
         let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
         let operands = multiplied_values.map(|v| self.kernel.dtype(v));
         let (down, across) = match huge {
+            _ if grouped => (WARP_GROUP_ROWS, columns),
             true => (HUGE_PART, HUGE_PART),
             false => (part(rows).min(MOST_PART_ROWS), part(columns)),
         };
@@ -198,7 +202,10 @@ impl Gpu {
                 access
             };
             self.why = ScheduleReason::Banks;
-            self.apply(Directive::Apart { scratch, row, gap })?;
+            self.apply(match grouped {
+                true => Directive::Swizzle { scratch, row },
+                false => Directive::Apart { scratch, row, gap },
+            })?;
             self.widen_copy(var, access);
         }
         self.why = ScheduleReason::BlocksAndThreads;
@@ -324,6 +331,16 @@ impl Gpu {
         }
         self.schedule.refused.extend(refused);
     }
+}
+
+/// Whether four warps multiply together in that type.
+fn multiplies_in_groups(dtype: DType, precision: Precision, gpu: &Target) -> bool {
+    gpu.emitter.contracts_in_groups(&MatrixTile {
+        operands: [dtype; 2],
+        accumulator: DType::F32,
+        precision,
+        extents: [WARP_GROUP_ROWS, LARGE_PRODUCT_SIDE, STEPS],
+    })
 }
 
 /// Whether few of so many multiprocessors, each of which takes one tile at a time, have none in the last round.

@@ -6,7 +6,7 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Bind, Contract, Kernel, Memory, Scope, Stmt};
-use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
+use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_GROUP, WARP_GROUP_ROWS, WARP_THREADS};
 
 use super::directives::rewrite;
 use super::spread::{Shape, Site, guarded, replace_contract, sites};
@@ -125,6 +125,19 @@ fn tile_of(body: &[Stmt], tiles: &[u32]) -> Option<Memory> {
     found
 }
 
+/// Whether contractions of swizzled memory are done by four warps together: both operands are swizzled, and parts lie below each other, of which
+/// each has the rows of one warp.
+fn groups_fit(kernel: &Kernel, shape: &Shape, tiles: &[u32]) -> bool {
+    let below = shape.side_by_side == 1 && shape.part[0] == WARP_GROUP_ROWS && shape.parts % WARP_GROUP == 0;
+    kernel.statements().all(|s| match s {
+        Stmt::Contract(c) if matches!(c.dst, Memory::Scratch(i) if tiles.contains(&i)) => {
+            let swizzled = c.operands().map(|o| kernel.is_swizzled(o.memory));
+            swizzled == [false; 2] || (swizzled == [true; 2] && below)
+        }
+        _ => true,
+    })
+}
+
 /// Gives the warps of a block parts of its tiles; returns the warp loops.
 pub(super) fn spread(
     kernel: &mut Kernel,
@@ -134,6 +147,12 @@ pub(super) fn spread(
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
     let shape = shape(size, part)?;
     let (tiles, sites) = sites(kernel, block, &shape)?;
+    if !groups_fit(kernel, &shape, &tiles) {
+        return Err(DirectiveRefusal::NoTile {
+            rows: part[0],
+            columns: part[1],
+        });
+    }
     let mut work = kernel.clone();
     let mut made = Vec::new();
     for site in sites {

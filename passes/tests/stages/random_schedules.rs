@@ -197,6 +197,10 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 padded: rng.chance(30),
             }
         }
+        30 if rng.chance(30) => Directive::Swizzle {
+            scratch: rng.below(kernel.scratch.len().max(1)) as u32,
+            row: rng.pick(&[16i64, 32, 64, 128]),
+        },
         30 => Directive::Apart {
             scratch: rng.below(kernel.scratch.len().max(1)) as u32,
             row: rng.pick(&[1i64, 2, 3, 4, 6]),
