@@ -5,11 +5,12 @@
 //!   how far parts of it are apart (the same, "Matrix Descriptor Format").
 //! - What threads hold, of the result and of a left operand, is placed as for the instructions of one warp: each of the four has the next 16
 //!   rows of 64.
-//! - All instructions of a product are done where the next statement begins.
+//! - A product goes on beside what follows it up to the next statement that touches what it adds to or what it takes from registers, to a barrier,
+//!   or to the end of what is executed once. Nobody writes the shared memory that it reads before a barrier.
 //! - They read shared memory past the order that barriers give to other accesses: whoever writes such memory closes its writes before
 //!   the barrier behind which they are read.
 
-use tlc_ir::kernel::{Kernel, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
+use tlc_ir::kernel::{Kernel, Memory, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
 use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, Precision};
 
@@ -17,7 +18,7 @@ use super::CudaError;
 use super::fragments::{HELD, tiles_of};
 use super::table::{GROUP_COLUMNS, MATRIX_TILE, matrix_steps};
 use super::write::{Writer, memory_name};
-use crate::flat::{LeftOperand, MatrixOperand, Multiply};
+use crate::flat::{Address, Flat, Item, LeftOperand, LoopKind, MatrixOperand, Multiply, Op};
 
 /// Whether four warps multiply together anywhere in a kernel: somebody reads swizzled memory as instructions do.
 pub(super) fn multiplies_in_groups(kernel: &Kernel) -> bool {
@@ -34,6 +35,34 @@ struct Place {
     apart: [i64; 2],
     /// Whether elements of the same step of the sum lie together.
     across: bool,
+}
+
+/// A product that may still be under way.
+pub(super) struct UnderWay {
+    /// What it adds to, and the left operand that threads hold.
+    memories: [Option<Memory>; 2],
+    /// The text that waits for it.
+    end: String,
+}
+
+impl UnderWay {
+    /// Whether an item must find it done.
+    fn is_needed_by(&self, item: &Item, flat: &Flat<'_>) -> bool {
+        let touches = |a: &Address| self.memories.contains(&Some(a.memory));
+        match item {
+            Item::Let(v) => match flat.op(*v) {
+                Op::Load { address, .. } => touches(address),
+                _ => false,
+            },
+            Item::Store { address, .. } => touches(address),
+            Item::Loop(l) => {
+                let once = matches!(l.kind, LoopKind::Thread | LoopKind::Warp);
+                !once || l.body.iter().any(|i| self.is_needed_by(i, flat))
+            }
+            Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => false,
+            _ => true,
+        }
+    }
 }
 
 impl Writer<'_, '_> {
@@ -87,9 +116,31 @@ impl Writer<'_, '_> {
         self.line(&format!("for (int k = 0; k < {steps}; k += {step})"));
         let right = described(&right, "right");
         self.depth_in(|w| w.line(&format!("{multiply}({accumulators}, {left}, {right});")));
-        self.line(&format!("{end}({accumulators});"));
         self.close();
+        let held = match p.left {
+            LeftOperand::Held(memory) => Some(memory),
+            LeftOperand::Shared(_) => None,
+        };
+        self.under_way = Some(UnderWay {
+            memories: [Some(p.dst), held],
+            end: format!("{end}({accumulators});"),
+        });
         Ok(())
+    }
+
+    /// Waits for the product that is under way, if one is, in front of an item that it must be done for.
+    pub(super) fn end_group_for(&mut self, item: &Item) {
+        let needs = self.under_way.as_ref().is_some_and(|p| p.is_needed_by(item, self.flat));
+        if needs {
+            self.end_group();
+        }
+    }
+
+    /// Waits for the product that is under way, if one is.
+    pub(super) fn end_group(&mut self) {
+        if let Some(p) = self.under_way.take() {
+            self.line(&p.end);
+        }
     }
 
     fn operand_place(&self, o: &MatrixOperand, name: &str) -> Result<Place, CudaError> {

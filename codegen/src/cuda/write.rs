@@ -8,6 +8,7 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::WARP_THREADS;
 
 use super::index::Width;
+use super::groups::UnderWay;
 use super::scalar::{self, Helpers, literal, value_type};
 use super::uses::Uses;
 use super::{CudaError, uses_word};
@@ -62,6 +63,8 @@ pub(super) struct Writer<'f, 'k> {
     in_warp: bool,
     /// Whether a wait leaves a group of copies under way, so that groups must be distinguished.
     pub groups: bool,
+    /// The product of four warps that may still be under way.
+    pub(super) under_way: Option<UnderWay>,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
@@ -80,6 +83,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             next_value: 0,
             in_thread: false,
             in_warp: false,
+            under_way: None,
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
@@ -122,6 +126,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         let t = self.width(l.counter).c_type();
         let start = self.out.len();
         self.region(&l.body)?;
+        self.end_group();
         if uses_word(&self.out, &name) {
             self.out
                 .insert_str(start, &format!("    const {t} {name} = blockIdx.x;\n"));
@@ -185,6 +190,7 @@ impl<'f, 'k> Writer<'f, 'k> {
 
     fn region(&mut self, body: &Region) -> Result<(), CudaError> {
         for item in body {
+            self.end_group_for(item);
             match item {
                 Item::Let(v) => self.let_(*v)?,
                 Item::Store {
@@ -281,6 +287,10 @@ impl<'f, 'k> Writer<'f, 'k> {
                 self.in_warp = true;
                 self.region(&l.body)?;
                 self.in_warp = false;
+                if self.flat.number(l.extent) != Some(self.threads / WARP_THREADS) {
+                    // Warps that do not come here have nothing to wait for.
+                    self.end_group();
+                }
                 self.close();
                 Ok(())
             }
@@ -334,6 +344,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
         self.region(&l.body)?;
+        self.end_group();
         self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));
         self.close();
         Ok(())
@@ -346,6 +357,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         let cond = self.value(i.cond);
         self.open(&format!("if ({cond}) {{"));
         self.region(&i.then)?;
+        self.end_group();
         self.assign(i.merges.iter().map(|m| (m.outcome, m.then)));
         self.close();
         match i.otherwise.is_empty() {

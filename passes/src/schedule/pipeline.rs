@@ -213,14 +213,24 @@ impl Rounds<'_> {
 
     /// Waits for what was filled for a stage, fills the memory of the one before for a later iteration, and uses that of the stage.
     fn turn(&mut self, stage: i64, pending: i64, next: Option<&IndexExpr>) -> Vec<Stmt> {
-        let mut out = vec![Stmt::Wait(pending as u32), Stmt::Barrier];
-        if let Some(at) = next {
-            out.extend(self.fill(at, (stage + self.stages - 1) % self.stages));
-        }
+        let filled = match next {
+            Some(at) => self.fill(at, (stage + self.stages - 1) % self.stages),
+            None => Vec::new(),
+        };
         let mut uses = clone_fresh(self.kernel, &self.parts.uses);
         self.to(&mut uses, stage);
-        out.extend(uses);
-        out
+        // What four warps multiply together goes on beside what they do meanwhile.
+        let [first, second] = match self.in_groups() {
+            true => [uses, filled],
+            false => [filled, uses],
+        };
+        let before = [Stmt::Wait(pending as u32), Stmt::Barrier];
+        before.into_iter().chain(first).chain(second).collect()
+    }
+
+    /// Whether four warps multiply what is filled together.
+    fn in_groups(&self) -> bool {
+        self.parts.filled.iter().any(|i| self.kernel.is_swizzled(Memory::Scratch(*i)))
     }
 
     /// The fills of an iteration, a group of copies; zeros where there is no such iteration.

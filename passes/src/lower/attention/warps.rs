@@ -100,15 +100,28 @@ impl<'a> Blocks<'a> {
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
         let first_key = IndexExpr::from(self.tile) * constant(m.keys);
+        let next_key = first_key.clone() + constant(m.keys);
         self.arrived(TILE);
-        self.bring_values(m, &first_key);
+        // What four warps multiply together goes on beside what they begin to copy behind it.
+        if !m.groups {
+            self.bring_values(m, &first_key);
+        }
+        self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp));
+        if m.groups {
+            self.bring_values(m, &first_key);
+        }
         self.warp_loop(TILE, |this, warp| {
-            this.scores_by_warps(m, &warp, &first_key);
+            this.mask_by_warps(m, &warp, &first_key);
             this.weights_by_warps(m);
         });
         self.arrived(TILE);
-        self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
+        if !m.groups {
+            self.bring_keys(TILE, m, &next_key);
+        }
         self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
+        if m.groups {
+            self.bring_keys(TILE, m, &next_key);
+        }
         let body = self.take(TILE);
         let tile = self.tile;
         self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
@@ -262,8 +275,8 @@ impl<'a> Blocks<'a> {
         };
     }
 
-    /// The scores of a warp's rows of a tile, with what is computed from them.
-    fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
+    /// The scores of a warp's rows of a tile.
+    fn scores_by_warps(&mut self, m: &Matrices, warp: &IndexExpr) {
         let (scores, queries, tile) = (self.memories.scores, self.memories.queries, self.memories.tile);
         let [query, key, ..] = self.strides;
         let lines = [m.lines(self.form.rows, query), m.lines(m.keys, key)];
@@ -274,6 +287,12 @@ impl<'a> Blocks<'a> {
             let left = lines[0].at(&(down.clone() + r), &k);
             [(queries, left), (tile, lines[1].at(&c, &k))]
         });
+    }
+
+    /// What is computed from the scores of a tile element by element.
+    fn mask_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
+        let (scores, columns) = (self.memories.scores, m.keys);
+        let down = warp.clone() * constant(m.rows);
         self.each(m, scores, columns, |this, [r, c]| {
             let row = down + r.clone();
             let at = r * constant(columns) + c.clone();
