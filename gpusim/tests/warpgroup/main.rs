@@ -1,6 +1,7 @@
 //! The asynchronous products of four warps, as NVRTC compiles kernels that have them, against plain loops; and what is found of
 //! those that are broken.
 
+mod broken;
 mod products;
 
 use half::{bf16, f16};
