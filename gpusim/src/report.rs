@@ -25,6 +25,8 @@ pub enum FindingKind {
     DivergentBarrier,
     /// A warp instruction whose mask does not hold the lanes that execute it.
     WarpMask,
+    /// An asynchronous matrix product whose registers, shared memory or warps are not as it needs them.
+    AsyncProduct,
     /// Threads wait for each other, or go on without any progress.
     Deadlock,
     /// `assert` failed.
@@ -45,6 +47,7 @@ impl FindingKind {
             FindingKind::Race => "race",
             FindingKind::DivergentBarrier => "barrier in divergent code",
             FindingKind::WarpMask => "warp instruction with a wrong mask",
+            FindingKind::AsyncProduct => "misuse of an asynchronous product",
             FindingKind::Deadlock => "deadlock",
             FindingKind::Assertion => "assertion failed",
             FindingKind::Trap => "trap",

@@ -8,11 +8,19 @@ use std::path::Path;
 use tlc_runtime::nvrtc::Nvrtc;
 
 /// Source, text, and what NVRTC is given.
-const TEXTS: [(&str, &str, &str, &[&str]); 5] = [
+const TEXTS: [(&str, &str, &str, &[&str]); 8] = [
     ("programs.cu", "programs.sm_80.ptx", "compute_80", &[]),
     ("programs.cu", "programs.sm_100.ptx", "compute_100", &[]),
     ("broken.cu", "broken.sm_80.ptx", "compute_80", &["-DBROKEN"]),
     ("broken.cu", "right.sm_80.ptx", "compute_80", &[]),
+    ("wgmma.cu", "wgmma.sm_90a.ptx", "compute_90a", &[]),
+    (
+        "wgmma_broken.cu",
+        "wgmma_broken.sm_90a.ptx",
+        "compute_90a",
+        &["-DBROKEN"],
+    ),
+    ("wgmma_broken.cu", "wgmma_right.sm_90a.ptx", "compute_90a", &[]),
     ("tlc_gather.cu", "tlc_gather.sm_80.ptx", "compute_80", &[]),
 ];
 

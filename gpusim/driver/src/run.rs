@@ -122,6 +122,7 @@ impl Machine {
                 | FindingKind::Unwritten
                 | FindingKind::Race
                 | FindingKind::DivergentBarrier
+                | FindingKind::AsyncProduct
                 | FindingKind::WarpMask => CUDA_ERROR_ILLEGAL_ADDRESS,
             };
             let label = &stamp.access.label;

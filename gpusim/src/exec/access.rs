@@ -208,6 +208,11 @@ impl Machine<'_> {
     ) {
         let Some(races) = &mut self.races else { return };
         let warp = block.warps[here.at].index;
+        if let Some(proxy) = &mut block.proxy
+            && order != Order::Relaxed
+        {
+            proxy.publish(warp * 32 + lane as u32);
+        }
         let Some(clocks) = &mut block.clocks else { return };
         if order.releases() {
             clocks.fence(warp, lane, scope);
@@ -258,7 +263,10 @@ impl Machine<'_> {
                 let marks = self.options.memcheck;
                 self.device.allocations[index].store(at, bytes, value, marks);
             }
-            Spot::Shared(at) => block.shared.write(at, bytes, value),
+            Spot::Shared(at) => {
+                block.shared.write(at, bytes, value);
+                self.note_write(block, here.at, lane, at, bytes);
+            }
             Spot::Local(at) => block.warps[here.at].local[lane].write(at, bytes, value),
             Spot::Param(at) => {
                 let frame = &mut block.warps[here.at].frames[here.frame as usize];

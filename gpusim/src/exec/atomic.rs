@@ -116,6 +116,9 @@ impl Machine<'_> {
 
     pub(super) fn fence(&mut self, block: &mut Block, at: usize, active: u32, scope: Scope) {
         let warp = block.warps[at].index;
+        if let Some(proxy) = &mut block.proxy {
+            lanes(active).for_each(|lane| proxy.publish(warp * 32 + lane as u32));
+        }
         if let Some(clocks) = &mut block.clocks {
             for lane in lanes(active) {
                 clocks.fence(warp, lane, scope);

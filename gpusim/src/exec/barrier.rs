@@ -1,6 +1,6 @@
 //! Barriers of a block.
 
-use super::step::Next;
+use super::step::{Next, lanes};
 use super::warp::{Split, Wait};
 use super::{Block, Machine};
 use crate::program::{BarrierKind, Guard, Reg};
@@ -60,6 +60,9 @@ impl Machine<'_> {
         let wanted = threads.map(|r| state.reg(r)[lane] as u32);
         let holds = predicate(kind).map_or(0, |p| state.holds(p) & active);
         let warp = block.warps[at].index;
+        if let Some(proxy) = &mut block.proxy {
+            lanes(active).for_each(|lane| proxy.publish(warp * 32 + lane as u32));
+        }
         let barrier = &mut block.barriers[number as usize];
         barrier.arrived.push((warp, active));
         // A whole warp counts as 32 threads, as the number in the instruction does.

@@ -109,6 +109,7 @@ impl Machine<'_> {
                 let word = copy.data[i / 2] >> (32 * (i % 2)) & 0xffff_ffff;
                 block.shared.write(copy.to + 4 * i, 4, word);
             }
+            self.note_write(block, at, copy.lane, copy.to, copy.bytes);
             self.check_race(block, here, copy.lane, Spot::Shared(copy.to), copy.bytes, Kind::Arrival);
         }
         block.warps[at].copies = left;

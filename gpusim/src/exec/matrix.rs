@@ -118,9 +118,9 @@ impl Machine<'_> {
 }
 
 /// The element of A, B or C in a register of a lane, as the PTX manual places them: row and column.
-const fn a_place(mma: &Mma, lane: usize, element: usize) -> (usize, usize) {
+pub(super) const fn a_place(ty: MmaType, lane: usize, element: usize) -> (usize, usize) {
     let (group, thread) = (lane / 4, lane % 4);
-    if matches!(mma.ty, MmaType::TF32) {
+    if matches!(ty, MmaType::TF32) {
         return (group + 8 * (element % 2), thread + 4 * (element / 2));
     }
     let row = group + 8 * (element / 2 % 2);
@@ -135,29 +135,44 @@ const fn b_place(mma: &Mma, lane: usize, element: usize) -> (usize, usize) {
     (thread * 2 + element % 2 + 8 * (element / 2), group)
 }
 
-/// One product of 16 by k by 8.
-///
-/// Products are exact; the sum of a row and column with C is taken in f64 in order of k and rounded once, where devices keep
-/// fewer bits in an order that is not documented.
-fn product(mma: &Mma, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
-    let k = mma.k as usize;
-    let narrow = |bits: u64| match mma.ty {
+/// The number that the bits of an operand's element stand for.
+pub(super) fn element(ty: MmaType, bits: u64) -> f64 {
+    match ty {
         MmaType::F16 => F16.value(low(bits, 16)),
         MmaType::BF16 => BF16.value(low(bits, 16)),
         // Only the upper 19 bits of an f32 take part.
         MmaType::TF32 => f64::from(f32::from_bits(bits as u32 & !0x1fff)),
-    };
+    }
+}
+
+/// The sum of a start and a row times a column: the nearest f64, and what is missing.
+///
+/// Products are exact; the sum is taken in f64 in order of k and rounded once, where devices keep fewer bits in an order that is
+/// not documented.
+pub(super) fn total(start: f64, row: &[f64], column: &[f64]) -> (f64, f64) {
+    let (mut sum, mut rest) = (start, 0.0);
+    for (a, b) in row.iter().zip(column) {
+        let (next, off) = two_sum(sum, a * b);
+        sum = next;
+        rest += off;
+    }
+    two_sum(sum, rest)
+}
+
+/// One product of 16 by k by 8.
+fn product(mma: &Mma, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
+    let k = mma.k as usize;
     let per = if matches!(mma.ty, MmaType::TF32) { 1 } else { 2 };
     let mut left = vec![0.0; 16 * k];
-    let mut right = vec![0.0; k * 8];
+    let mut right = vec![0.0; 8 * k];
     for lane in 0..32 {
         for element in 0..a.len() * per {
-            let (row, column) = a_place(mma, lane, element);
-            left[row * k + column] = narrow(a[element / per][lane] >> (16 * (element % per)));
+            let (row, column) = a_place(mma.ty, lane, element);
+            left[row * k + column] = self::element(mma.ty, a[element / per][lane] >> (16 * (element % per)));
         }
         for element in 0..b.len() * per {
             let (row, column) = b_place(mma, lane, element);
-            right[row * 8 + column] = narrow(b[element / per][lane] >> (16 * (element % per)));
+            right[column * k + row] = self::element(mma.ty, b[element / per][lane] >> (16 * (element % per)));
         }
     }
     let mut result = vec![[0; 32]; mma.d.len()];
@@ -169,13 +184,7 @@ fn product(mma: &Mma, a: &[Lanes], b: &[Lanes], c: &[Lanes]) -> Vec<Lanes> {
             } else {
                 f64::from(f32::from_bits(c[element][lane] as u32))
             };
-            let (mut sum, mut rest) = (start, 0.0);
-            for i in 0..k {
-                let (next, off) = two_sum(sum, left[row * k + i] * right[i * 8 + column]);
-                sum = next;
-                rest += off;
-            }
-            let (sum, rest) = two_sum(sum, rest);
+            let (sum, rest) = total(start, &left[row * k..][..k], &right[column * k..][..k]);
             if mma.half_d {
                 result[element / 2][lane] |= round(sum, rest, F16, Round::Even) << (16 * (element % 2));
             } else {

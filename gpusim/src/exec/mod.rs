@@ -5,16 +5,22 @@ mod atomic;
 mod barrier;
 mod collective;
 mod copy;
+mod flight;
 mod lane;
 mod matrix;
 mod private;
+mod proxy;
 mod schedule;
 mod step;
+mod tile;
 mod warp;
+mod warpgroup;
 
 use private::Private;
+use proxy::Proxy;
 use schedule::Turns;
 use warp::{Frame, NONE, Split, Wait, Warp};
+use warpgroup::Together;
 
 use crate::arith::Lanes;
 use crate::counters::Counters;
@@ -213,6 +219,7 @@ impl Device {
             globals,
             threads,
             warps_per_block: threads.div_ceil(32),
+            has_products: program.has_products(),
             findings: Vec::new(),
             counters: Counters::default(),
             races: options.racecheck.then(Races::default),
@@ -340,6 +347,10 @@ struct Block {
     barriers: Vec<barrier::Barrier>,
     turn: usize,
     clocks: Option<BlockClocks>,
+    /// What asynchronous products see of shared memory; of kernels that have them, where it is checked.
+    proxy: Option<Proxy>,
+    /// What each four warps did together; the same.
+    together: Vec<Together>,
 }
 
 impl Block {
@@ -359,6 +370,8 @@ struct Machine<'a> {
     globals: Vec<u64>,
     threads: u32,
     warps_per_block: u32,
+    /// Whether any function has asynchronous products.
+    has_products: bool,
     findings: Vec<Finding>,
     counters: Counters,
     races: Option<Races>,
@@ -428,6 +441,8 @@ impl Machine<'_> {
             barriers: barrier::all(),
             turn: 0,
             clocks: None,
+            proxy: None,
+            together: Vec::new(),
         });
         block.number = number;
         block.id = id;
@@ -459,6 +474,7 @@ impl Machine<'_> {
                 hint: 0,
                 copies: Vec::new(),
                 groups: [0; 32],
+                flight: Default::default(),
                 turn: 0,
             });
             if code.local_bytes > 0 {
@@ -474,6 +490,13 @@ impl Machine<'_> {
             None if self.races.is_some() => block.clocks = Some(BlockClocks::new(number, self.warps_per_block)),
             None => {}
         }
+        if self.has_products {
+            let bytes = block.shared.data.len();
+            block.proxy = self.options.racecheck.then(|| Proxy::new(bytes, self.threads));
+            block.together.clear();
+            let groups = self.warps_per_block.div_ceil(4) as usize;
+            block.together.resize_with(groups, Together::default);
+        }
         block
     }
 
@@ -487,7 +510,9 @@ impl Machine<'_> {
             undefined: vec![0; code.registers],
             params: vec![0; code.param_bytes as usize * 32],
             local_base,
+            watch: Vec::new(),
         });
+        frame.watch.clear();
         frame.preds.fill(0);
         frame.undefined.fill(0);
         frame.local_base = local_base;

@@ -1,5 +1,6 @@
 //! Running a split of a warp until it has to wait, parts, or had its turn.
 
+use super::access::Here;
 use super::warp::{Frame, Join, NONE, Split, Wait, Warp};
 use super::{Block, LOCAL_WINDOW, Machine, PARAM_WINDOW, SHARED_WINDOW};
 use crate::arith::{Lanes, low};
@@ -172,6 +173,11 @@ impl Machine<'_> {
             if warp.suspicious && active != 0 {
                 self.check_undefined(block, at, frame, pc, instr, active);
             }
+            if let Some(watched) = &instr.watched
+                && active != 0
+            {
+                self.check_watched(block, Here { at, frame, pc }, watched);
+            }
             let warp = &mut block.warps[at];
             let next = if let Some(next) = simple(&mut warp.frames[frame as usize], instr, active) {
                 next
@@ -265,6 +271,14 @@ impl Machine<'_> {
                 self.fence(block, at, active, *scope);
                 Next::On
             }
+            Op::ProxyFence => {
+                self.proxy_fence(block, at, active);
+                Next::On
+            }
+            Op::Warpgroup(what) => {
+                self.warpgroup(block, Here { at, frame, pc }, what, active);
+                Next::On
+            }
             Op::CopyAsync {
                 to,
                 from,
@@ -300,6 +314,9 @@ impl Machine<'_> {
         warp.alive &= !active;
         warp.leave(join, active, false);
         self.progress = self.steps;
+        if warp.alive == 0 && self.has_products {
+            self.leave_warpgroup(block, at);
+        }
         self.wake_collective(block, at);
         self.complete_barriers(block);
     }

@@ -3,6 +3,7 @@
 //! Lanes that are at one place are a *split*. Where lanes part, a *join* says where they meet again; it is kept until all of
 //! them came, left the function or were let go. A join only makes lanes run together: no result depends on it.
 
+use super::flight::{Flight, Watch};
 use crate::arith::Lanes;
 use crate::program::Pc;
 
@@ -50,6 +51,8 @@ pub(super) struct Frame {
     /// Parameter memory, a lane after the other.
     pub(super) params: Vec<u8>,
     pub(super) local_base: u32,
+    /// What asynchronous products do with each register; empty until there was one.
+    pub(super) watch: Vec<Watch>,
 }
 
 /// A copy that was issued: words, and where they go.
@@ -84,6 +87,8 @@ pub(super) struct Warp {
     pub(super) copies: Vec<Pending>,
     /// How many groups of copies each lane has committed.
     pub(super) groups: [u32; 32],
+    /// Asynchronous products.
+    pub(super) flight: Flight,
     /// Where in the list of splits to look first.
     pub(super) turn: usize,
 }

@@ -178,7 +178,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    fn synchronous(&self, m: &mut Modifiers<'_>) -> Result<(), PtxError> {
+    pub(super) fn synchronous(&self, m: &mut Modifiers<'_>) -> Result<(), PtxError> {
         if m.take("sync") {
             Ok(())
         } else {

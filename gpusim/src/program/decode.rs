@@ -6,6 +6,7 @@ use super::flow::resolve_meeting_points;
 use super::modifiers::Modifiers;
 use super::special;
 use super::touched::{Touched, touched};
+use super::watched::watch;
 use super::{Call, Code, Global, Guard, Instr, NEVER, Op, Param, Pred, Program, Reg, Special};
 use crate::arith::{Ty, low};
 use crate::counters::Class;
@@ -288,11 +289,13 @@ impl<'a> Decoder<'a> {
                 reads: Vec::new(),
                 copies: Vec::new(),
                 writes: Vec::new(),
+                watched: None,
             });
         }
         if !instrs.is_empty() {
             resolve_meeting_points(&mut instrs);
         }
+        let has_products = watch(&mut instrs, self.registers as usize, &self.specials);
         let signature = &self.layout.signatures[self.index];
         Ok(Code {
             name: function.name.clone(),
@@ -305,6 +308,7 @@ impl<'a> Decoder<'a> {
             param_bytes: self.param_bytes,
             local_bytes: self.local_bytes.next_multiple_of(16),
             shared_bytes: self.shared_bytes.next_multiple_of(16),
+            has_products,
         })
     }
 
@@ -330,6 +334,7 @@ impl<'a> Decoder<'a> {
             reads,
             copies,
             writes,
+            watched: None,
         })
     }
 
@@ -343,6 +348,7 @@ impl<'a> Decoder<'a> {
             | "prefetchu" | "discard" | "applypriority" => self.memory(statement, &mut modifiers)?,
             "bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" | "ldmatrix"
             | "stmatrix" | "movmatrix" | "mma" | "griddepcontrol" => self.collective(statement, &mut modifiers)?,
+            "wgmma" => self.warpgroup(statement, &mut modifiers)?,
             _ => self.arithmetic(statement, &mut modifiers)?,
         };
         modifiers.finish()?;
@@ -441,6 +447,11 @@ impl<'a> Decoder<'a> {
             call.results.push((param.offset, place(result)?, param.bytes));
         }
         Ok(Op::Call(Box::new(call)))
+    }
+
+    /// The architecture that the text names.
+    pub(super) fn target_name(&self) -> &str {
+        &self.layout.text.target
     }
 
     /// A register that is filled when a frame is made.

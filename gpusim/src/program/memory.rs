@@ -63,7 +63,22 @@ impl<'a> Decoder<'a> {
             "st" => self.store(s, m),
             "atom" | "red" => self.atomic(s, m),
             "fence" => {
-                if m.find(|k| k.starts_with("proxy").then_some(())).is_some() {
+                if m.take("proxy") && m.take("async") {
+                    let space = m.find(|k| {
+                        if k == "shared::cluster" {
+                            Some(Space::Shared)
+                        } else {
+                            space_named(k)
+                        }
+                    });
+                    let op = match space {
+                        None | Some(Space::Shared) => Op::ProxyFence,
+                        Some(_) => Op::Nop,
+                    };
+                    return Ok((op, Class::Barrier));
+                }
+                if s.modifiers.iter().any(|k| k.starts_with("proxy")) {
+                    m.find(|k| k.starts_with("proxy").then_some(()));
                     m.find(order_named);
                     m.find(scope_named);
                     m.find(space_named);

@@ -12,6 +12,8 @@ mod memory;
 mod modifiers;
 mod special;
 mod touched;
+mod warpgroup;
+mod watched;
 
 pub(crate) use alu::in_class;
 
@@ -193,6 +195,48 @@ pub(crate) struct Mma {
     pub(crate) c: Vec<Reg>,
 }
 
+/// The left operand of an asynchronous product: in registers, or in shared memory as a descriptor says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Left {
+    Registers(Vec<Reg>),
+    Memory { descriptor: Reg, transposed: bool },
+}
+
+/// `wgmma.mma_async`: a product of 64 by k by n that four warps issue together.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct AsyncProduct {
+    pub(crate) n: u32,
+    pub(crate) k: u32,
+    pub(crate) ty: MmaType,
+    pub(crate) d: Vec<Reg>,
+    pub(crate) a: Left,
+    pub(crate) b: Reg,
+    pub(crate) b_transposed: bool,
+    /// Whether the product is added to what D holds.
+    pub(crate) adds: Guard,
+    /// Whether the product is taken negative.
+    pub(crate) negative: bool,
+}
+
+/// What four warps do together around asynchronous products.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Warpgroup {
+    Fence,
+    Commit,
+    /// Waits until at most so many groups are under way.
+    Wait(u32),
+    Product(Box<AsyncProduct>),
+}
+
+/// The registers that asynchronous products use and an instruction touches.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Watched {
+    pub(crate) reads: Vec<Reg>,
+    pub(crate) writes: Vec<Reg>,
+    /// To and from, where it only copies: where such instructions are the compiler decides, and assemblers make one register of both.
+    pub(crate) copy: Option<(Reg, Reg)>,
+}
+
 /// Operations on a lane that depend on more than its operands.
 #[derive(Clone, Debug)]
 pub(crate) enum Lane {
@@ -348,6 +392,8 @@ pub(crate) enum Op {
     Store(Box<Access>),
     Atomic(Box<Atomic>),
     Fence(Scope),
+    /// Makes what a thread wrote to shared memory visible to asynchronous products.
+    ProxyFence,
     ToGeneric {
         d: Reg,
         a: Reg,
@@ -388,6 +434,7 @@ pub(crate) enum Op {
         a: Reg,
     },
     Mma(Box<Mma>),
+    Warpgroup(Warpgroup),
     Branch {
         to: Pc,
         meet: Pc,
@@ -464,6 +511,8 @@ pub(crate) struct Instr {
     pub(crate) copies: Vec<Reg>,
     /// The registers that it writes.
     pub(crate) writes: Vec<Reg>,
+    /// What it has to do with asynchronous products, if anything.
+    pub(crate) watched: Option<Box<Watched>>,
 }
 
 /// What a register holds from the start.
@@ -521,6 +570,8 @@ pub(crate) struct Code {
     pub(crate) local_bytes: u32,
     /// Bytes of static shared memory of a kernel.
     pub(crate) shared_bytes: u32,
+    /// Whether it has asynchronous products.
+    pub(crate) has_products: bool,
 }
 
 /// A variable of the module in device memory.
@@ -539,4 +590,11 @@ pub(crate) struct Program {
     pub(crate) names: HashMap<String, usize>,
     pub(crate) globals: Vec<Global>,
     pub(crate) files: HashMap<u32, String>,
+}
+
+impl Program {
+    /// Whether any function has asynchronous products.
+    pub(crate) fn has_products(&self) -> bool {
+        self.codes.iter().any(|c| c.has_products)
+    }
 }

@@ -1,6 +1,6 @@
 //! The registers that an operation touches, for the check of undefined values.
 
-use super::{BarrierKind, Op, Reg};
+use super::{BarrierKind, Left, Op, Reg, Warpgroup};
 
 #[derive(Default)]
 pub(super) struct Touched {
@@ -70,6 +70,15 @@ pub(super) fn touched(op: &Op) -> Touched {
             let reads = mma.a.iter().chain(&mma.b).chain(&mma.c).copied().collect();
             computes(reads, mma.d.clone())
         }
+        Op::Warpgroup(Warpgroup::Product(product)) => {
+            let mut reads = vec![product.b];
+            match &product.a {
+                Left::Registers(registers) => reads.extend(registers),
+                Left::Memory { descriptor, .. } => reads.push(*descriptor),
+            }
+            // Whether D is read a predicate says.
+            computes(reads, product.d.clone())
+        }
         Op::BranchTable { index, .. } => computes(vec![*index], Vec::new()),
         Op::Barrier { id, threads, kind, .. } => {
             let mut reads = vec![*id];
@@ -92,6 +101,8 @@ pub(super) fn touched(op: &Op) -> Touched {
         | Op::PredConst { .. }
         | Op::PredLogic { .. }
         | Op::Fence(_)
+        | Op::ProxyFence
+        | Op::Warpgroup(_)
         | Op::CopyCommit
         | Op::CopyWait(_)
         | Op::Branch { .. }
