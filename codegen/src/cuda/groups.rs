@@ -18,7 +18,7 @@ use super::CudaError;
 use super::fragments::{HELD, tiles_of};
 use super::table::{GROUP_COLUMNS, MATRIX_TILE, matrix_steps};
 use super::write::{Writer, memory_name};
-use crate::flat::{Address, Flat, Item, LeftOperand, LoopKind, MatrixOperand, Multiply, Op};
+use crate::flat::{Address, Flat, Item, LeftOperand, MatrixOperand, Multiply, Op};
 
 /// Whether four warps multiply together anywhere in a kernel: somebody reads swizzled memory as instructions do.
 pub(super) fn multiplies_in_groups(kernel: &Kernel) -> bool {
@@ -55,10 +55,7 @@ impl UnderWay {
                 _ => false,
             },
             Item::Store { address, .. } => touches(address),
-            Item::Loop(l) => {
-                let once = matches!(l.kind, LoopKind::Thread | LoopKind::Warp);
-                !once || l.body.iter().any(|i| self.is_needed_by(i, flat))
-            }
+            Item::Loop(l) => l.body.iter().any(|i| self.is_needed_by(i, flat)),
             Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => false,
             _ => true,
         }
@@ -116,6 +113,7 @@ impl Writer<'_, '_> {
         self.line(&format!("for (int k = 0; k < {steps}; k += {step})"));
         let right = described(&right, "right");
         self.depth_in(|w| w.line(&format!("{multiply}({accumulators}, {left}, {right});")));
+        self.line("asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");");
         self.close();
         let held = match p.left {
             LeftOperand::Held(memory) => Some(memory),

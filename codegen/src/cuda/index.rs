@@ -181,23 +181,32 @@ impl Writer<'_, '_> {
     pub(super) fn subscript(&self, a: &Address) -> String {
         let sum = self.number(a);
         match self.flat.kernel.is_swizzled(a.memory) {
-            true => self.swizzled(sum, self.flat.kernel.memory_dtype(a.memory).bytes() as i64),
+            true => self.swizzled(&sum, self.flat.kernel.memory_dtype(a.memory).bytes() as i64),
             false => self.sum(&sum, self.linear_width(&sum)).0,
         }
     }
 
-    /// Where an element of swizzled memory is: its piece of 16 bytes is that of the row whose number is its own, bit by bit, or else the row's. What
-    /// is a whole number of periods stays outside of the exchange, so that the rest is the same for many accesses.
-    fn swizzled(&self, mut sum: Linear, bytes: i64) -> String {
+    /// Where an element of swizzled memory is: of its row's pieces of 16 bytes, the one whose number differs from its own in the bits of the row's number.
+    /// What is a whole number of periods stays outside of the exchange, so that the rest is the same for many accesses.
+    fn swizzled(&self, number: &Linear, bytes: i64) -> String {
         let period = SWIZZLE_PERIOD_BYTES / bytes;
-        let whole = sum.constant.div_euclid(period) * period;
-        sum.constant -= whole;
-        let (pieces, bits) = (7 * GPU_ACCESS_BYTES / bytes, 3);
-        let within = self.sum(&sum, self.linear_width(&sum)).0;
-        let exchanged = format!("(({within}) ^ (({within}) >> {bits} & {pieces}))");
-        match whole {
-            0 => exchanged,
-            whole => format!("{exchanged} + {whole}"),
+        let constant = number.constant.rem_euclid(period);
+        let (outside, within) = number.terms.iter().copied().partition(|(_, k)| k % period == 0);
+        let within = Linear {
+            terms: within,
+            constant,
+        };
+        let outside = Linear {
+            terms: outside,
+            constant: number.constant - constant,
+        };
+        let text = |sum: &Linear| self.sum(sum, self.linear_width(sum)).0;
+        let pieces = 7 * GPU_ACCESS_BYTES / bytes;
+        let at = text(&within);
+        let exchanged = format!("(({at}) ^ (({at}) >> 3 & {pieces}))");
+        match outside.terms.is_empty() && outside.constant == 0 {
+            true => exchanged,
+            false => format!("{exchanged} + {}", text(&outside)),
         }
     }
 

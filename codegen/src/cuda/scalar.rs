@@ -164,7 +164,7 @@ impl Helpers {
         let names = all_of(held, |i| format!("\"+f\"(d[{i}])"));
         self.need(format!("end_group_{held}"), |n| {
             format!(
-                "void {n}(f32* d) {{\n    asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");\n    asm volatile(\"wgmma.wait_group.sync.aligned 0;\" : {names} :: \"memory\");\n}}"
+                "void {n}(f32* d) {{\n    asm volatile(\"wgmma.wait_group.sync.aligned 0;\" : {names} :: \"memory\");\n}}"
             )
         })
     }

@@ -343,8 +343,10 @@ impl<'f, 'k> Writer<'f, 'k> {
             self.line(&format!("#pragma unroll {LOADS_UNDER_WAY}"));
         }
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
+        let before = self.under_way.take();
         self.region(&l.body)?;
         self.end_group();
+        self.under_way = before;
         self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));
         self.close();
         Ok(())
