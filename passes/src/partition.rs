@@ -1,8 +1,8 @@
 //! A graph divided into clusters: what clustering decides, as data.
 
 use tlc_ir::graph::Shape;
-use tlc_ir::kernel::{SHARED_ALIGNMENT, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
 use tlc_ir::index::IndexExpr;
+use tlc_ir::kernel::{SHARED_ALIGNMENT, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
 use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_GROUP_ROWS, WARP_THREADS};
 use tlc_ir::{DType, NodeId, Precision};
 

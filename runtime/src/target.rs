@@ -62,7 +62,9 @@ pub(crate) fn arch_of_device((major, minor): (i32, i32)) -> String {
 /// A device as passes see it: what its driver says of its speeds, where it does.
 #[must_use]
 pub fn gpu(properties: &Properties) -> Gpu {
-    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for(&arch_of_device(properties.capability))));
+    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for(&arch_of_device(
+        properties.capability,
+    ))));
     let (khz, bits) = properties.memory_clock;
     // Memory moves two words a clock.
     let bytes_per_second = f64::from(khz) * 1e3 * 2.0 * f64::from(bits) / 8.0;

@@ -71,7 +71,11 @@ impl Writer<'_, '_> {
         let kind = match (dtype, p.precision) {
             (DType::F16, Precision::Exact) => "f16",
             (DType::BF16, Precision::Exact) => "bf16",
-            _ => return Err(CudaError::Unsupported(format!("a matrix instruction of four warps for {dtype}"))),
+            _ => {
+                return Err(CudaError::Unsupported(format!(
+                    "a matrix instruction of four warps for {dtype}"
+                )));
+            }
         };
         let step = matrix_steps(dtype);
         let whole = tiles_of([rows, columns]).is_some() && steps % step == 0;
@@ -143,7 +147,9 @@ impl Writer<'_, '_> {
 
     fn operand_place(&self, o: &MatrixOperand, name: &str) -> Result<Place, CudaError> {
         let Some(stretch) = o.swizzled else {
-            return Err(CudaError::Unsupported("an operand of four warps that is not swizzled".into()));
+            return Err(CudaError::Unsupported(
+                "an operand of four warps that is not swizzled".into(),
+            ));
         };
         let bytes = self.flat.kernel.memory_dtype(o.first.memory).bytes() as i64;
         let row = SWIZZLED_ROW_BYTES / bytes;

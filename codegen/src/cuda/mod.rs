@@ -385,7 +385,6 @@ fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> 
         true => 1,
         false => half_full_blocks(block),
     };
-    let blocks = match std::env::var("TLC_MINB") { Ok(b) if products => b.parse().unwrap(), _ => blocks };
     format!(
         "extern \"C\" __global__ void __launch_bounds__({block}, {blocks}) {name}({open}{}{close})",
         params.join(separator)
@@ -435,7 +434,12 @@ fn scratch(kernel: &Kernel, dynamic: bool) -> Result<String, CudaError> {
     if dynamic {
         out.push_str(&format!(
             "    extern __shared__ __align__({}) unsigned char {SHARED}[];\n",
-            kernel.scratch.iter().map(Scratch::alignment).max().unwrap_or(GPU_ACCESS_BYTES)
+            kernel
+                .scratch
+                .iter()
+                .map(Scratch::alignment)
+                .max()
+                .unwrap_or(GPU_ACCESS_BYTES)
         ));
     }
     let offsets = kernel.shared_offsets().map(|(offsets, _)| offsets).unwrap_or_default();

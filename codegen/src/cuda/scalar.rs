@@ -179,7 +179,13 @@ impl Helpers {
             Some(turned) => {
                 let name = if turned { "_turned" } else { "" };
                 let a = format!("%{held}");
-                (name, "unsigned long long a", a, "\"l\"(a)".to_string(), format!("{}, ", i32::from(turned)))
+                (
+                    name,
+                    "unsigned long long a",
+                    a,
+                    "\"l\"(a)".to_string(),
+                    format!("{}, ", i32::from(turned)),
+                )
             }
             None => {
                 let a = format!("{{{}}}", all_of(4, |i| format!("%{}", held + i)));

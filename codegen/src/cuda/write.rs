@@ -7,8 +7,8 @@ use tlc_ir::DType;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::WARP_THREADS;
 
-use super::index::Width;
 use super::groups::UnderWay;
+use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
 use super::uses::Uses;
 use super::{CudaError, uses_word};

@@ -68,7 +68,9 @@ impl Builder<'_, '_> {
             is_warp(self.kernel, v).then_some(first)
         });
         let row = SWIZZLED_ROW_BYTES / self.kernel.memory_dtype(operand.memory).bytes() as i64;
-        let stretched = sides.iter().find_map(|side| in_stretches(self.kernel, &index, *side, row));
+        let stretched = sides
+            .iter()
+            .find_map(|side| in_stretches(self.kernel, &index, *side, row));
         if let Some((first, apart)) = stretched {
             let matrix = self.matrix(&first, operand, sides)?;
             if [matrix.across, matrix.along].contains(&row) && matrix.multiple >= LARGEST_MULTIPLE {
@@ -81,7 +83,12 @@ impl Builder<'_, '_> {
         unsupported("contractions of swizzled operands that do not lie in rows")
     }
 
-    fn matrix(&mut self, index: &IndexExpr, operand: &ContractOperand, [across, along]: [VarId; 2]) -> Result<MatrixOperand> {
+    fn matrix(
+        &mut self,
+        index: &IndexExpr,
+        operand: &ContractOperand,
+        [across, along]: [VarId; 2],
+    ) -> Result<MatrixOperand> {
         let shared = match operand.memory {
             Memory::Param(_) => false,
             Memory::Scratch(i) => self.kernel.scratch[i as usize].scope == Scope::Shared,
@@ -165,7 +172,9 @@ fn in_stretches(kernel: &Kernel, index: &IndexExpr, side: VarId, row: i64) -> Op
     let stretch = bounds.new_var(IndexExpr::Const(count));
     let element = bounds.new_var(IndexExpr::Const(length.min(row)));
     let at = IndexExpr::from(stretch) * IndexExpr::Const(row) + element.into();
-    let index = index.replace_vars(&mut |v| (v == side).then(|| at.clone())).simplify(&bounds);
+    let index = index
+        .replace_vars(&mut |v| (v == side).then(|| at.clone()))
+        .simplify(&bounds);
     let step = |v: VarId| index.affine_in(v).and_then(|(step, _)| step.as_const());
     let apart = if count == 1 { 0 } else { step(stretch)? };
     let first = index.replace_vars(&mut |v| match v {

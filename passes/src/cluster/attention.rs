@@ -342,8 +342,7 @@ impl Found {
         };
         // Four warps that multiply together read keys and values once for all of their rows.
         let in_groups = |operands: (DType, Precision)| {
-            let gk: i64 = std::env::var("TLC_GK").ok().and_then(|v| v.parse().ok()).unwrap_or(GROUP_KEYS);
-            let m = Matrices::new(operands, [Matrices::ROWS, gk], features).in_groups(features)?;
+            let m = Matrices::new(operands, [Matrices::ROWS, GROUP_KEYS], features).in_groups(features)?;
             let [summed, width] = m.features;
             let native = [[m.keys, summed], [width, m.keys]].iter().all(|[columns, steps]| {
                 let tile = MatrixTile {
@@ -354,8 +353,7 @@ impl Found {
                 };
                 steps % Matrices::ROWS == 0 && gpu.emitter.contracts_in_groups(&tile)
             });
-            let gr: i64 = std::env::var("TLC_GR").ok().and_then(|v| v.parse().ok()).unwrap_or(GROUP_ROWS);
-            (native && most >= gr && gr > 0).then_some((gr, m))
+            (native && most >= GROUP_ROWS).then_some((GROUP_ROWS, m))
         };
         // More rows share what is read; more keys at a time are less to be combined.
         let in_warps = |most: i64| {

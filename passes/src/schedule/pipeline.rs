@@ -230,7 +230,10 @@ impl Rounds<'_> {
 
     /// Whether four warps multiply what is filled together.
     fn in_groups(&self) -> bool {
-        self.parts.filled.iter().any(|i| self.kernel.is_swizzled(Memory::Scratch(*i)))
+        self.parts
+            .filled
+            .iter()
+            .any(|i| self.kernel.is_swizzled(Memory::Scratch(*i)))
     }
 
     /// The fills of an iteration, a group of copies; zeros where there is no such iteration.

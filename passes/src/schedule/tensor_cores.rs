@@ -110,9 +110,10 @@ impl Gpu {
         let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row, true)?;
         let tiles = |sides| self.full_tiles(&loops, sides);
-        let grouped = std::env::var("TLC_PG").as_deref() != Ok("0") && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors)
+        let grouped = tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors)
             && multiplies_in_groups(dtype, precision, gpu);
-        let huge = !grouped && dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
+        let huge =
+            !grouped && dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
         let large = !huge && !grouped && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors);
         let [rows, columns] = match (huge, large) {
             _ if grouped => [LARGE_PRODUCT_SIDE; 2],

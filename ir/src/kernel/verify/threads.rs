@@ -267,7 +267,10 @@ impl Positions<'_, '_> {
         let Some(warp) = self.warp.filter(|_| !self.condition) else {
             return Err("expected it in a warp loop and under no condition");
         };
-        if c.operands().iter().any(|o| !is_fragment(self.kernel, o.memory) && !self.kernel.is_swizzled(o.memory)) {
+        if c.operands()
+            .iter()
+            .any(|o| !is_fragment(self.kernel, o.memory) && !self.kernel.is_swizzled(o.memory))
+        {
             return Err("expected both operands to be swizzled or fragments");
         }
         let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const().unwrap_or(0);

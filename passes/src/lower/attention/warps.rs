@@ -100,28 +100,16 @@ impl<'a> Blocks<'a> {
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
         let first_key = IndexExpr::from(self.tile) * constant(m.keys);
-        let next_key = first_key.clone() + constant(m.keys);
         self.arrived(TILE);
-        // What four warps multiply together goes on beside what they begin to copy behind it.
-        if !m.groups {
-            self.bring_values(m, &first_key);
-        }
-        self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp));
-        if m.groups {
-            self.bring_values(m, &first_key);
-        }
+        self.bring_values(m, &first_key);
         self.warp_loop(TILE, |this, warp| {
+            this.scores_by_warps(m, &warp);
             this.mask_by_warps(m, &warp, &first_key);
             this.weights_by_warps(m);
         });
         self.arrived(TILE);
-        if !m.groups {
-            self.bring_keys(TILE, m, &next_key);
-        }
+        self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
         self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
-        if m.groups {
-            self.bring_keys(TILE, m, &next_key);
-        }
         let body = self.take(TILE);
         let tile = self.tile;
         self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
