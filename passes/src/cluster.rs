@@ -16,6 +16,7 @@ mod again;
 mod attention;
 mod beside;
 pub mod columns;
+pub(crate) mod horizon;
 mod merge;
 mod operations;
 mod roots;

@@ -86,8 +86,17 @@ pub struct Attention {
     pub rows: i64,
     /// Whether the result of a row of which every key is hidden is zero, and not NaN.
     pub guarded: bool,
+    /// The last keys that rows see, if a mask hides those behind them.
+    pub horizon: Option<Horizon>,
     /// How a block computes them.
     pub form: AttentionForm,
+}
+
+/// The last key that each row of an attention sees, where all others are hidden from it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Horizon {
+    /// The last one that the first row sees, which there may not be; each further row sees one more.
+    pub last: IndexExpr,
 }
 
 /// How the threads of a block compute an attention.

@@ -16,7 +16,7 @@ use tlc_ir::kernel::contract::converts_exactly;
 use tlc_ir::target::{Gpu, MatrixTile, Support, WARP_GROUP, WARP_GROUP_ROWS};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
-use super::output_values;
+use super::{horizon, output_values};
 use super::roots::SECONDS_OF_A_KERNEL;
 use crate::access::{Index, Variables, repeats};
 use crate::devices::Placement;
@@ -292,6 +292,7 @@ impl Found {
             constant(extent(&second, feature)).ok_or(AttentionRefusal::Features)?,
         ];
         let shape = &graph.ty(self.scores).shape;
+        let horizon = row_axis.and_then(|axis| horizon::find(graph, [self.scores, self.masked], axis, features[0]));
         let found = |row_axis, rows, form| Attention {
             scores: self.scores,
             masked: self.masked,
@@ -302,6 +303,10 @@ impl Found {
             features,
             rows,
             guarded: self.guarded,
+            horizon: match form {
+                AttentionForm::Warps(_) => horizon.clone(),
+                AttentionForm::Threads | AttentionForm::Row(_) => None,
+            },
             form,
         };
         let most = row_axis.map_or(1, |axis| shape[axis].interval(graph).hi);

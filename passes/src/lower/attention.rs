@@ -25,6 +25,7 @@
 mod memories;
 mod parts;
 mod row;
+mod tame;
 mod warps;
 
 use smallvec::SmallVec;
@@ -62,12 +63,15 @@ enum Stage {
     Part,
     /// The result of all parts.
     Join,
+    /// Whether queries, keys and values are tame, before a whole one that may leave hidden keys out.
+    Tame,
 }
 
 /// Lowers an attention.
 pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bool]) -> Vec<Nest> {
     let stages: &[Stage] = match &form.form {
         AttentionForm::Row(row) if row.parts > 1 => &[Stage::Part, Stage::Join],
+        AttentionForm::Warps(_) if form.horizon.is_some() => &[Stage::Tame, Stage::Whole],
         _ => &[Stage::Whole],
     };
     stages
@@ -90,8 +94,9 @@ fn lower_stage(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bo
         }
         AttentionForm::Row(row) => match stage {
             Stage::Join => blocks.join_parts(row),
-            Stage::Whole | Stage::Part => blocks.row(row, stage),
+            Stage::Whole | Stage::Part | Stage::Tame => blocks.row(row, stage),
         },
+        AttentionForm::Warps(matrices) if stage == Stage::Tame => blocks.tame(matrices),
         AttentionForm::Warps(matrices) => {
             blocks.begin_by_warps(matrices);
             blocks.tiles_by_warps(matrices);
@@ -117,11 +122,16 @@ struct Blocks<'a> {
     first_row: IndexExpr,
     rows: IndexExpr,
     keys: IndexExpr,
+    /// Keys that the block looks at: the first so many.
+    seen: IndexExpr,
     tile: VarId,
     /// The first tile of the block.
     first_tile: IndexExpr,
     /// Rows of the scores, where each is a block's.
     row_count: IndexExpr,
+    /// Points of the axes other than those of rows and keys, and the number of the block's.
+    points: IndexExpr,
+    number: IndexExpr,
 }
 
 /// An expression that is a constant.
@@ -141,14 +151,18 @@ impl<'a> Blocks<'a> {
         let shape: Shape = graph.ty(form.scores).shape.clone();
         let keys = shape[shape.len() - 1].clone();
         let rows = form.row_axis.map_or(IndexExpr::ONE, |axis| shape[axis].clone());
-        let row_blocks = rows.ceil_div(form.rows);
+        let row_blocks = match stage {
+            Stage::Tame => constant(tame::PARTS),
+            Stage::Whole | Stage::Part | Stage::Join => rows.ceil_div(form.rows),
+        };
         let outer = (0..shape.len() - 1).filter(|a| Some(*a) != form.row_axis);
         let outer: Vec<usize> = outer.collect();
         let parts = match (&form.form, stage) {
             (AttentionForm::Row(row), Stage::Part) => row.parts,
             _ => 1,
         };
-        let row_count = IndexExpr::product(outer.iter().map(|&a| &shape[a])) * row_blocks.clone();
+        let points = IndexExpr::product(outer.iter().map(|&a| &shape[a]));
+        let row_count = points.clone() * row_blocks.clone();
         let block = lo.new_var(row_count.clone() * constant(parts), BLOCK);
         let mut rest: IndexExpr = block.into();
         let part = IndexExpr::modulo(&rest, &constant(parts)).simplify(&lo);
@@ -157,6 +171,7 @@ impl<'a> Blocks<'a> {
         let mut entry: Index = SmallVec::from_elem(IndexExpr::ZERO, shape.len());
         let first_row = IndexExpr::modulo(&rest, &row_blocks).simplify(&lo) * constant(form.rows);
         rest = IndexExpr::floor_div(&rest, &row_blocks).simplify(&lo);
+        let number = rest.clone();
         for (k, &axis) in outer.iter().enumerate().rev() {
             entry[axis] = match k {
                 0 => rest.clone(),
@@ -187,10 +202,13 @@ impl<'a> Blocks<'a> {
             entry,
             first_row,
             rows,
+            seen: keys.clone(),
             keys,
             tile,
             first_tile,
             row_count,
+            points,
+            number,
         }
     }
 

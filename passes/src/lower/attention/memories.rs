@@ -5,7 +5,7 @@ use tlc_ir::kernel::{Memory, Scope};
 use tlc_ir::target::WARP_THREADS;
 
 use super::super::Lowerer;
-use super::{Blocks, ROW_LANES, Stage, WARP_ROWS, constant, row};
+use super::{Blocks, ROW_LANES, Stage, WARP_ROWS, constant, row, tame};
 use crate::partition::{Attention, AttentionForm};
 
 /// Memory that the threads of a block share, and what each, or each warp, has of its own. What a form does not need is the memory of the results.
@@ -63,6 +63,14 @@ impl Memories {
             return Memories {
                 most,
                 sum,
+                ..only(results)
+            };
+        }
+        if stage == Stage::Tame {
+            // Elements that a thread looks at together; then what warps have found.
+            let results = new(DType::I32, tame::LANES, Scope::Thread);
+            return Memories {
+                parts: new(DType::I32, tame::WARPS, Scope::Shared),
                 ..only(results)
             };
         }

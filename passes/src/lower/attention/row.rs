@@ -42,7 +42,7 @@ impl Blocks<'_> {
         self.row_tiles(row);
         match stage {
             Stage::Part => self.end_part(row),
-            Stage::Whole | Stage::Join => self.end_row(row),
+            Stage::Whole | Stage::Join | Stage::Tame => self.end_row(row),
         }
     }
 

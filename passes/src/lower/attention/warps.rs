@@ -98,6 +98,7 @@ impl<'a> Blocks<'a> {
 
     /// A tile of keys after the other: values come while scores are computed, and the next keys while weights are multiplied.
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
+        self.leave_hidden_out(m);
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
         let first_key = IndexExpr::from(self.tile) * constant(m.keys);
         self.arrived(TILE);
@@ -119,7 +120,7 @@ impl<'a> Blocks<'a> {
 
     /// Brings a tile of keys to shared memory.
     fn bring_keys(&mut self, level: usize, m: &Matrices, first_key: &IndexExpr) {
-        let (form, keys) = (self.form, self.keys.clone());
+        let (form, keys) = (self.form, self.seen.clone());
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
             memory: self.memories.tile,
