@@ -4,7 +4,7 @@ use tlc_ir::graph::Shape;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{SHARED_ALIGNMENT, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
 use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_GROUP_ROWS, WARP_THREADS};
-use tlc_ir::{DType, NodeId, Precision};
+use tlc_ir::{DType, NodeId, Precision, Scalar, ScalarOp};
 
 use crate::contraction::MatrixProduct;
 use crate::emitters::EmitterChoice;
@@ -97,6 +97,17 @@ pub struct Attention {
 pub struct Horizon {
     /// The last one that the first row sees, which there may not be; each further row sees one more.
     pub last: IndexExpr,
+    /// What the softmax is taken of where a key is seen, step by step from its score on.
+    pub seen: Vec<OfScore>,
+}
+
+/// A step from a score to what the softmax is taken of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OfScore {
+    /// Converts it.
+    Convert(DType),
+    /// Computes with a constant.
+    Map(ScalarOp, Scalar),
 }
 
 /// How the threads of a block compute an attention.

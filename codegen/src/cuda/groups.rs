@@ -10,15 +10,16 @@
 //! - They read shared memory past the order that barriers give to other accesses: whoever writes such memory closes its writes before
 //!   the barrier behind which they are read.
 
-use tlc_ir::kernel::{Kernel, Memory, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
+use tlc_ir::kernel::{Kernel, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
 use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, Precision};
 
 use super::CudaError;
 use super::fragments::{HELD, tiles_of};
 use super::table::{GROUP_COLUMNS, MATRIX_TILE, matrix_steps};
+use super::under_way::UnderWay;
 use super::write::{Writer, memory_name};
-use crate::flat::{Address, Flat, Item, LeftOperand, MatrixOperand, Multiply, Op};
+use crate::flat::{Item, LeftOperand, MatrixOperand, Multiply};
 
 /// Whether four warps multiply together anywhere in a kernel: somebody reads swizzled memory as instructions do.
 pub(super) fn multiplies_in_groups(kernel: &Kernel) -> bool {
@@ -35,31 +36,6 @@ struct Place {
     apart: [i64; 2],
     /// Whether elements of the same step of the sum lie together.
     across: bool,
-}
-
-/// A product that may still be under way.
-pub(super) struct UnderWay {
-    /// What it adds to, and the left operand that threads hold.
-    memories: [Option<Memory>; 2],
-    /// The text that waits for it.
-    end: String,
-}
-
-impl UnderWay {
-    /// Whether an item must find it done.
-    fn is_needed_by(&self, item: &Item, flat: &Flat<'_>) -> bool {
-        let touches = |a: &Address| self.memories.contains(&Some(a.memory));
-        match item {
-            Item::Let(v) => match flat.op(*v) {
-                Op::Load { address, .. } => touches(address),
-                _ => false,
-            },
-            Item::Store { address, .. } => touches(address),
-            Item::Loop(l) => l.body.iter().any(|i| self.is_needed_by(i, flat)),
-            Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => false,
-            _ => true,
-        }
-    }
 }
 
 impl Writer<'_, '_> {

@@ -37,6 +37,7 @@ mod index;
 mod matrix;
 mod scalar;
 mod table;
+mod under_way;
 mod uses;
 mod write;
 

@@ -7,9 +7,9 @@ use tlc_ir::DType;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::WARP_THREADS;
 
-use super::groups::UnderWay;
 use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
+use super::under_way::UnderWay;
 use super::uses::Uses;
 use super::{CudaError, uses_word};
 use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Region, Value};

@@ -16,8 +16,8 @@ use tlc_ir::kernel::contract::converts_exactly;
 use tlc_ir::target::{Gpu, MatrixTile, Support, WARP_GROUP, WARP_GROUP_ROWS};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp, Target};
 
-use super::{horizon, output_values};
 use super::roots::SECONDS_OF_A_KERNEL;
+use super::{horizon, output_values};
 use crate::access::{Index, Variables, repeats};
 use crate::devices::Placement;
 use crate::partition::{Attention, AttentionForm, ClusterKind, Clusters, Matrices, SingleRow};

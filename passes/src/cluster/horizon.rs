@@ -10,7 +10,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use crate::access::{Index, Variables};
-use crate::partition::Horizon;
+use crate::partition::{Horizon, OfScore};
 
 /// What elements of queries, keys and values are at most, so that every score is far from what hides a key: sums of 2^16 products are below 2^96.
 pub(crate) const TAME: f64 = (1u64 << 40) as f64;
@@ -22,12 +22,7 @@ const SHIFT: f64 = 1e20;
 const LONGEST_SUM: i64 = 1 << 16;
 
 /// The last key that each row sees, if a mask hides those behind it and nothing else.
-pub(super) fn find(
-    graph: &Graph,
-    [scores, masked]: [NodeId; 2],
-    row_axis: usize,
-    summed: i64,
-) -> Option<Horizon> {
+pub(super) fn find(graph: &Graph, [scores, masked]: [NodeId; 2], row_axis: usize, summed: i64) -> Option<Horizon> {
     if summed > LONGEST_SUM {
         return None;
     }
@@ -59,7 +54,8 @@ pub(super) fn find(
     };
     // The first row sees a key, and so does every other one.
     let some = found.last.proves_nonnegative(&search.vars);
-    (some && seen.is_score(masked) && hidden.is_hidden(masked)).then_some(Horizon { last: found.last })
+    let seen = seen.of_score(masked).filter(|_| some && hidden.is_hidden(masked))?;
+    Some(Horizon { last: found.last, seen })
 }
 
 /// How deep the values between scores and softmax are looked into.
@@ -143,7 +139,11 @@ impl Search<'_> {
     /// A comparison of a row's number with a key's.
     fn comparison(&self, comparison: NodeId, op: ScalarOp, [a, b]: [IndexExpr; 2]) -> Option<Compared> {
         // It holds where this is not negative.
-        let strict = if op == ScalarOp::Lt { IndexExpr::ONE } else { IndexExpr::ZERO };
+        let strict = if op == ScalarOp::Lt {
+            IndexExpr::ONE
+        } else {
+            IndexExpr::ZERO
+        };
         let above = (b - a - strict).simplify(&self.vars);
         let (of_row, rest) = above.affine_in(self.row)?;
         let (of_key, rest) = rest.affine_in(self.key)?;
@@ -157,7 +157,11 @@ impl Search<'_> {
         let mut atoms = false;
         last.visit_atoms(&mut |a| atoms |= matches!(a, tlc_ir::index::IndexNode::Var(_)));
         let last = last.simplify(&self.vars);
-        (!atoms).then_some(Compared { comparison, hides, last })
+        (!atoms).then_some(Compared {
+            comparison,
+            hides,
+            last,
+        })
     }
 }
 
@@ -205,24 +209,33 @@ impl Assumed<'_> {
         matches!(to, DType::F32 | DType::F64 | DType::BF16) || (self.narrow && to == DType::F16)
     }
 
-    /// Whether a value is the score, but for a factor that is no more than one, little that is added, and rounding.
-    fn is_score(&self, node: NodeId) -> bool {
+    /// How a value is computed from the score: it is that but for a factor that is no more than one, little that is added, and rounding.
+    fn of_score(&self, node: NodeId) -> Option<Vec<OfScore>> {
         if node == self.scores {
-            return true;
+            return Some(Vec::new());
         }
         let n = self.graph.node(node);
-        let within = |o: NodeId, most: f64| self.constant(o).is_some_and(|c| c.as_f64().abs() <= most);
-        match &n.kind {
-            NodeKind::Convert(to) => self.holds_scores(*to) && self.is_score(n.operands[0]),
-            NodeKind::Copy => self.is_score(n.operands[0]),
+        let within = |o: NodeId, most: f64| self.constant(o).filter(|c| c.as_f64().abs() <= most);
+        let (of, step) = match &n.kind {
+            NodeKind::Convert(to) if self.holds_scores(*to) => (n.operands[0], Some(OfScore::Convert(*to))),
+            NodeKind::Copy => (n.operands[0], None),
             NodeKind::Map(op @ (ScalarOp::Mul | ScalarOp::Add)) => {
                 let most = if *op == ScalarOp::Mul { 1.0 } else { SHIFT };
                 let [a, b] = [n.operands[0], n.operands[1]];
-                (within(b, most) && self.is_score(a)) || (within(a, most) && self.is_score(b))
+                let (of, by) = match (within(b, most), within(a, most)) {
+                    (Some(by), _) => (a, by),
+                    (None, by) => (b, by?),
+                };
+                // A zero changes the sign of another one, at most, and no weight.
+                let nothing = *op == ScalarOp::Add && by.as_f64() == 0.0;
+                (of, (!nothing).then_some(OfScore::Map(*op, by)))
             }
-            NodeKind::Map(ScalarOp::Select) => self.chosen(node).is_some_and(|o| self.is_score(o)),
-            _ => false,
-        }
+            NodeKind::Map(ScalarOp::Select) => (self.chosen(node)?, None),
+            _ => return None,
+        };
+        let mut steps = self.of_score(of)?;
+        steps.extend(step);
+        Some(steps)
     }
 
     /// Whether a value hides a key whose score is tame.
@@ -236,7 +249,7 @@ impl Assumed<'_> {
             NodeKind::Copy => self.is_hidden(n.operands[0]),
             NodeKind::Map(ScalarOp::Add) if !self.narrow => {
                 let [a, b] = [n.operands[0], n.operands[1]];
-                (hiding(b) && self.is_score(a)) || (hiding(a) && self.is_score(b))
+                (hiding(b) && self.of_score(a).is_some()) || (hiding(a) && self.of_score(b).is_some())
             }
             NodeKind::Map(ScalarOp::Select) => self.chosen(node).is_some_and(|o| self.is_hidden(o)),
             _ => false,

@@ -124,6 +124,9 @@ struct Blocks<'a> {
     keys: IndexExpr,
     /// Keys that the block looks at: the first so many.
     seen: IndexExpr,
+    /// Tiles of keys that all rows of the block see, of which nothing is masked.
+    seen_tiles: IndexExpr,
+    /// A tile of the others.
     tile: VarId,
     /// The first tile of the block.
     first_tile: IndexExpr,
@@ -203,6 +206,7 @@ impl<'a> Blocks<'a> {
             first_row,
             rows,
             seen: keys.clone(),
+            seen_tiles: IndexExpr::ZERO,
             keys,
             tile,
             first_tile,

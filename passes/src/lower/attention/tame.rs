@@ -8,7 +8,8 @@
 //! for each point of the other axes and each of its parts, a block:
 //!   whether an element of that part of queries, keys and values is not tame, to memory
 //! then, for each block of rows:
-//!   tiles up to the last key that one of the rows sees, or all of them
+//!   tiles of keys that all of the rows see
+//!   tiles up to the last key that one of the rows sees, or all others
 //! ```
 
 use tlc_ir::index::IndexExpr;
@@ -19,7 +20,7 @@ use tlc_ir::{DType, NodeId, Scalar, ScalarOp};
 use super::{BLOCK, Blocks, LOOP, THREAD, TILE, around, constant};
 use crate::access::Index;
 use crate::cluster::horizon::TAME;
-use crate::partition::Matrices;
+use crate::partition::{Matrices, OfScore};
 use tlc_ir::graph::Monoid;
 
 /// Blocks that share the elements of a point of the other axes.
@@ -30,7 +31,11 @@ pub(super) const WARPS: i64 = 8;
 pub(super) const LANES: i64 = GPU_ACCESS_BYTES / 2;
 
 /// An operand: how many rows it has, of how many elements, and which element is where.
-type Operand<'o, 'a> = (IndexExpr, i64, &'o dyn Fn(&Blocks<'a>, &IndexExpr, &IndexExpr) -> (NodeId, Index));
+type Operand<'o, 'a> = (
+    IndexExpr,
+    i64,
+    &'o dyn Fn(&Blocks<'a>, &IndexExpr, &IndexExpr) -> (NodeId, Index),
+);
 
 impl<'a> Blocks<'a> {
     /// Looks at the elements of a part.
@@ -56,7 +61,11 @@ impl<'a> Blocks<'a> {
             this.operand(form.result, 1 - form.weights, &this.labels(form.result, &point, key))
         };
         let (rows, keys, [summed, width]) = (self.rows.clone(), self.keys.clone(), form.features);
-        let operands: [Operand<'_, 'a>; 3] = [(rows, summed, &query), (keys.clone(), summed, &key), (keys, width, &value)];
+        let operands: [Operand<'_, 'a>; 3] = [
+            (rows, summed, &query),
+            (keys.clone(), summed, &key),
+            (keys, width, &value),
+        ];
         for operand in operands {
             self.look_at(m, operand);
         }
@@ -185,6 +194,22 @@ impl<'a> Blocks<'a> {
         let tiles = self.lo.kernel.extents[self.tile.0 as usize].clone();
         let looked_at = IndexExpr::min(&tiles, &(needed + IndexExpr::from(wild) * tiles.clone())).simplify(&self.lo);
         self.seen = IndexExpr::min(&self.keys, &(looked_at.clone() * constant(m.keys))).simplify(&self.lo);
-        self.lo.kernel.extents[self.tile.0 as usize] = looked_at;
+        // The first row sees fewest.
+        let by_all = IndexExpr::min(&(self.first_row.clone() + horizon.last.clone() + constant(1)), &self.keys);
+        self.seen_tiles = IndexExpr::floor_div(&by_all, &constant(m.keys)).simplify(&self.lo);
+        self.lo.kernel.extents[self.tile.0 as usize] = (looked_at - self.seen_tiles.clone()).simplify(&self.lo);
+    }
+
+    /// What the softmax is taken of where a row sees a key of that score.
+    pub(super) fn seen_score(&mut self, score: ValueId) -> ValueId {
+        let steps = self.form.horizon.as_ref().map_or(&[][..], |h| &h.seen);
+        let score = self.lo.convert(score, self.lo.graph.ty(self.form.scores).dtype);
+        steps.iter().fold(score, |x, step| match step {
+            OfScore::Convert(to) => self.lo.convert(x, *to),
+            OfScore::Map(op, by) => {
+                let by = self.lo.constant(*by);
+                self.map(*op, &[x, by], LOOP)
+            }
+        })
     }
 }

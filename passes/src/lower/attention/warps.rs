@@ -100,22 +100,31 @@ impl<'a> Blocks<'a> {
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         self.leave_hidden_out(m);
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
-        let first_key = IndexExpr::from(self.tile) * constant(m.keys);
+        if !self.seen_tiles.is(0) {
+            let tile = self.lo.new_var(self.seen_tiles.clone(), TILE);
+            self.tile_by_warps(m, tile, tile.into(), true);
+        }
+        let behind = self.seen_tiles.clone() + self.tile.into();
+        self.tile_by_warps(m, self.tile, behind, false);
+        // Keys behind the last tile, or of no tile, are still under way.
+        self.arrived(BLOCK);
+    }
+
+    /// A loop over tiles of keys, of which a row may see all or not; `tile` is the number of one.
+    fn tile_by_warps(&mut self, m: &Matrices, var: VarId, tile: IndexExpr, seen: bool) {
+        let first_key = tile * constant(m.keys);
         self.arrived(TILE);
         self.bring_values(m, &first_key);
         self.warp_loop(TILE, |this, warp| {
             this.scores_by_warps(m, &warp);
-            this.mask_by_warps(m, &warp, &first_key);
+            this.mask_by_warps(m, &warp, (!seen).then_some(&first_key));
             this.weights_by_warps(m);
         });
         self.arrived(TILE);
         self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
         self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
         let body = self.take(TILE);
-        let tile = self.tile;
-        self.lo.push(BLOCK, super::around(tile, Bind::Serial, body));
-        // Keys behind the last tile, or of no tile, are still under way.
-        self.arrived(BLOCK);
+        self.lo.push(BLOCK, super::around(var, Bind::Serial, body));
     }
 
     /// Brings a tile of keys to shared memory.
@@ -278,15 +287,18 @@ impl<'a> Blocks<'a> {
         });
     }
 
-    /// What is computed from the scores of a tile element by element.
-    fn mask_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: &IndexExpr) {
+    /// What is computed from the scores of a tile element by element; of one without a first key every row sees all.
+    fn mask_by_warps(&mut self, m: &Matrices, warp: &IndexExpr, first_key: Option<&IndexExpr>) {
         let (scores, columns) = (self.memories.scores, m.keys);
         let down = warp.clone() * constant(m.rows);
         self.each(m, scores, columns, |this, [r, c]| {
             let row = down + r.clone();
             let at = r * constant(columns) + c.clone();
             let score = this.load(scores, at.clone(), LOOP);
-            let value = this.masked(score, &row, &c, first_key);
+            let value = match first_key {
+                Some(first_key) => this.masked(score, &row, &c, first_key),
+                None => this.seen_score(score),
+            };
             if value != score {
                 this.store(scores, at, value, None, LOOP);
             }
