@@ -104,6 +104,11 @@ fn attention_is_one_kernel_with_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn attention_by_four_warps_is_right() {
+    same_bits("attention::children::four_warps");
+}
+
+#[test]
 fn attention_of_many_rows_is_right() {
     simulated("attention::children::many_rows", &[("TLC_SIM_DEVICE", "laptop-4gib")]);
 }

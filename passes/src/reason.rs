@@ -55,6 +55,10 @@ pub enum FusionReason {
         rows: i64,
         /// What matrix instructions multiply, if they do: the dtype of operands, and how exactly.
         operands: Option<(DType, Precision)>,
+        /// Whether four warps multiply together.
+        groups: bool,
+        /// Whether keys that a mask hides from all rows of a block are left out.
+        horizon: bool,
         /// Parts of the keys, if several blocks share those of a row, and of how many multiprocessors a block for each of how many rows
         /// would leave most idle.
         parts: Option<[i64; 3]>,
@@ -304,16 +308,28 @@ impl fmt::Display for FusionReason {
             Self::Attention {
                 rows,
                 operands,
+                groups,
+                horizon,
                 parts: None,
             } => {
                 write!(
                     f,
                     "an attention in one kernel: blocks of {rows} rows go along the keys, and the scores are in no memory"
                 )?;
+                let warps = if *groups { "four warps together" } else { "warps" };
                 match operands {
-                    None => Ok(()),
-                    Some((dtype, Precision::Exact)) => write!(f, "; warps multiply {dtype} by matrix instructions"),
-                    Some((_, precision)) => write!(f, "; warps multiply by matrix instructions, operands rounded to {precision}"),
+                    None => {}
+                    Some((dtype, Precision::Exact)) => write!(f, "; {warps} multiply {dtype} by matrix instructions")?,
+                    Some((_, precision)) => {
+                        write!(f, "; {warps} multiply by matrix instructions, operands rounded to {precision}")?;
+                    }
+                }
+                match horizon {
+                    true => f.write_str(
+                        "; tiles of keys that the mask hides from all rows of a block are left out, unless a kernel before this one finds an \
+                         element that is no number of moderate size",
+                    ),
+                    false => Ok(()),
                 }
             }
             Self::NoAttention(refusal) => write!(f, "an attention in several kernels: {refusal}"),

@@ -85,6 +85,23 @@ impl Shape {
         g
     }
 
+    /// Whether four warps multiply together on a device that has instructions for that.
+    fn in_groups(&self) -> bool {
+        let whole = [self.features, self.width].iter().all(|n| n % 64 == 0);
+        let device = std::env::var("TLC_SIM_DEVICE").is_err();
+        device && whole && self.dtype.bytes() == 2 && (self.rows >= 64 || self.symbolic)
+    }
+
+    /// Kernels that compute it: several blocks share the keys of a single row, and hidden keys are left out where nothing is wild.
+    fn launches(&self) -> usize {
+        let shared = self.rows == 1 && self.keys >= 512;
+        let tile = if self.in_groups() { 128 } else { 64 };
+        let narrow = self.dtype.bytes() == 2 || self.precision != Precision::Exact;
+        let keys = if self.symbolic { 500 } else { self.keys };
+        let horizon = self.causal && narrow && self.rows > 1 && keys > 3 * tile;
+        1 + usize::from(shared || horizon)
+    }
+
     fn inputs(&self) -> Vec<HostTensor> {
         let queries = [self.batch, self.heads * self.times, self.rows, self.features];
         let keys = [self.batch, self.heads, self.keys, self.features];
@@ -321,7 +338,74 @@ mod children {
         ]);
     }
 
-    /// That each is one kernel with the results of its meaning; prints what stands for the bits of all.
+    /// Features that fill rows of swizzled memory, which four warps multiply together; of long causal ones, tiles that are hidden from a block
+    /// are left out unless something is infinite, no number or huge.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn four_warps() {
+        let four = Shape {
+            dtype: DType::BF16,
+            heads: 1,
+            rows: 64,
+            keys: 130,
+            features: 64,
+            width: 64,
+            ..PLAIN
+        };
+        let causal = Shape {
+            rows: 400,
+            keys: 400,
+            causal: true,
+            ..four
+        };
+        right(&[
+            Shape { ..four },
+            Shape {
+                dtype: DType::F16,
+                rows: 100,
+                keys: 300,
+                features: 128,
+                width: 64,
+                mask: Some(DType::F32),
+                ..four
+            },
+            Shape {
+                features: 64,
+                width: 192,
+                times: 2,
+                rows: 65,
+                keys: 7,
+                special: true,
+                ..four
+            },
+            Shape {
+                symbolic: true,
+                rows: 129,
+                keys: 128,
+                ..four
+            },
+            Shape { ..causal },
+            Shape {
+                dtype: DType::F16,
+                rows: 200,
+                keys: 450,
+                ..causal
+            },
+            Shape {
+                special: true,
+                ..causal
+            },
+            // Rows of other features, which each warp multiplies by itself.
+            Shape {
+                features: 24,
+                width: 40,
+                ..causal
+            },
+        ]);
+    }
+
+    /// That each is one kernel with the results of its meaning, or two where hidden keys are left out; prints what stands for the bits of
+    /// all.
     fn right(shapes: &[Shape]) {
         let mut bits = DefaultHasher::new();
         for (number, shape) in shapes.iter().enumerate() {
@@ -338,13 +422,16 @@ mod children {
             let products = executable.plan().steps.iter().filter(|s| matches!(s, Step::Gemm(_)));
             assert_eq!(
                 (launches, products.count()),
-                (if shape.rows == 1 && shape.keys >= 512 { 2 } else { 1 }, 0),
+                (shape.launches(), 0),
                 "{number}: {}",
                 executable.explain()
             );
             let by_matrices = shape.rows != 1 && (shape.dtype.bytes() == 2 || shape.precision != Precision::Exact);
-            let explained = executable.explain().contains("warps multiply");
+            let explained = executable.explain();
+            let explained = explained.contains("warps multiply") || explained.contains("warps together multiply");
             assert_eq!(explained, by_matrices, "{number}: {}", executable.explain());
+            let together = executable.explain().contains("four warps together multiply");
+            assert_eq!(together, shape.in_groups(), "{number}: {}", executable.explain());
             let counted = std::env::var("TLC_SIM_DEVICE").is_ok();
             let rows = executable.explain().contains("in blocks of 128 rows");
             assert_eq!(rows, counted, "{number}: {}", executable.explain());

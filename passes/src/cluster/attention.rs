@@ -35,6 +35,8 @@ const KEYS: [i64; 2] = [64, 32];
 /// Rows of a block whose four warps multiply together, and keys that it looks at together.
 const GROUP_ROWS: i64 = WARP_GROUP * WARP_GROUP_ROWS;
 const GROUP_KEYS: i64 = 128;
+/// Tiles of keys up to which none of them is left out.
+const FEW_TILES: i64 = 3;
 /// Blocks of a multiprocessor at once, for which threads have the registers.
 const RESIDENT_BLOCKS: i64 = 2;
 /// What a thread executes for an element of an operand that is computed: the load, the operation, what rounds it, and addresses.
@@ -68,6 +70,8 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
                     AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
                     AttentionForm::Threads | AttentionForm::Row(_) => None,
                 },
+                groups: matches!(&form.form, AttentionForm::Warps(m) if m.groups),
+                horizon: form.horizon.is_some(),
                 parts: match &form.form {
                     AttentionForm::Row(row) if row.parts > 1 => {
                         Some([row.parts, rows_of(graph, found.scores), gpu.multiprocessors])
@@ -292,6 +296,7 @@ impl Found {
             constant(extent(&second, feature)).ok_or(AttentionRefusal::Features)?,
         ];
         let shape = &graph.ty(self.scores).shape;
+        let most_keys = shape[shape.len() - 1].interval(graph).hi;
         let horizon = row_axis.and_then(|axis| horizon::find(graph, [self.scores, self.masked], axis, features[0]));
         let found = |row_axis, rows, form| Attention {
             scores: self.scores,
@@ -304,7 +309,8 @@ impl Found {
             rows,
             guarded: self.guarded,
             horizon: match form {
-                AttentionForm::Warps(_) => horizon.clone(),
+                // Of few tiles there is not much to leave out.
+                AttentionForm::Warps(m) => horizon.clone().filter(|_| most_keys > FEW_TILES * m.keys),
                 AttentionForm::Threads | AttentionForm::Row(_) => None,
             },
             form,

@@ -3,11 +3,15 @@
 
 use crate::oracle::generate::Case;
 use crate::oracle::stages::{check, gpu, gpu_alone};
+use std::sync::Arc;
+
+use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::cluster::ClusterKind;
+use tlc_passes::devices::Devices;
 use tlc_passes::partition::AttentionForm;
-use tlc_passes::pipeline::{Compiled, Pipeline};
+use tlc_passes::pipeline::{Compiled, Options, Pipeline};
 use tlc_passes::reason::{AttentionRefusal, FusionReason};
 
 /// Sizes of an attention: batch and heads, queries, keys, and the lengths of their vectors and of values.
@@ -464,4 +468,147 @@ fn rows_of_hidden_keys_may_be_zero() {
         let guards = |c: &tlc_passes::partition::Cluster| matches!(&c.kind, ClusterKind::Attention(a) if a.guarded);
         assert!(compiled.clusters.clusters.iter().any(guards));
     }
+}
+
+/// The options of a device where four warps multiply together.
+fn in_groups() -> Options {
+    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for("sm_90a")));
+    Options::new(Devices::new(
+        Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))),
+        [gpu],
+    ))
+}
+
+/// What four warps do of an attention: whether they multiply together, and whether hidden keys are left out.
+fn by_four_warps(compiled: &Compiled) -> [bool; 2] {
+    let found = compiled.clusters.clusters.iter().find_map(|c| match &c.kind {
+        ClusterKind::Attention(form) => match &form.form {
+            AttentionForm::Warps(m) => Some([m.groups, form.horizon.is_some()]),
+            _ => None,
+        },
+        _ => None,
+    });
+    found.expect("an attention by warps")
+}
+
+#[test]
+fn four_warps_multiply_rows_of_swizzled_memory_together() {
+    let none = ("", "");
+    for (sizes, middle, expected) in [
+        (sizes("1", "64", "130", 64, 64), SCALED, [true, false]),
+        (sizes("2", "70", "40", 128, 64), CAUSAL, [true, false]),
+        // Features that fill no row, and few rows.
+        (sizes("1", "64", "40", 72, 64), SCALED, [false, false]),
+        (sizes("1", "63", "40", 64, 64), SCALED, [false, false]),
+        (sizes("1", "128", "385", 64, 64), CAUSAL, [true, true]),
+        (sizes("1", "128", "384", 64, 64), CAUSAL, [true, false]),
+        (sizes("1", "64", "200", 16, 16), CAUSAL, [false, true]),
+    ] {
+        let text = text(sizes, ["bf16", "f32"], none, middle, "return %y");
+        let case = case(&text, &[], 2e-2);
+        let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert_eq!(by_four_warps(&compiled), expected, "{text}");
+        assert_eq!(compiled.planned.launches.len(), 1 + usize::from(expected[1]), "{text}");
+    }
+}
+
+#[test]
+fn symbolic_lengths_of_four_warps_are_right() {
+    let symbols = " where b in 0..=4, n in 0..=4096, m in 0..=4096";
+    for values in [[1, 70, 131], [1, 1, 1], [2, 0, 5], [1, 3, 0], [1, 130, 64]] {
+        let text = text(
+            sizes("b", "n", "m", 64, 64),
+            ["bf16", "f32"],
+            ("", symbols),
+            CAUSAL,
+            "return %y",
+        );
+        let case = case(&text, &values, 2e-2);
+        let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{values:?}: {e}"));
+        assert_eq!(by_four_warps(&compiled), [true, true], "{values:?}");
+    }
+}
+
+/// What a hidden key has is left out only where it cannot show.
+#[test]
+fn hidden_keys_of_wild_operands_are_what_they_are_in_several_kernels() {
+    let text = text(
+        sizes("1", "70", "450", 64, 64),
+        ["bf16", "f32"],
+        ("", ""),
+        CAUSAL,
+        "return %y",
+    );
+    let dtype = tlc_ir::DType::BF16;
+    for (round, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e30, -3e38, 1e12]
+        .into_iter()
+        .enumerate()
+    {
+        let mut case = case(&text, &[], 2e-2);
+        let input = round % 3;
+        // Of keys and values one that every row is hidden from.
+        let last = case.inputs[input].len() - 5 - 64 * round;
+        case.inputs[input].set(last, Scalar::from_f64(dtype, wild));
+        let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{wild}: {e}"));
+        assert_eq!(by_four_warps(&compiled), [true, true], "{wild}");
+    }
+}
+
+/// Masks that hide other keys as well, or do not hide for certain, leave nothing out.
+#[test]
+fn only_masks_of_positions_have_a_horizon() {
+    let with = |masked: &str| {
+        let middle = format!(
+            "%i = iota {{axis=1}} : i64DIMS
+             %j = iota {{axis=2}} : i64DIMS
+             %seen = le %j, %i : boolDIMS
+             %low = const LOW : WIDE[]
+             %low1 = expand %low : SHAPE
+             {masked}"
+        );
+        move |low: &str, inputs: &str| {
+            let middle = middle.replace("LOW", low);
+            let text = text(
+                sizes("1", "64", "400", 16, 16),
+                ["bf16", "f32"],
+                (inputs, ""),
+                &middle,
+                "return %y",
+            );
+            let compiled = check(&case(&text, &[], 2e-2), &Pipeline::default(), in_groups());
+            by_four_warps(&compiled.unwrap_or_else(|e| panic!("{text}: {e}")))[1]
+        }
+    };
+    let chosen = with("%x = select %seen, %s, %low1 : SHAPE");
+    assert!(chosen("-inf", ""));
+    assert!(chosen("-3.4e38", ""));
+    assert!(!chosen("-1e9", ""));
+    assert!(!chosen("0.0", ""));
+    let added = with(
+        "%none = const 0.0 : WIDE[]
+         %none1 = expand %none : SHAPE
+         %mask = select %seen, %none1, %low1 : SHAPE
+         %x = add %s, %mask : SHAPE",
+    );
+    assert!(added("-inf", ""));
+    assert!(added("-3.4e38", ""));
+    assert!(!added("-1e9", ""));
+    let turned = with("%x = select %seen, %low1, %s : SHAPE");
+    assert!(!turned("-inf", ""));
+    let two = with(
+        "%x0 = select %seen, %s, %low1 : SHAPE
+         %x = add %x0, %m : SHAPE",
+    );
+    assert!(!two("-inf", ", %m: f32[1, 64, 400]"));
+    let strict = with(
+        "%hidden = lt %i, %j : boolDIMS
+         %x = select %hidden, %low1, %s : SHAPE",
+    );
+    assert!(strict("-inf", ""));
+    // The first row would see nothing.
+    let none = with(
+        "%hidden = le %i, %j : boolDIMS
+         %x = select %hidden, %low1, %s : SHAPE",
+    );
+    assert!(!none("-inf", ""));
 }

@@ -432,3 +432,34 @@ fn why_a_product_has_no_more_stages_is_said() {
         "{why}"
     );
 }
+
+/// Large tiles of a device where four warps multiply together: both operands are swizzled, along whichever side they lie together.
+#[test]
+fn four_warps_multiply_large_tiles_together() {
+    for (sizes, labels, shapes) in [
+        ([256, 200, 256], "ab,bc->ac", [[256, 200], [200, 256]]),
+        ([256, 64, 256], "ab,cb->ac", [[256, 64], [256, 64]]),
+        ([250, 72, 256], "ba,bc->ac", [[72, 250], [72, 256]]),
+    ] {
+        let (case, _) = product_case("bf16", sizes, labels, shapes);
+        let gpu = Gpu {
+            products: None,
+            multiprocessors: 4,
+            opt_in_shared_bytes: 227 << 10,
+            ..Gpu::any(tlc_codegen::cuda::emitter_for("sm_90a").into())
+        };
+        let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+        let options = Options::new(Devices::new(host, [gpu]));
+        let compiled = check(&case, &Pipeline::default(), options).unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
+        let [launch] = &compiled.planned.launches[..] else {
+            panic!("several kernels of {sizes:?}")
+        };
+        let kernel = &launch.scheduled;
+        let groups = kernel.statements().filter(|s| match s {
+            Stmt::Contract(c) => c.operands().iter().all(|o| kernel.is_swizzled(o.memory)),
+            _ => false,
+        });
+        assert!(groups.count() > 0, "{labels}: {}", launch.schedule);
+        assert_eq!(kernel.grid().map(|g| g.threads), Some(256), "{labels}");
+    }
+}

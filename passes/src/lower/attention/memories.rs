@@ -67,10 +67,10 @@ impl Memories {
             };
         }
         if stage == Stage::Tame {
-            // Elements that a thread looks at together; then what warps have found.
-            let results = new(DType::I32, tame::LANES, Scope::Thread);
+            // The largest of what a thread looks at together; then that of each warp.
+            let results = new(DType::F32, tame::LANES, Scope::Thread);
             return Memories {
-                parts: new(DType::I32, tame::WARPS, Scope::Shared),
+                parts: new(DType::F32, tame::WARPS, Scope::Shared),
                 ..only(results)
             };
         }

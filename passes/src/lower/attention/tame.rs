@@ -38,13 +38,13 @@ type Operand<'o, 'a> = (
 );
 
 impl<'a> Blocks<'a> {
-    /// Looks at the elements of a part.
+    /// Finds the largest size of the elements of a part.
     pub(super) fn tame(&mut self, m: &Matrices) {
         let form = self.form;
         let (found, threads) = (self.memories.results, WARPS * WARP_THREADS);
         self.thread_loop(BLOCK, threads, |this, _| {
             this.loops([(LANES, Bind::Unroll)], |this, [n]| {
-                let none = this.lo.constant(DType::I32.zero());
+                let none = this.lo.constant(DType::F32.zero());
                 this.store(found, n, none, None, LOOP);
             });
         });
@@ -67,7 +67,7 @@ impl<'a> Blocks<'a> {
             (keys, width, &value),
         ];
         for operand in operands {
-            self.look_at(m, operand);
+            self.look_at(operand);
         }
         self.thread_loop(BLOCK, threads, |this, _| {
             let all = (1..LANES).fold(this.load(found, constant(0), THREAD), |all, n| {
@@ -76,11 +76,12 @@ impl<'a> Blocks<'a> {
             });
             this.store(found, constant(0), all, None, THREAD);
         });
-        self.store_found();
+        self.store_found(m);
     }
 
-    /// Looks at the elements of a part's rows of an operand.
-    fn look_at(&mut self, m: &Matrices, (count, width, place): Operand<'_, 'a>) {
+    /// The largest size of the elements of a part's rows of an operand, where it is larger than what was found before. One that is no number is
+    /// the largest.
+    fn look_at(&mut self, (count, width, place): Operand<'_, 'a>) {
         let found = self.memories.results;
         let threads = WARPS * WARP_THREADS;
         let lanes = if width % LANES == 0 { LANES } else { 1 };
@@ -100,9 +101,10 @@ impl<'a> Blocks<'a> {
         let known = self.both(within, exists);
         let (node, index) = place(self, &row, &column);
         let value = self.lo.value_of(node, &index, known);
-        let wild = self.is_wild(m, value, known);
+        let value = self.lo.convert(value, DType::F32);
+        let size = self.map(ScalarOp::Abs, &[value], LOOP);
         let before = self.load(found, lane.into(), LOOP);
-        let all = self.map(ScalarOp::Max, &[before, wild], LOOP);
+        let all = self.map(ScalarOp::Max, &[before, size], LOOP);
         self.store(found, lane.into(), all, None, LOOP);
         let bind = if lanes > 1 { Bind::Lanes } else { Bind::Unroll };
         let body = vec![around(lane, bind, self.take(LOOP))];
@@ -111,27 +113,8 @@ impl<'a> Blocks<'a> {
         self.lo.push(BLOCK, around(thread, Bind::Thread, body));
     }
 
-    /// 1 of an element that is not tame, 0 of one that is or that there is not.
-    fn is_wild(&mut self, m: &Matrices, value: ValueId, known: Option<ValueId>) -> ValueId {
-        let value = self.lo.convert(value, DType::F32);
-        let size = self.map(ScalarOp::Abs, &[value], LOOP);
-        // All numbers of f16 are tame.
-        let most = match m.dtype {
-            DType::F16 => f64::from(f32::MAX),
-            _ => TAME,
-        };
-        let most = self.lo.constant(Scalar::from_f64(DType::F32, most));
-        let tame = self.map(ScalarOp::Le, &[size, most], LOOP);
-        let [none, one] = [0, 1].map(|n| self.lo.constant(Scalar::from_i64(DType::I32, n)));
-        let wild = self.map(ScalarOp::Select, &[tame, none, one], LOOP);
-        match known {
-            Some(known) => self.map(ScalarOp::Select, &[known, wild, none], LOOP),
-            None => wild,
-        }
-    }
-
-    /// What threads have found, to memory.
-    fn store_found(&mut self) {
+    /// Whether the largest that threads have found is tame, to memory.
+    fn store_found(&mut self, m: &Matrices) {
         let (found, parts) = (self.memories.results, self.memories.parts);
         let warp = self.lo.new_var(constant(WARPS), TILE);
         self.lo.push(
@@ -158,8 +141,17 @@ impl<'a> Blocks<'a> {
                 let next = this.load(parts, constant(n), THREAD);
                 this.map(ScalarOp::Max, &[all, next], THREAD)
             });
+            // All numbers of f16 are tame. What is none is not below anything.
+            let most = match m.dtype {
+                DType::F16 => f64::from(f32::MAX),
+                _ => TAME,
+            };
+            let most = this.lo.constant(Scalar::from_f64(DType::F32, most));
+            let tame = this.map(ScalarOp::Le, &[all, most], THREAD);
+            let [none, one] = [0, 1].map(|n| this.lo.constant(Scalar::from_i64(DType::I32, n)));
+            let wild = this.map(ScalarOp::Select, &[tame, none, one], THREAD);
             let leads = this.is_first(&thread);
-            this.store(memory, block, all, Some(leads), THREAD);
+            this.store(memory, block, wild, Some(leads), THREAD);
         });
     }
 
@@ -195,7 +187,10 @@ impl<'a> Blocks<'a> {
         let looked_at = IndexExpr::min(&tiles, &(needed + IndexExpr::from(wild) * tiles.clone())).simplify(&self.lo);
         self.seen = IndexExpr::min(&self.keys, &(looked_at.clone() * constant(m.keys))).simplify(&self.lo);
         // The first row sees fewest.
-        let by_all = IndexExpr::min(&(self.first_row.clone() + horizon.last.clone() + constant(1)), &self.keys);
+        let by_all = IndexExpr::min(
+            &(self.first_row.clone() + horizon.last.clone() + constant(1)),
+            &self.keys,
+        );
         self.seen_tiles = IndexExpr::floor_div(&by_all, &constant(m.keys)).simplify(&self.lo);
         self.lo.kernel.extents[self.tile.0 as usize] = (looked_at - self.seen_tiles.clone()).simplify(&self.lo);
     }
