@@ -470,6 +470,16 @@ fn rows_of_hidden_keys_may_be_zero() {
     }
 }
 
+/// The text of an attention whose weights are rounded before they are multiplied.
+fn rounded(sizes: Sizes<'_>, more: (&str, &str), middle: &str) -> String {
+    let text = text(sizes, ["bf16", "f32"], more, middle, "return %y");
+    let (h, s, t) = (sizes.heads, sizes.rows, sizes.keys);
+    text.replace(
+        "%y = einsum %p, %v",
+        &format!("%p16 = convert %p : bf16[{h}, {s}, {t}]\n           %y = einsum %p16, %v"),
+    )
+}
+
 /// The options of a device where four warps multiply together.
 fn in_groups() -> Options {
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for("sm_90a")));
@@ -504,7 +514,7 @@ fn four_warps_multiply_rows_of_swizzled_memory_together() {
         (sizes("1", "128", "384", 64, 64), CAUSAL, [true, false]),
         (sizes("1", "64", "200", 16, 16), CAUSAL, [false, true]),
     ] {
-        let text = text(sizes, ["bf16", "f32"], none, middle, "return %y");
+        let text = rounded(sizes, none, middle);
         let case = case(&text, &[], 2e-2);
         let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert_eq!(by_four_warps(&compiled), expected, "{text}");
@@ -516,13 +526,7 @@ fn four_warps_multiply_rows_of_swizzled_memory_together() {
 fn symbolic_lengths_of_four_warps_are_right() {
     let symbols = " where b in 0..=4, n in 0..=4096, m in 0..=4096";
     for values in [[1, 70, 131], [1, 1, 1], [2, 0, 5], [1, 3, 0], [1, 130, 64]] {
-        let text = text(
-            sizes("b", "n", "m", 64, 64),
-            ["bf16", "f32"],
-            ("", symbols),
-            CAUSAL,
-            "return %y",
-        );
+        let text = rounded(sizes("b", "n", "m", 64, 64), ("", symbols), CAUSAL);
         let case = case(&text, &values, 2e-2);
         let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{values:?}: {e}"));
         assert_eq!(by_four_warps(&compiled), [true, true], "{values:?}");
@@ -532,13 +536,7 @@ fn symbolic_lengths_of_four_warps_are_right() {
 /// What a hidden key has is left out only where it cannot show.
 #[test]
 fn hidden_keys_of_wild_operands_are_what_they_are_in_several_kernels() {
-    let text = text(
-        sizes("1", "70", "450", 64, 64),
-        ["bf16", "f32"],
-        ("", ""),
-        CAUSAL,
-        "return %y",
-    );
+    let text = rounded(sizes("1", "70", "450", 64, 64), ("", ""), CAUSAL);
     let dtype = tlc_ir::DType::BF16;
     for (round, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e30, -3e38, 1e12]
         .into_iter()
@@ -568,13 +566,7 @@ fn only_masks_of_positions_have_a_horizon() {
         );
         move |low: &str, inputs: &str| {
             let middle = middle.replace("LOW", low);
-            let text = text(
-                sizes("1", "64", "400", 16, 16),
-                ["bf16", "f32"],
-                (inputs, ""),
-                &middle,
-                "return %y",
-            );
+            let text = rounded(sizes("1", "64", "400", 16, 16), (inputs, ""), &middle);
             let compiled = check(&case(&text, &[], 2e-2), &Pipeline::default(), in_groups());
             by_four_warps(&compiled.unwrap_or_else(|e| panic!("{text}: {e}")))[1]
         }
