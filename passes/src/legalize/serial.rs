@@ -47,7 +47,7 @@ pub(super) fn serialize(kernel: &mut Kernel) {
         copies.push(row);
         s.len = len * IndexExpr::Const(rows);
         if s.scope != Scope::Register {
-            s.scope = Scope::Cache;
+            (s.scope, s.swizzled) = (Scope::Cache, false);
         }
     }
     let mut serial = Serial {

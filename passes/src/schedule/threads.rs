@@ -34,7 +34,11 @@ pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
 
 pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<Vec<VarId>, DirectiveRefusal> {
     let held = kernel.scratch.get_mut(scratch as usize);
-    held.ok_or(DirectiveRefusal::NoScratch(scratch))?.scope = scope;
+    let held = held.ok_or(DirectiveRefusal::NoScratch(scratch))?;
+    if held.swizzled && scope != Scope::Shared {
+        return Err(DirectiveRefusal::ScratchScope(scope));
+    }
+    held.scope = scope;
     Ok(Vec::new())
 }
 
