@@ -364,7 +364,8 @@ impl Found {
                 };
                 steps % Matrices::ROWS == 0 && gpu.emitter.contracts_in_groups(&tile)
             });
-            (native && most >= GROUP_ROWS).then_some((GROUP_ROWS, m))
+            let fits = m.shared_bytes(GROUP_ROWS) <= gpu.opt_in_shared_bytes.max(gpu.shared_bytes);
+            (native && fits && most >= GROUP_ROWS).then_some((GROUP_ROWS, AttentionForm::Warps(m)))
         };
         // More rows share what is read; more keys at a time are less to be combined.
         let in_warps = |most: i64| {
@@ -377,9 +378,7 @@ impl Found {
                 Matrices::new(operands, [part, keys], features)
             };
             let mut forms = rows.flat_map(|rows| KEYS.map(|keys| (rows, form(rows, keys))));
-            let fits = |(rows, m): &(i64, Matrices)| m.shared_bytes(*rows) <= most;
-            let found = in_groups(operands).filter(fits);
-            let found = found.or_else(|| forms.find(|f| native(&f.1) && fits(f)));
+            let found = forms.find(|(rows, m)| native(m) && m.shared_bytes(*rows) <= most);
             found.map(|(rows, m)| (rows, AttentionForm::Warps(m)))
         };
         // Keys and values are read once for the rows of a block: where more of them fit if the driver is asked, it is.
@@ -402,6 +401,7 @@ impl Found {
         } else {
             by_warps
         };
+        let by_warps = multiplied.and_then(in_groups).or(by_warps);
         if by_warps.is_none() && rounded {
             return Err(AttentionRefusal::Dtype);
         }
