@@ -15,6 +15,10 @@
 //! copies. Lanes of one warp are unordered without such an instruction. What has the scope of a block orders nothing for others, and
 //! single accesses race with those of other blocks unless both have a wider one; wider ones all order for the whole device.
 //!
+//! Asynchronous products of four warps (`wgmma`) multiply when they are issued. What they need is checked beside it: that nobody
+//! touches their registers or overwrites what they read before a wait for them, that registers and shared memory which others
+//! wrote are fenced, and that the four warps do the same.
+//!
 //! How fast it is, `cargo run --release -p tlc-gpusim --example speed` prints.
 #![forbid(unsafe_code)]
 

@@ -38,7 +38,8 @@ pub(super) struct Watch {
     /// The last group that has it as an accumulator, or as a part of A.
     accumulator: u32,
     operand: u32,
-    /// The product's instruction.
+    /// The columns of that product, and its instruction.
+    n: u32,
     pc: Pc,
     /// It is a copy of a register of which that is said.
     is_copy: bool,
@@ -58,7 +59,8 @@ impl Watch {
 /// How a product uses a register.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    Accumulator,
+    /// Of a product of so many columns.
+    Accumulator(u32),
     Operand,
 }
 
@@ -119,16 +121,24 @@ impl Machine<'_> {
             let state = &mut frame.watch[register as usize];
             late |= state.written > fenced;
             let clashes = match role {
-                Role::Accumulator => state.operand > done && !state.is_copy,
+                // A chain of products of one shape may add to the same registers.
+                Role::Accumulator(n) => {
+                    state.operand > done && !state.is_copy || state.accumulator > done && state.n != n
+                }
                 Role::Operand => state.accumulator > done,
             };
             if clashes {
                 wrong = Some(state.pc);
             }
+            let (accumulator, operand, n) = match role {
+                Role::Accumulator(n) => (group, 0, n),
+                Role::Operand => (0, group, 0),
+            };
             *state = Watch {
                 written: 0,
-                accumulator: if role == Role::Accumulator { group } else { 0 },
-                operand: if role == Role::Operand { group } else { 0 },
+                accumulator,
+                operand,
+                n,
                 pc: here.pc,
                 is_copy: false,
             };
@@ -138,7 +148,7 @@ impl Machine<'_> {
             self.misuse(block, here, here.pc, detail);
         }
         if let Some(product) = wrong {
-            let detail = "a register is an accumulator of one product under way and a part of A of another".to_string();
+            let detail = "a register belongs to another product under way, which uses it otherwise".to_string();
             self.misuse(block, here, product, detail);
         }
     }

@@ -492,7 +492,10 @@ impl Machine<'_> {
         }
         if self.has_products {
             let bytes = block.shared.data.len();
-            block.proxy = self.options.racecheck.then(|| Proxy::new(bytes, self.threads));
+            block.proxy = self
+                .options
+                .racecheck
+                .then(|| Proxy::new(bytes, self.warps_per_block * 32));
             block.together.clear();
             let groups = self.warps_per_block.div_ceil(4) as usize;
             block.together.resize_with(groups, Together::default);

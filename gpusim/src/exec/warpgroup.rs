@@ -199,7 +199,7 @@ impl Machine<'_> {
         let tile = self.tile(block, here, product.b, product.b_transposed, (k, active));
         tiles.extend(tile.map(|t| (t, 0, n)));
         let right = tile.map(|t| self.operand(block, here, t, 0..n, product));
-        self.use_registers(block, here, &product.d, Role::Accumulator);
+        self.use_registers(block, here, &product.d, Role::Accumulator(product.n));
         let adds = block.warps[here.at].frames[here.frame as usize].holds(product.adds) & active;
         if adds != 0 && adds != active {
             self.differs(block, here, "predicate");

@@ -4,10 +4,11 @@ use tlc_gpusim::{Device, Launch, Module, Options};
 
 use crate::Random;
 
-const TEXTS: [&str; 3] = [
+const TEXTS: [&str; 4] = [
     include_str!("../kernels/programs.sm_80.ptx"),
     include_str!("../kernels/programs.sm_100.ptx"),
     include_str!("../kernels/broken.sm_80.ptx"),
+    include_str!("../kernels/wgmma_broken.sm_90a.ptx"),
 ];
 
 /// One kernel of a text, with what stands before the first.
@@ -66,10 +67,10 @@ fn mutated(text: &str, other: &str, random: &mut Random) -> String {
 fn mutated_texts_do_not_panic() {
     let mut random = Random::new(17);
     let (mut good, mut bad) = (0, 0);
-    for _ in 0..1500 {
-        let text = TEXTS[random.below(3) as usize];
+    for _ in 0..2000 {
+        let text = TEXTS[random.below(4) as usize];
         let one = kernel(text, &mut random);
-        let other = kernel(TEXTS[random.below(3) as usize], &mut random);
+        let other = kernel(TEXTS[random.below(4) as usize], &mut random);
         match Module::parse(&mutated(&one, &other, &mut random)) {
             Err(e) => {
                 assert!(e.line > 0 && !e.message.is_empty());
@@ -89,7 +90,8 @@ fn run(module: &Module, random: &mut Random) {
     for kernel in module.kernels() {
         for count in 0..8 {
             let mut device = Device::default();
-            let mut launch = Launch::new(2, 33).shared(256);
+            let threads = if random.below(2) == 0 { 33 } else { 130 };
+            let mut launch = Launch::new(2, threads).shared(256);
             for _ in 0..count {
                 let at = device.allocate(4096).unwrap();
                 device.write(at, &[1; 4000]).unwrap();

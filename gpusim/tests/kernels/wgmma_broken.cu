@@ -37,6 +37,13 @@ struct Bf8 {
                  : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]) : "r"(a[0]),"r"(a[1]),"r"(a[2]),"r"(a[3]),"l"(b),"r"(adds),"n"(S),"n"(TB));
   }
 };
+struct Bf16 {
+  static constexpr int N = 16;
+  template <int S, int TA, int TB> static DEVICE void mul(float* d, u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %10, 0; wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, %8, %9, p, %11, 1, %12, %13;}"
+                 : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]),"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7]) : "l"(a),"l"(b),"r"(adds),"n"(S),"n"(TA),"n"(TB));
+  }
+};
 
 // A of 64 by 16 and B of 16 by 8 behind it, rows along k, in shared memory without a permutation.
 DEVICE void fill(const u16* A, const u16* B) {
@@ -107,6 +114,30 @@ KERNEL(operand_written) {
   commit();
   wait<0>();
   store(C, d);
+}
+KERNEL(chain_of_two_shapes) {
+  ready(A, B);
+  float d[8];
+  fence();
+  multiply(d, 0);
+  commit();
+  IF_RIGHT(wait<0>();)
+  Bf16::mul<1, 0, 0>(d, left(), left(), 0);
+  commit();
+  wait<0>();
+  store(C, d);
+}
+KERNEL(result_as_operand) {
+  ready(A, B);
+  float d[4], e[4];
+  fence();
+  multiply(d, 0);
+  commit();
+  IF_RIGHT(wait<0>();)
+  Bf8::mul<1, 0, 0>(e, (const u32*)d, right(), 0);
+  commit();
+  wait<0>();
+  store(C, e);
 }
 KERNEL(no_fence) {
   ready(A, B);

@@ -46,6 +46,8 @@ fn registers_before_the_wait() {
     check("wait_for_too_few", AsyncProduct, "is read before a wait");
     check("accumulator_written", AsyncProduct, "before a wait");
     check("operand_written", AsyncProduct, "before a wait");
+    check("chain_of_two_shapes", AsyncProduct, "which uses it otherwise");
+    check("result_as_operand", AsyncProduct, "which uses it otherwise");
 }
 
 #[test]
