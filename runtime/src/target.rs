@@ -7,7 +7,7 @@ use tlc_ir::target::{
 };
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
-use crate::cuda::{Context, Properties};
+use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
 use crate::machine::{cache_sizes, streams_lines};
 use crate::pool::default_threads;
@@ -53,16 +53,10 @@ const fn matrices_per_clock(capability: (i32, i32)) -> f64 {
     }
 }
 
-/// The architecture that kernels for a device are compiled for: of the one that has instructions which no later device has, that with those.
-pub(crate) fn arch_of_device((major, minor): (i32, i32)) -> String {
-    let only_there = if (major, minor) == (9, 0) { "a" } else { "" };
-    format!("sm_{major}{minor}{only_there}")
-}
-
 /// A device as passes see it: what its driver says of its speeds, where it does.
 #[must_use]
 pub fn gpu(properties: &Properties) -> Gpu {
-    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for(&arch_of_device(
+    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter_for(&arch_name(
         properties.capability,
     ))));
     let (khz, bits) = properties.memory_clock;

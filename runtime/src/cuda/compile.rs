@@ -15,7 +15,6 @@ use super::library::Handle;
 use crate::device::ToLoad;
 use crate::error::{JitError, RunError, Unavailable};
 use crate::nvrtc::{Nvrtc, NvrtcError};
-use crate::target::arch_of_device;
 
 /// So many kernels to a program are worth a thread.
 const KERNELS_PER_PROGRAM: usize = 8;
@@ -76,6 +75,12 @@ fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
         .map_err(|e| Unavailable::Compiler { message: e.to_string() })
 }
 
+/// The architecture that kernels for a device are compiled for: of the one that has instructions which no later device has, that with those.
+pub fn arch_name((major, minor): (i32, i32)) -> String {
+    let only_there = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("sm_{major}{minor}{only_there}")
+}
+
 /// What NVRTC is asked for: the form, and the architecture as its option names it.
 ///
 /// # Errors
@@ -95,7 +100,7 @@ pub fn arch_of(capability: (i32, i32), supported: &[i32], form: Option<Form>) ->
         Form::Ptx => supported.iter().copied().filter(|&a| a <= own).max(),
     };
     match known {
-        Some(arch) if arch == own => Ok((form, arch_of_device(capability).replace("sm", prefix))),
+        Some(arch) if arch == own => Ok((form, arch_name(capability).replace("sm", prefix))),
         Some(arch) => Ok((form, format!("{prefix}_{arch}"))),
         None => Err(Unavailable::Compiler {
             message: format!(

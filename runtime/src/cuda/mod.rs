@@ -23,7 +23,7 @@ mod peers;
 mod pool;
 
 pub use cache::{Cached, Entries};
-pub use compile::{Form, arch_of};
+pub use compile::{Form, arch_name, arch_of};
 pub use context::{Context, Properties, devices, open};
 pub use device::{queued, shared, wait_for};
 pub use measure::{Transfers, transfers};
