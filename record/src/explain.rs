@@ -138,7 +138,7 @@ impl<'a> Costs<'a> {
         for (number, step) in steps.iter().enumerate() {
             match step {
                 Step::Launch(l) => out.push((number, self.launch(l))),
-                Step::Group(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
+                Step::Group(all) | Step::Sequence(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
                 Step::Gemm(g) => {
                     let [bytes, flops] = self.plan.product_work(g);
                     let matrices = self.plan.step_multiplies(step);

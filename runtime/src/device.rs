@@ -264,6 +264,40 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// If that failed.
     fn settle(&self, queue: u32) -> Result<(), RunError>;
 
+    /// Whether a sequence of launches is one launch here. Else its kernels are loaded as others are.
+    fn joins_launches(&self) -> bool {
+        false
+    }
+
+    /// Loads sequences of launches, each the kernels of its launches in order, as one kernel each: where they are one launch.
+    ///
+    /// # Errors
+    /// As [`Device::load`].
+    fn load_sequences(&self, sequences: &[Vec<&Kernel>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        let _ = (sequences, threads);
+        Ok(Vec::new())
+    }
+
+    /// Runs kernels in turn: as one launch of the `sequence` that was loaded of them, or one after another.
+    ///
+    /// # Safety
+    /// As for [`Device::launch`], but that each may touch what those before it do.
+    ///
+    /// # Errors
+    /// As [`Device::launch`].
+    unsafe fn launch_sequence(
+        &self,
+        queue: u32,
+        launches: &[BoundLaunch],
+        sequence: Option<KernelHandle>,
+        at: &Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        let _ = sequence;
+        let mut each = launches.iter().map(std::slice::from_ref);
+        // SAFETY: the caller's promise; a queue does one after another.
+        each.try_for_each(|l| unsafe { self.launch(queue, l, false, at) })
+    }
+
     /// The registers that a thread of a kernel takes, if that is known.
     fn registers(&self, kernel: KernelHandle) -> Option<u32> {
         let _ = kernel;

@@ -154,7 +154,7 @@ impl<'r, H: Host> Walk<'r, H> {
         };
         let what = self.plan.steps.get(number).map_or("", |step| match step {
             Step::Launch(l) => &l.label,
-            Step::Group(all) => all.first().map_or("", |l| &l.label),
+            Step::Group(all) | Step::Sequence(all) => all.first().map_or("", |l| &l.label),
             Step::Gemm(g) => &g.label,
             Step::Copy { .. } => "a copy",
             Step::Loop(l) => &l.label,
@@ -262,9 +262,12 @@ impl<'r, H: Host> Walk<'r, H> {
             (binding, code) = (&l.body, &code.bodies[l.number]);
         }
         let step = &binding.steps[at.step];
-        let BoundWork::Launches { launches, .. } = &step.work else {
+        let BoundWork::Launches { launches, sequence, .. } = &step.work else {
             return None;
         };
+        if let Some(joined) = sequence.and_then(|number| code.sequence_of(step.on, number)) {
+            return Some(joined);
+        }
         let (apart, in_place) = code.of_other(step.on);
         let l = &launches[at.place];
         if l.in_place {
@@ -320,7 +323,11 @@ impl<'r, H: Host> Walk<'r, H> {
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
         match &step.work {
-            BoundWork::Launches { launches, alone } => {
+            BoundWork::Launches {
+                launches,
+                alone,
+                sequence,
+            } => {
                 launches.iter().for_each(|l| point(l, frame));
                 // SAFETY: the frame is that of this binding: every slot has its bytes on the device of the step, and the plan's
                 // order keeps apart what touches the same bytes.
@@ -332,7 +339,13 @@ impl<'r, H: Host> Walk<'r, H> {
                         }
                         on => {
                             let at = places(self.code.of_other(on), frame, self.scratch);
-                            self.other(on).launch(queue, launches, *alone, &at)?;
+                            match *sequence {
+                                Some(number) => {
+                                    let joined = self.code.sequence_of(on, number);
+                                    self.other(on).launch_sequence(queue, launches, joined, &at)?;
+                                }
+                                None => self.other(on).launch(queue, launches, *alone, &at)?,
+                            }
                         }
                     }
                 }
