@@ -25,6 +25,8 @@
 //! - It is a function of the kernel alone: equal kernels give equal text.
 //! - What cannot be translated is a [`CudaError`], never a panic.
 //!
+//! Launches in turn are one kernel of one block ([`emit_sequence`]).
+//!
 //! Parameters are declared `__restrict__`: a launch must not bind a written buffer to a second parameter unless
 //! [`CudaOptions::may_alias`] is set.
 
