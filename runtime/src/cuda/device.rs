@@ -27,7 +27,9 @@ use super::graph::{End, Graph, Node, Operation};
 use super::library::{Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad};
+use crate::device::{
+    Device, Event, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad, Use,
+};
 use crate::error::{JitError, RunError};
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
@@ -40,6 +42,8 @@ const REGISTERS: u32 = 4;
 const PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
 const EVENT_FLAGS: u32 = 2;
+/// The most marks of a queue that may not be reached yet: calls that do not wait make one each.
+const MOST_MARKS: usize = 256;
 /// Events that take times have no flags.
 const TIMING_FLAGS: u32 = 0;
 
@@ -369,6 +373,17 @@ impl Gpu {
         unsafe { graph.destroy(&self.context) };
     }
 
+    /// Has the host wait where it is far ahead of a queue, so that events come back.
+    fn catch_up(&self, queue: u32) -> Result<(), RunError> {
+        let late = {
+            let state = self.state();
+            let marks = state.queues.get(&queue).map(|q| &q.marks);
+            let marks = marks.filter(|m| m.len() >= MOST_MARKS && queue < RECORDED);
+            marks.and_then(|m| Some(m.get(m.len() / 2)?.0))
+        };
+        late.map_or(Ok(()), |number| self.reach(self.mark_of(queue, number)))
+    }
+
     /// Forgets marks of a queue up to one that was reached.
     fn reached(&self, queue: u32, number: u64) {
         let mut state = self.state();
@@ -509,11 +524,38 @@ impl Queued for Gpu {
 
     unsafe fn put_back(&self, start: *mut u8, bytes: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.context.put_back(start.addr() as u64, bytes) };
+        unsafe { self.context.put_back(start.addr() as u64, bytes, Vec::new()) };
     }
 
     fn spare(&self, sizes: &[usize]) -> u64 {
         self.context.spare_bytes(sizes)
+    }
+
+    fn runs_behind_calls(&self) -> bool {
+        true
+    }
+
+    fn event(&self, mark: Mark) -> Option<Event> {
+        self.event_of(mark).map(|e| Event(e.expose_provenance()))
+    }
+
+    fn wait_for_event(&self, queue: u32, event: Event) -> Result<(), RunError> {
+        let event: Handle = std::ptr::with_exposed_provenance_mut(event.0);
+        // SAFETY: the stream is of this context and alive, and so is the event, as the caller says. Who uses it again meanwhile has seen it
+        // reached, and this waits for longer, but for nothing that waits for it.
+        self.give(&mut self.state(), queue, "cuStreamWaitEvent", |d, stream| unsafe {
+            (d.cuStreamWaitEvent)(stream, event, 0)
+        })
+    }
+
+    fn take_in_use(&self, bytes: usize) -> Result<(*mut u8, Vec<Use>), RunError> {
+        let (address, uses) = self.context.take_in_use(bytes)?;
+        Ok((std::ptr::without_provenance_mut(address as usize), uses))
+    }
+
+    unsafe fn put_back_in_use(&self, start: *mut u8, bytes: usize, uses: Vec<Use>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.context.put_back(start.addr() as u64, bytes, uses) };
     }
 
     fn ordinal(&self) -> Option<u32> {
@@ -594,6 +636,7 @@ impl Queued for Gpu {
     }
 
     fn mark(&self, queue: u32) -> Result<Mark, RunError> {
+        self.catch_up(queue)?;
         let mut state = self.state();
         if queue >= RECORDED && state.amended.is_some() {
             // What waits for what was recorded, and stays.

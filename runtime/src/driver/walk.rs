@@ -47,6 +47,18 @@ impl Drop for Finish<'_> {
     }
 }
 
+/// What a step of a call computes, for messages.
+pub(super) fn step_label(plan: &Plan, number: usize) -> &str {
+    plan.steps.get(number).map_or("", |step| match step {
+        Step::Launch(l) => &l.label,
+        Step::Group(all) | Step::Sequence(all) => all.first().map_or("", |l| &l.label),
+        Step::Gemm(g) => &g.label,
+        Step::Copy { .. } => "a copy",
+        Step::Loop(l) => &l.label,
+        Step::Call(c) => &c.label,
+    })
+}
+
 /// Writes down where a launch's buffers are.
 #[inline]
 fn point(l: &BoundLaunch, frame: &mut Frame) {
@@ -152,14 +164,7 @@ impl<'r, H: Host> Walk<'r, H> {
         let RunError::Device { device, message } = error else {
             return error;
         };
-        let what = self.plan.steps.get(number).map_or("", |step| match step {
-            Step::Launch(l) => &l.label,
-            Step::Group(all) | Step::Sequence(all) => all.first().map_or("", |l| &l.label),
-            Step::Gemm(g) => &g.label,
-            Step::Copy { .. } => "a copy",
-            Step::Loop(l) => &l.label,
-            Step::Call(c) => &c.label,
-        });
+        let what = step_label(self.plan, number);
         let message = format!("{message}; found at step {number}, {what}");
         RunError::Device { device, message }
     }
