@@ -41,6 +41,8 @@ mod reports;
 mod resident;
 #[path = "cuda/resident_states.rs"]
 mod resident_states;
+#[path = "cuda/sequences.rs"]
+mod sequences;
 #[path = "cuda/sizes.rs"]
 mod sizes;
 #[path = "cuda/slots.rs"]

@@ -176,10 +176,10 @@ fn written_bytes(launch: &Launch, plan: &Plan) -> Option<i64> {
 
 /// The bytes that steps touch, by root, and whether one writes them.
 #[derive(Default)]
-struct Touched(FxHashMap<SlotId, bool>);
+pub(crate) struct Touched(FxHashMap<SlotId, bool>);
 
 impl Touched {
-    fn add(&mut self, step: &Step, plan: &Plan) {
+    pub(crate) fn add(&mut self, step: &Step, plan: &Plan) {
         step.visit_slots(
             &mut |s, writes| *self.0.entry(plan.root(s)).or_default() |= writes,
             &plan.kernels,
@@ -187,7 +187,7 @@ impl Touched {
     }
 
     /// Whether a step touches none of these bytes that it or one of the others writes.
-    fn leaves_alone(&self, step: &Step, plan: &Plan) -> bool {
+    pub(crate) fn leaves_alone(&self, step: &Step, plan: &Plan) -> bool {
         let mut free = true;
         step.visit_slots(
             &mut |s, writes| {

@@ -32,6 +32,7 @@ pub mod rematerialize;
 pub mod rewrite;
 pub mod schedule;
 pub mod segments;
+mod sequences;
 mod tile;
 pub mod tree;
 pub mod weight_gradient;

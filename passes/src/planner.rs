@@ -13,7 +13,7 @@ use tlc_ir::plan::{
     DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, PlanState, Slot, SlotId, Step,
     Storage, Work,
 };
-use tlc_ir::target::EmitterId;
+use tlc_ir::target::{EmitterId, Gpu};
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Precision, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
@@ -29,6 +29,7 @@ use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
 use crate::rematerialize::{Cost, Draft, Rematerialized};
 use crate::schedule::{Schedule, moved_bytes, schedule};
+use crate::sequences;
 
 mod control;
 mod queues;
@@ -241,7 +242,8 @@ fn plan_between(
     record_epilogues(graph, clusters, &p.values, epilogues);
     let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
     let rematerialized = p.rematerialize(edge.arena_limits);
-    aliases.extend(settle(&mut p.plan, &mut p.in_place, &mut p.launches));
+    let gpus = gpus(placement, edge.arena_limits);
+    aliases.extend(settle(&mut p.plan, &mut p.in_place, &mut p.launches, &gpus));
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
     made(Made::Donations(&mut p.plan));
     let layout = if p.plan.symbols.is_empty() {
@@ -262,13 +264,25 @@ fn plan_between(
     (planned, p.handed_in)
 }
 
-/// What is decided about steps once it is known which there are: groups of launches, turns, and which slots share bytes.
+/// The GPUs on which launches may be joined, by device: where an arena is limited, what they touch should not live longer.
+fn gpus<'p>(placement: &'p Placement<'_>, limits: &[u64]) -> Vec<Option<&'p Gpu>> {
+    let all = (0..placement.devices().count() as u32).map(DeviceId);
+    all.map(|device| match placement.devices().target(device) {
+        Target::Gpu(gpu) if limits.get(device.0 as usize).is_none_or(|&limit| limit == u64::MAX) => Some(gpu),
+        _ => None,
+    })
+    .collect()
+}
+
+/// What is decided about steps once it is known which there are: groups and sequences of launches, turns, and which slots share bytes.
 fn settle(
     plan: &mut Plan,
     in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
     launches: &mut Vec<LaunchReport>,
+    gpus: &[Option<&Gpu>],
 ) -> Vec<AliasDecision> {
     groups::group_launches(plan, in_place, launches);
+    sequences::join_launches(plan, in_place, gpus);
     made(Made::Groups { plan, in_place });
     queues::take_turns(plan);
     let mut aliases = memory::choose_aliases(plan, in_place);
@@ -736,6 +750,7 @@ impl Planner<'_> {
             return out;
         }
         let once: usize = self.plan.init.iter().map(|s| s.launches().len()).sum();
+        let gpus = gpus(self.placement, limits);
         for (device, &limit) in (0..).map(DeviceId).zip(limits).take(self.plan.devices.len()) {
             let target = self.placement.devices().target(device);
             let mut rest = self.launches.split_off(once).into_iter();
@@ -746,7 +761,7 @@ impl Planner<'_> {
             let first = self.launches.clone();
             let arena = |plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]| {
                 let (mut plan, mut in_place) = (plan.clone(), in_place.to_vec());
-                settle(&mut plan, &mut in_place, &mut first.clone());
+                settle(&mut plan, &mut in_place, &mut first.clone(), &gpus);
                 memory::pack(&plan, &[]).map_or(0, |layout| layout.arena(device).bytes)
             };
             let kept_bytes = arena(&self.plan, &self.in_place);

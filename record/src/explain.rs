@@ -138,7 +138,7 @@ impl<'a> Costs<'a> {
         for (number, step) in steps.iter().enumerate() {
             match step {
                 Step::Launch(l) => out.push((number, self.launch(l))),
-                Step::Group(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
+                Step::Group(all) | Step::Sequence(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
                 Step::Gemm(g) => {
                     let [bytes, flops] = self.plan.product_work(g);
                     let matrices = self.plan.step_multiplies(step);
@@ -387,6 +387,31 @@ pub fn device_text(plan: &Plan, device: DeviceId) -> String {
     }
 }
 
+/// Which launches one block does in turn, and why.
+fn write_sequences(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::Result {
+    let steps = plan.steps.iter().enumerate();
+    let mut all = steps.filter_map(|(number, step)| match step {
+        Step::Sequence(launches) => Some((number, launches)),
+        _ => None,
+    });
+    let Some(first) = all.next() else { return Ok(()) };
+    writeln!(out, "\nsequences")?;
+    for (number, launches) in std::iter::once(first).chain(all) {
+        let device = launches.first().and_then(|l| l.args.first());
+        let device = device.map_or(DeviceId::HOST, |s| plan.slots[s.0 as usize].device);
+        if let Target::Gpu(gpu) = devices.target(device) {
+            writeln!(
+                out,
+                "  step {number}: one block does {} launches in turn, none of which gains more from other multiprocessors than beginning a launch \
+                 takes ({})",
+                launches.len(),
+                time_text(gpu.launch_seconds * 1e9)
+            )?;
+        }
+    }
+    Ok(())
+}
+
 /// What is known of the devices beside the host.
 fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::Result {
     for device in (1..plan.devices.len() as u32).map(DeviceId) {
@@ -633,6 +658,7 @@ fn write_plan(
             writeln!(out, "            before, {verdict} by {}: {}", d.stage.name(), d.reason)?;
         }
     }
+    write_sequences(out, plan, devices)?;
     writeln!(out, "\nmemory")?;
     match &planned.layout {
         Some(layout) if plan.devices.len() == 1 => writeln!(out, "  {}", layout_text(layout))?,

@@ -62,7 +62,11 @@ pub fn predict(plan: &Plan, sizes: &Sizes, devices: &Devices) -> Result<Predicti
             bytes += cost.bytes.unwrap_or(0);
             flops += cost.flops.unwrap_or(0);
             on_host += cost.predicted_ns.unwrap_or(0.0);
-            what = if labels.is_empty() { cost.step } else { "group".into() };
+            what = match (&plan.steps[counted.step], labels.is_empty()) {
+                (Step::Sequence(_), _) => "sequence".into(),
+                (_, true) => cost.step,
+                (_, false) => "group".into(),
+            };
             labels.push(cost.label);
         }
         let ns = match &plan.steps[counted.step] {

@@ -8,8 +8,8 @@
 //! take work into their queues, which they go through beside each other, each in its order. A [`Mark`] stands for all that a queue
 //! was given so far; other queues and the host wait for marks.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Weak};
 
 use tlc_ir::Kernel;
 use tlc_ir::target::EmitterId;
@@ -264,6 +264,40 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// If that failed.
     fn settle(&self, queue: u32) -> Result<(), RunError>;
 
+    /// Whether a sequence of launches is one launch here. Else its kernels are loaded as others are.
+    fn joins_launches(&self) -> bool {
+        false
+    }
+
+    /// Loads sequences of launches, each the kernels of its launches in order, as one kernel each: where they are one launch.
+    ///
+    /// # Errors
+    /// As [`Device::load`].
+    fn load_sequences(&self, sequences: &[Vec<&Kernel>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        let _ = (sequences, threads);
+        Ok(Vec::new())
+    }
+
+    /// Runs kernels in turn: as one launch of the `sequence` that was loaded of them, or one after another.
+    ///
+    /// # Safety
+    /// As for [`Device::launch`], but that each may touch what those before it do.
+    ///
+    /// # Errors
+    /// As [`Device::launch`].
+    unsafe fn launch_sequence(
+        &self,
+        queue: u32,
+        launches: &[BoundLaunch],
+        sequence: Option<KernelHandle>,
+        at: &Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        let _ = sequence;
+        let mut each = launches.iter().map(std::slice::from_ref);
+        // SAFETY: the caller's promise; a queue does one after another.
+        each.try_for_each(|l| unsafe { self.launch(queue, l, false, at) })
+    }
+
     /// The registers that a thread of a kernel takes, if that is known.
     fn registers(&self, kernel: KernelHandle) -> Option<u32> {
         let _ = kernel;
@@ -314,6 +348,45 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     fn spare(&self, sizes: &[usize]) -> u64 {
         let _ = sizes;
         0
+    }
+
+    /// Whether calls may return before it has done what they gave it.
+    fn runs_behind_calls(&self) -> bool {
+        false
+    }
+
+    /// What queues of other devices wait for a mark of this one by, unless it has been reached.
+    fn event(&self, mark: Mark) -> Option<Event> {
+        let _ = mark;
+        None
+    }
+
+    /// Has a queue wait for an event of a device with the same memory, which is alive.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn wait_for_event(&self, queue: u32, event: Event) -> Result<(), RunError> {
+        let _ = (queue, event);
+        Ok(())
+    }
+
+    /// As [`Queued::take`], for who has queues wait for what still uses the memory, which is told.
+    ///
+    /// # Errors
+    /// As [`Queued::allocate`].
+    fn take_in_use(&self, bytes: usize) -> Result<(*mut u8, Vec<Use>), RunError> {
+        Ok((self.take(bytes)?, Vec::new()))
+    }
+
+    /// As [`Queued::put_back`], of memory that may still be used.
+    ///
+    /// # Safety
+    /// As for [`Queued::release`], but for these uses.
+    unsafe fn put_back_in_use(&self, start: *mut u8, bytes: usize, uses: Vec<Use>) {
+        // What failed is known where it was waited for, and uses nothing any longer.
+        uses.iter().for_each(|u| drop(u.reach()));
+        // SAFETY: the caller's promise.
+        unsafe { self.put_back(start, bytes) };
     }
 
     /// Its number among those of the driver, if it is a GPU of one: those of one number have one memory.
@@ -416,6 +489,62 @@ pub struct SlotLife {
     pub bytes: usize,
     /// Whether it is born: until it is written nobody may read it. Otherwise it dies.
     pub born: bool,
+}
+
+/// What the queues of a driver's devices wait by, as the driver names it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Event(pub usize);
+
+/// Work that a device was given and may not have done, by a mark behind it. A device that is gone has done it all.
+#[derive(Clone)]
+pub struct Use {
+    device: Weak<dyn Queued>,
+    mark: Mark,
+}
+
+impl Use {
+    /// What a device was given before a mark of its own.
+    pub fn new(device: &Arc<dyn Queued>, mark: Mark) -> Use {
+        Use {
+            device: Arc::downgrade(device),
+            mark,
+        }
+    }
+
+    /// Whether it is in the same queue as another: then the later of them comes after both.
+    pub fn is_beside(&self, other: &Use) -> bool {
+        self.device.ptr_eq(&other.device) && self.mark.queue == other.mark.queue
+    }
+
+    /// Whether the host knows that it is done.
+    pub fn is_known_done(&self) -> bool {
+        self.device.upgrade().is_none_or(|d| d.event(self.mark).is_none())
+    }
+
+    /// Has the host wait for it.
+    ///
+    /// # Errors
+    /// If it failed.
+    pub fn reach(&self) -> Result<(), RunError> {
+        self.device.upgrade().map_or(Ok(()), |d| d.reach(self.mark))
+    }
+
+    /// Has a queue of a device with the same memory wait for it.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub fn before(&self, device: &Arc<dyn Queued>, queue: u32) -> Result<(), RunError> {
+        let Some(of) = self.device.upgrade() else {
+            return Ok(());
+        };
+        match Arc::ptr_eq(&of, device) {
+            // A queue does one after another.
+            true if self.mark.queue == queue => Ok(()),
+            true => device.wait(queue, self.mark),
+            // It stays alive meanwhile.
+            false => of.event(self.mark).map_or(Ok(()), |e| device.wait_for_event(queue, e)),
+        }
+    }
 }
 
 /// Memory of a device beside the host, which it gets back.

@@ -161,7 +161,9 @@ pub fn call(plan: &Plan, sizes: &Sizes) -> Result<(Counts, Vec<CountedStep>), Ru
         let on = DeviceId(bound.on as u32);
         let (from, to) = match step {
             Step::Copy { src, dst } => (device(*src), device(*dst)),
-            Step::Launch(_) | Step::Group(_) | Step::Gemm(_) | Step::Loop(_) | Step::Call(_) => (on, on),
+            Step::Launch(_) | Step::Group(_) | Step::Sequence(_) | Step::Gemm(_) | Step::Loop(_) | Step::Call(_) => {
+                (on, on)
+            }
         };
         let turn = plan.turns.get(number).cloned().unwrap_or_default();
         out.push(CountedStep {
@@ -282,6 +284,21 @@ impl Host for Null {
 }
 
 impl Queued for Null {
+    unsafe fn launch_sequence(
+        &self,
+        _: u32,
+        launches: &[BoundLaunch],
+        _: Option<KernelHandle>,
+        _: &Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        let mut counts = self.counts();
+        if launches.iter().any(|l| l.extent > 0) {
+            counts.launches += 1;
+            counts.blocks += 1;
+        }
+        Ok(())
+    }
+
     fn allocate(&self, _: usize) -> Result<*mut u8, RunError> {
         Ok(std::ptr::null_mut())
     }

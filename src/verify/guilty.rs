@@ -538,6 +538,7 @@ impl Search<'_> {
                     Some(Step::Gemm(_)) => "the library's product",
                     Some(Step::Copy { .. }) => "the copy",
                     Some(Step::Group(_)) => "a kernel of the group",
+                    Some(Step::Sequence(_)) => "a kernel of the sequence",
                     _ => "the kernel",
                 };
                 (Stage::MachineCode, format!("{what} that computes {}", place.text))

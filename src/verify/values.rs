@@ -62,6 +62,7 @@ fn step_text(executable: &Executable, number: usize) -> String {
     let what = match step {
         Step::Launch(l) => kernel(l),
         Step::Group(all) => all.iter().map(kernel).collect::<Vec<_>>().join(" beside "),
+        Step::Sequence(all) => all.iter().map(kernel).collect::<Vec<_>>().join(" before "),
         Step::Gemm(_) => "a product by the library".into(),
         Step::Copy { .. } => "a copy".into(),
         Step::Loop(_) => "a loop".into(),

@@ -394,6 +394,25 @@ const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "steps in turn",
+        text: "graph @steps(%x: f32[32, 32], %w: f32[32, 32]) {
+           %zero = const 0.0 : f32[]
+           %zeros = expand %zero : f32[32, 32]
+           %0 = einsum %x, %w {ab,bc->ac} : f32[32, 32]
+           %1 = max %0, %zeros : f32[32, 32]
+           %2 = einsum %1, %w {ab,bc->ac} : f32[32, 32]
+           %3 = max %2, %zeros : f32[32, 32]
+           %4 = einsum %3, %w {ab,bc->ac} : f32[32, 32]
+           %5 = max %4, %zeros : f32[32, 32]
+           %6 = einsum %5, %w {ab,bc->ac} : f32[32, 32]
+           return %6
+         }",
+        // One block does all four, and each reads what the one before it wrote.
+        sectors: 400,
+        products: Some([4 * 32 * 32 * 32, 2000]),
+        ..PLAIN
+    },
+    Counted {
         name: "one query",
         text: "graph @attention(%q: f16[2, 1, 64], %k: f16[2, 4096, 64], %v: f16[2, 4096, 64]) {
            %s = einsum %q, %k {abc,adc->abd; acc=f32} : f32[2, 1, 4096]

@@ -25,7 +25,8 @@ fn a_state_that_is_given_away_stays_where_it_is() {
     let Some(calls) = ten_warm_calls("resident::children::steps", &[]) else {
         return;
     };
-    let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
+    // Nobody waits.
+    let expected = [("cuGraphLaunch", 10), ("cuEventRecord", 10)];
     assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
 }
 
@@ -40,13 +41,13 @@ fn what_moved_is_changed_in_the_graph() {
         };
         let expected = [
             ("cuGraphLaunch", 10),
-            ("cuStreamSynchronize", 10),
+            ("cuEventRecord", 10),
             ("cuGraphExecKernelNodeSetParams_v2", 10 * touched as i64),
         ];
         assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
     }
     if let Some(calls) = ten_warm_calls("resident::children::in_turn", &[]) {
-        let expected = [("cuGraphLaunch", 30), ("cuStreamSynchronize", 30)];
+        let expected = [("cuGraphLaunch", 30), ("cuEventRecord", 30)];
         assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
     }
     simulated("resident::children::taking_turns", &[]);
@@ -72,10 +73,12 @@ fn touching(inputs: &[&str]) -> usize {
         .filter_map(|i| i.slot)
         .collect();
     assert_eq!(slots.len(), inputs.len());
-    let launches = plan.steps.iter().flat_map(|s| s.launches());
-    launches
-        .filter(|l| l.args.iter().any(|a| slots.contains(&plan.root(*a))))
-        .count()
+    // Those that are done in turn are one.
+    let touches = |s: &&tlc_ir::plan::Step| {
+        let mut args = s.launches().iter().flat_map(|l| &l.args);
+        args.any(|a| slots.contains(&plan.root(*a)))
+    };
+    plan.steps.iter().filter(touches).count()
 }
 
 #[test]
@@ -96,6 +99,21 @@ fn other_libraries_take_tensors_and_give_some() {
 #[test]
 fn a_copy_to_the_host_goes_on_by_itself() {
     simulated("resident::children::downloads", &[]);
+}
+
+/// Tensors pass between executables, are given away and dropped, and the host's memory changes, while the device is still at it.
+#[test]
+fn calls_come_behind_those_that_are_under_way() {
+    for (schedule, seed) in crate::SCHEDULES {
+        let order = [("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)];
+        simulated("resident::children::under_way", &order);
+        simulated("resident::children::threads", &order);
+    }
+}
+
+#[test]
+fn what_fails_behind_a_call_is_said_where_it_is_waited_for() {
+    simulated("resident::children::late_fault", &[("TLC_SIM_FAULT", "launch:5")]);
 }
 
 /// A step of momentum: the new state and velocity, each of which may lie where the old one was.
@@ -267,6 +285,145 @@ mod children {
         let turn = |call: usize| [call % 3, call / 2 % 3, call * call % 7 % 3];
         let live = turns(200, &["x", "a", "b"], 3, turn);
         assert!(live[10..].iter().all(|n| *n == live[10]), "{live:?}");
+    }
+
+    /// Two executables of matrices of one size: a product with a sum, and something of each element.
+    fn pair(device: Device) -> [Executable; 2] {
+        let g = Graph::new("mixed");
+        let (x, w) = (g.input("x", DType::F32, [48, 48]), g.input("w", DType::F32, [48, 48]));
+        g.output("y", &(&x.matmul(&w) * 0.02 + &x));
+        let h = Graph::new("scaled");
+        let (x, k) = (h.input("x", DType::F32, [48, 48]), h.input("k", DType::F32, [48, 48]));
+        h.output("z", &(&x * &k + 0.25));
+        h.output("s", &(&x - &k));
+        [compiled(&g, device), compiled(&h, device)]
+    }
+
+    fn matrix(seed: usize) -> HostTensor {
+        let values: Vec<f32> = (0..48 * 48)
+            .map(|i| ((i * 13 + seed * 7) % 29) as f32 / 16.0 - 0.9)
+            .collect();
+        HostTensor::from_slice(&[48, 48], &values).expect("as many")
+    }
+
+    fn close(found: &HostTensor, expected: &HostTensor, what: &str) {
+        let (found, expected) = (found.as_slice::<f32>(), expected.as_slice::<f32>());
+        for (f, e) in found.expect("f32").iter().zip(expected.expect("f32")) {
+            assert!((f - e).abs() <= 1e-3 * e.abs().max(1.0), "{f} for {e} in {what}");
+        }
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn under_way() {
+        let ([mix, scale], [mix_here, scale_here]) = (pair(Device::cuda(0)), pair(Device::cpu()));
+        let w = matrix(3);
+        let weights = Device::cuda(0).upload(&w).expect("room");
+        let mut x = Device::cuda(0).upload(matrix(1)).expect("room");
+        let mut x_here = matrix(1);
+        let mut last = None;
+        for round in 0..10 {
+            let y = mix.run_on_device(inputs![&x, &weights]).expect("it runs").remove(0);
+            // The host's memory is its own as soon as the call returns.
+            let mut k = matrix(round);
+            let mut found = scale.run_on_device(inputs![&y, &k]).expect("it runs");
+            let k_here = k.clone();
+            k.bytes_mut().fill(0xff);
+            let (z, s) = (found.remove(0), found.remove(0));
+            // Dropped while the other executable may still read it, and its memory taken by the next.
+            drop(y);
+            let again = mix.run_on_device(inputs![&s, &z]).expect("it runs").remove(0);
+            drop(last.replace(again));
+            // Given away to the executable that did not make it.
+            x = mix.run_on_device(inputs![z, &weights]).expect("it runs").remove(0);
+            let y_here = mix_here
+                .run(&inputs![&x_here, &w])
+                .expect("it runs")
+                .remove(0)
+                .to_host();
+            let mut found = scale_here.run(&inputs![&y_here, &k_here]).expect("it runs");
+            let z_here = found.remove(0).to_host();
+            x_here = mix_here
+                .run(&inputs![&z_here, &w])
+                .expect("it runs")
+                .remove(0)
+                .to_host();
+            if round % 4 == 3 {
+                close(&x.to_host().expect("it is there"), &x_here, "a round");
+                let s_here = found.remove(0).to_host();
+                let again = mix_here.run(&inputs![&s_here, &z_here]).expect("it runs").remove(0);
+                let last = last.as_ref().expect("one was made");
+                let copied = last.to_host_async().expect("room").wait().expect("it is there");
+                close(&copied, &again.to_host(), "what was made beside");
+                last.synchronize().expect("it is done");
+            }
+        }
+        // Executables go while they are under way, and what they made stays.
+        let y = mix.run_on_device(inputs![&x, &weights]).expect("it runs").remove(0);
+        drop(mix);
+        let expected = mix_here.run(&inputs![&x_here, &w]).expect("it runs").remove(0);
+        close(&y.to_host().expect("it is there"), &expected.to_host(), "the last call");
+        let z = scale.run_on_device(inputs![&y, &w]).expect("it runs").remove(0);
+        scale.synchronize().expect("it runs");
+        assert_ne!(z.as_raw(), 0);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn threads() {
+        let ([mix, scale], [mix_here, scale_here]) = (pair(Device::cuda(0)), pair(Device::cpu()));
+        let weights = Device::cuda(0).upload(matrix(3)).expect("room");
+        std::thread::scope(|all| {
+            for thread in 0..3 {
+                let (mix, scale, weights) = (&mix, &scale, &weights);
+                let (mix_here, scale_here) = (&mix_here, &scale_here);
+                all.spawn(move || {
+                    let mut x = Device::cuda(0).upload(matrix(thread)).expect("room");
+                    let mut here = matrix(thread);
+                    for round in 0..6 {
+                        let y = mix.run_on_device(inputs![x, weights]).expect("it runs").remove(0);
+                        let k = matrix(round);
+                        x = scale.run_on_device(inputs![&y, &k]).expect("it runs").remove(0);
+                        let y = mix_here
+                            .run(&inputs![&here, &matrix(3)])
+                            .expect("it runs")
+                            .remove(0)
+                            .to_host();
+                        here = scale_here.run(&inputs![&y, &k]).expect("it runs").remove(0).to_host();
+                    }
+                    close(&x.to_host().expect("it is there"), &here, "a thread");
+                });
+            }
+        });
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn late_fault() {
+        let [mix, _] = pair(Device::cuda(0));
+        let weights = Device::cuda(0).upload(matrix(3)).expect("room");
+        let mut x = Device::cuda(0).upload(matrix(1)).expect("room");
+        let mut refused = None;
+        for _ in 0..8 {
+            match mix.run_on_device(inputs![&x, &weights]) {
+                Ok(mut found) => x = found.remove(0),
+                // The device may have failed before the last call was given.
+                Err(e) => refused = Some(e.to_string()),
+            }
+        }
+        let late = x.to_host().expect_err("a launch failed").to_string();
+        let message = refused.unwrap_or(late.clone());
+        assert!(
+            message.contains("CUDA_ERROR_LAUNCH_FAILED") || late.contains("CUDA_ERROR_LAUNCH_FAILED"),
+            "{message}\n{late}"
+        );
+        assert!(late.contains("found at step"), "{late}");
+        assert!(mix.synchronize().is_err() || mix.run_on_device(inputs![&x, &weights]).is_err());
+        let again = mix
+            .run_on_device(inputs![&x, &weights])
+            .expect_err("the device is lost")
+            .to_string();
+        assert!(again.contains("is lost since"), "{again}");
     }
 
     #[test]

@@ -185,7 +185,7 @@ pub fn plan_work(plan: &Plan) -> Work {
     for step in &plan.steps {
         match step {
             Step::Launch(l) => work.instructions.add(launch(l)),
-            Step::Group(all) => all.iter().for_each(|l| work.instructions.add(launch(l))),
+            Step::Group(all) | Step::Sequence(all) => all.iter().for_each(|l| work.instructions.add(launch(l))),
             Step::Gemm(first) => {
                 for g in [Some(&**first), first.behind()].into_iter().flatten() {
                     let batch: i64 = g.batch.iter().map(constant).product();

@@ -27,6 +27,8 @@
 //! - It is a function of the kernel alone: equal kernels give equal text.
 //! - What cannot be translated is a [`CudaError`], never a panic.
 //!
+//! Launches in turn are one kernel of one block ([`emit_sequence`]).
+//!
 //! Parameters are declared `__restrict__`: a launch must not bind a written buffer to a second parameter unless
 //! [`CudaOptions::may_alias`] is set.
 
@@ -36,6 +38,7 @@ mod groups;
 mod index;
 mod matrix;
 mod scalar;
+mod sequence;
 mod table;
 mod under_way;
 mod uses;
@@ -58,6 +61,7 @@ use crate::flat::{self, Capability, Flat};
 use crate::generator::CodeGenerator;
 
 pub use fragments::with_fragments_placed;
+pub use sequence::{MOST_VALUES, emit_sequence};
 use table::GROUPS_ON;
 pub use table::{emitter, emitter_for};
 
@@ -203,7 +207,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
 
     let kernel = &*with_fragments_placed(kernel);
     let flat = flatten(kernel)?;
-    let code = write::Writer::new(&flat, threads).kernel()?;
+    let code = write::Writer::new(&flat, threads, "blockIdx.x").kernel()?;
 
     let mut source = prelude(kernel, &code);
     source.push_str(&code.helpers);
@@ -211,6 +215,10 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     source.push_str(&signature(kernel, name, threads, options));
     source.push_str(" {\n");
     source.push_str(&symbols(kernel, &code));
+    if dynamic {
+        let alignment = kernel.scratch.iter().map(Scratch::alignment).max();
+        source.push_str(&declared_by_launch(alignment.unwrap_or(GPU_ACCESS_BYTES)));
+    }
     source.push_str(&scratch(kernel, dynamic)?);
     source.push_str(&code.text);
     source.push_str("}\n");
@@ -360,18 +368,19 @@ fn uses_word(text: &str, name: &str) -> bool {
 /// Elements in a thread's own registers beside which it can do with those that a multiprocessor half full of threads has.
 const FEW_HELD: i64 = 48;
 
+/// The parameters of a function: buffers, then symbols.
+fn parameters(kernel: &Kernel, may_alias: bool) -> Vec<String> {
+    let restrict = if may_alias { "" } else { " __restrict__" };
+    let buffers = kernel.params.iter().enumerate().map(|(i, p)| {
+        let constant = if p.access == Access::Read { "const " } else { "" };
+        format!("{constant}{}*{restrict} p{i}", memory_type(p.dtype))
+    });
+    let symbols = (0..kernel.symbols.len()).map(|i| format!("long long s{i}"));
+    buffers.chain(symbols).collect()
+}
+
 fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> String {
-    let restrict = if options.may_alias { "" } else { " __restrict__" };
-    let mut params: Vec<String> = kernel
-        .params
-        .iter()
-        .enumerate()
-        .map(|(i, p)| {
-            let constant = if p.access == Access::Read { "const " } else { "" };
-            format!("{constant}{}*{restrict} p{i}", memory_type(p.dtype))
-        })
-        .collect();
-    params.extend((0..kernel.symbols.len()).map(|i| format!("long long s{i}")));
+    let params = parameters(kernel, options.may_alias);
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.
@@ -428,21 +437,15 @@ fn symbols(kernel: &Kernel, code: &write::Code) -> String {
     out
 }
 
-/// Scratch memory. `dynamic` says whether what a block shares has the size that the launch says: its parts then are where
-/// [`Kernel::grid`] counts them.
+/// Memory that a block shares, of the size that the launch says, from a multiple of so many bytes on.
+fn declared_by_launch(alignment: i64) -> String {
+    format!("    extern __shared__ __align__({alignment}) unsigned char {SHARED}[];\n")
+}
+
+/// Scratch memory. `dynamic` says whether what a block shares is all in one piece: its parts then are where [`Kernel::grid`] counts
+/// them.
 fn scratch(kernel: &Kernel, dynamic: bool) -> Result<String, CudaError> {
     let mut out = String::new();
-    if dynamic {
-        out.push_str(&format!(
-            "    extern __shared__ __align__({}) unsigned char {SHARED}[];\n",
-            kernel
-                .scratch
-                .iter()
-                .map(Scratch::alignment)
-                .max()
-                .unwrap_or(GPU_ACCESS_BYTES)
-        ));
-    }
     let offsets = kernel.shared_offsets().map(|(offsets, _)| offsets).unwrap_or_default();
     for (i, s) in kernel.scratch.iter().enumerate() {
         let t = memory_type(s.dtype);

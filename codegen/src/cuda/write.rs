@@ -50,6 +50,8 @@ pub(super) struct Writer<'f, 'k> {
     pub uses: Uses,
     /// Threads of a block.
     threads: i64,
+    /// What says in the text which block it is.
+    block: &'static str,
     out: String,
     depth: usize,
     pub(super) helpers: Helpers,
@@ -68,11 +70,12 @@ pub(super) struct Writer<'f, 'k> {
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
-    pub(super) fn new(flat: &'f Flat<'k>, threads: i64) -> Self {
+    pub(super) fn new(flat: &'f Flat<'k>, threads: i64, block: &'static str) -> Self {
         let mut writer = Writer {
             flat,
             uses: Uses::of(flat),
             threads,
+            block,
             out: String::new(),
             depth: 1,
             helpers: Helpers::default(),
@@ -128,8 +131,8 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.region(&l.body)?;
         self.end_group();
         if uses_word(&self.out, &name) {
-            self.out
-                .insert_str(start, &format!("    const {t} {name} = blockIdx.x;\n"));
+            let line = format!("    const {t} {name} = {};\n", self.block);
+            self.out.insert_str(start, &line);
         }
         Ok(())
     }

@@ -374,13 +374,13 @@ impl<'p> Machine<'p> {
                 if matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
                     return Err(PlanError::ReadOnly { step: number, slot });
                 }
-            } else if !self.written[root.0 as usize] && !matches!(step, Step::Gemm(g) if g.makes(slot)) {
+            } else if !self.written[root.0 as usize] && !self.plan.makes(step, slot, &|s| self.plan.root(s)) {
                 return Err(PlanError::Unwritten { step: number, slot });
             }
         }
         match step {
             Step::Launch(l) => self.launch(number, l)?,
-            Step::Group(all) => all.iter().try_for_each(|l| self.launch(number, l))?,
+            Step::Group(all) | Step::Sequence(all) => all.iter().try_for_each(|l| self.launch(number, l))?,
             Step::Gemm(g) => {
                 self.gemm(number, g)?;
                 if let Some(e) = &g.epilogue {

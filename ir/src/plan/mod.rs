@@ -427,6 +427,9 @@ pub struct HostCall {
     pub label: String,
 }
 
+/// The most blocks that the launches of a [`Step::Sequence`] have together: one block does them all.
+pub const MOST_SEQUENCE_BLOCKS: i64 = 4096;
+
 /// One step.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Step {
@@ -434,6 +437,9 @@ pub enum Step {
     Launch(Launch),
     /// Runs several independent kernels in one fork-join.
     Group(Vec<Launch>),
+    /// Runs several kernels of a GPU in turn, as one launch of one block: each sees all that those before it wrote, and the block does
+    /// the blocks of each one after another. It means the launches, one after another.
+    Sequence(Vec<Launch>),
     /// A matrix product by the library.
     Gemm(Box<Gemm>),
     /// Copies all elements of one slot to another of the same length and dtype; between two devices, over the link between them.
@@ -574,7 +580,7 @@ impl Step {
         };
         match self {
             Step::Launch(l) => launch(l, f),
-            Step::Group(all) => all.iter().for_each(|l| launch(l, f)),
+            Step::Group(all) | Step::Sequence(all) => all.iter().for_each(|l| launch(l, f)),
             Step::Gemm(g) => {
                 f(g.lhs.slot, false);
                 f(g.rhs.slot, false);
@@ -617,7 +623,7 @@ impl Step {
     pub fn rename_slots(&mut self, f: &mut dyn FnMut(&mut SlotId)) {
         match self {
             Step::Launch(l) => l.args.iter_mut().for_each(f),
-            Step::Group(all) => all.iter_mut().flat_map(|l| &mut l.args).for_each(f),
+            Step::Group(all) | Step::Sequence(all) => all.iter_mut().flat_map(|l| &mut l.args).for_each(f),
             Step::Gemm(g) => {
                 let g = &mut **g;
                 let operands = [&mut g.lhs.slot, &mut g.rhs.slot, &mut g.dst.slot];
@@ -661,7 +667,7 @@ impl Step {
     pub fn launches(&self) -> &[Launch] {
         match self {
             Step::Launch(l) => std::slice::from_ref(l),
-            Step::Group(all) => all,
+            Step::Group(all) | Step::Sequence(all) => all,
             Step::Gemm(g) => g.epilogue.as_ref().map_or(&[], |e| std::slice::from_ref(&e.launch)),
             Step::Copy { .. } | Step::Loop(_) | Step::Call(_) => &[],
         }
@@ -718,8 +724,24 @@ impl Plan {
 
     /// As [`Step::visit_slots`], for who sees memory only before and after a step: leaves out the result of a product as the
     /// kernel behind it reads it, and as it is written where that kernel's results take its bytes. What passes from one product to another
-    /// within a step is in no memory before or after it.
+    /// within a step is in no memory before or after it, and what a launch of a sequence reads of an earlier one is not there before.
     pub fn visit_slots_around(&self, step: &Step, f: &mut dyn FnMut(SlotId, bool)) {
+        if let Step::Sequence(all) = step {
+            let mut made: Vec<SlotId> = Vec::new();
+            for l in all {
+                let touched = l.args.iter().zip(&self.kernels[l.kernel.0 as usize].params);
+                for (&slot, param) in touched.clone() {
+                    if param.access != crate::kernel::Access::Write && !made.contains(&slot) {
+                        f(slot, false);
+                    }
+                }
+                for (&slot, _) in touched.filter(|t| t.1.access != crate::kernel::Access::Read) {
+                    f(slot, true);
+                    made.push(slot);
+                }
+            }
+            return;
+        }
         let Step::Gemm(g) = step else {
             return step.visit_slots(f, &self.kernels);
         };
@@ -742,6 +764,26 @@ impl Plan {
             },
             &self.kernels,
         );
+    }
+
+    /// Whether a step reads a slot only once it has written it itself: a product's result that the kernel behind it reads, or what passes
+    /// from launch to launch of a sequence. `views` says of a slot which one holds its value.
+    pub(super) fn makes(&self, step: &Step, slot: SlotId, views: &dyn Fn(SlotId) -> SlotId) -> bool {
+        match step {
+            Step::Gemm(g) => g.makes(slot),
+            Step::Sequence(all) => {
+                let first = all.iter().find_map(|l| {
+                    let of = |access| {
+                        let mut args = l.args.iter().zip(&self.kernels[l.kernel.0 as usize].params);
+                        args.any(|(s, p)| views(*s) == views(slot) && p.access != access)
+                    };
+                    let (reads, writes) = (of(crate::kernel::Access::Write), of(crate::kernel::Access::Read));
+                    (reads || writes).then_some(!reads)
+                });
+                first == Some(true)
+            }
+            _ => false,
+        }
     }
 
     /// The slot whose bytes this one uses: itself unless it is an alias.

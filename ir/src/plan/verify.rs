@@ -24,7 +24,8 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
 use crate::plan::{
-    DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Lines, Plan, SlotId, Step, Storage, Strides, Work,
+    DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Lines, MOST_SEQUENCE_BLOCKS, Plan, SlotId, Step,
+    Storage, Strides, Work,
 };
 pub use epilogue::lines;
 pub use in_place::{InPlace, runs_in_place};
@@ -174,7 +175,7 @@ impl Checker<'_> {
             self.place = PlanPlace::Step(number);
             match step {
                 Step::Launch(l) => self.launch_ids(l),
-                Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
+                Step::Group(all) | Step::Sequence(all) => all.iter().for_each(|l| self.launch_ids(l)),
                 Step::Gemm(g) => {
                     [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot));
                     g.workspace.iter().for_each(|s| self.exists(*s));
@@ -279,9 +280,9 @@ impl Checker<'_> {
             for &(slot, writes) in &touched {
                 let root = self.root(slot);
                 // A view holds what its root holds.
-                let value = if ever_written[slot.0 as usize] { slot } else { root };
-                let within = matches!(step, Step::Gemm(g) if g.makes(slot));
-                if !writes && !holds[value.0 as usize] && !within {
+                let held = |s: SlotId| if ever_written[s.0 as usize] { s } else { self.root(s) };
+                let value = held(slot);
+                if !writes && !holds[value.0 as usize] && !plan.makes(step, slot, &held) {
                     self.error(PlanRule::Unwritten(slot));
                 }
                 let storage = &plan.slots[root.0 as usize].storage;
@@ -307,6 +308,10 @@ impl Checker<'_> {
                 Step::Group(all) => {
                     all.iter().for_each(|l| self.launch(l));
                     self.group(all);
+                }
+                Step::Sequence(all) => {
+                    all.iter().for_each(|l| self.launch(l));
+                    self.sequence(all, &ever_written);
                 }
                 Step::Gemm(g) => {
                     self.gemm(g);
@@ -506,6 +511,46 @@ impl Checker<'_> {
                     self.error(PlanRule::GroupConflict(slot));
                 }
             }
+        }
+    }
+
+    /// One block does few blocks in turn, and of two values in the same bytes none is touched once the next is written. (Whether a launch
+    /// may write where it reads is judged as of any other.)
+    fn sequence(&mut self, all: &[Launch], ever_written: &[bool]) {
+        let plan = self.plan;
+        let mut blocks = 0i64;
+        for l in all {
+            let most = match &l.work {
+                Work::Grid(g) => g.blocks.interval(&Ranges(&plan.symbols)).hi,
+                Work::Chunks { .. } => i64::MAX,
+            };
+            blocks = blocks.saturating_add(most);
+        }
+        if all.len() < 2 || blocks > MOST_SEQUENCE_BLOCKS {
+            self.error(PlanRule::Sequence(all.len(), blocks));
+        }
+        // By bytes: the value that was written there last.
+        let mut written: FxHashMap<SlotId, SlotId> = FxHashMap::default();
+        for l in all {
+            let params = &plan.kernels[l.kernel.0 as usize].params;
+            let touched: Vec<(SlotId, SlotId, bool)> = l
+                .args
+                .iter()
+                .zip(params)
+                .map(|(&slot, param)| {
+                    let root = self.root(slot);
+                    let value = if ever_written[slot.0 as usize] { slot } else { root };
+                    (root, value, param.access != Access::Read)
+                })
+                .collect();
+            for (root, value, _) in &touched {
+                if let Some(&last) = written.get(root).filter(|last| *last != value)
+                    && !touched.contains(&(*root, *value, true))
+                {
+                    self.error(PlanRule::AliasLive(*value, last));
+                }
+            }
+            written.extend(touched.iter().filter(|t| t.2).map(|t| (t.0, t.1)));
         }
     }
 

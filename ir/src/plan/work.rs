@@ -22,7 +22,7 @@ impl Plan {
             })
         };
         match step {
-            Step::Launch(_) | Step::Group(_) => of_launches(),
+            Step::Launch(_) | Step::Group(_) | Step::Sequence(_) => of_launches(),
             Step::Gemm(g) => self.product_work(g),
             Step::Copy { src, .. } => [self.slot_bytes(*src) * IndexExpr::from(2), IndexExpr::ZERO],
             Step::Loop(l) => {
@@ -33,7 +33,7 @@ impl Plan {
         }
     }
 
-    /// The type that matrix instructions of a GPU multiply in a step; of a group's launches, in the first one.
+    /// The type that matrix instructions of a GPU multiply in a step; of several launches, in the first one.
     pub fn step_multiplies(&self, step: &Step) -> Option<DType> {
         match step {
             Step::Gemm(g) => matches!(g.dtype, DType::F16 | DType::BF16).then_some(g.dtype),

@@ -213,6 +213,7 @@
 //! storage   = ( "input" | "output" | "constant" ) INTEGER | "persistent" | "arena" | "alias" SLOT ;
 //! step      = launch
 //!           | "group" "{" { launch } "}"
+//!           | "sequence" "{" { launch } "}"
 //!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
 //!             "lhs" matrix "rhs" matrix "dst" matrix [ "workspace" SLOT ]
 //!           | "copy" SLOT "to" SLOT

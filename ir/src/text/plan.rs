@@ -31,8 +31,8 @@ const MAX_QUEUES: usize = 64;
 /// Words that begin a line of a plan.
 const WORDS: &[&str] = &[
     "device", "queue", "input", "output", "state", "guard", "constant", "donate", "init", "steps", "kernel", "in",
-    "after", "launch", "group", "gemm", "copy", "loop", "call", "carried", "slice", "stack", "capture", "body",
-    "graph", "plan",
+    "after", "launch", "group", "sequence", "gemm", "copy", "loop", "call", "carried", "slice", "stack", "capture",
+    "body", "graph", "plan",
 ];
 
 /// The sizes of a plan.
@@ -431,6 +431,9 @@ impl PlanParser<'_, '_, '_, '_> {
         if self.c.eat_word("group") {
             return Ok(Step::Group(self.block("group", Self::launch)?.0));
         }
+        if self.c.eat_word("sequence") {
+            return Ok(Step::Sequence(self.block("sequence", Self::launch)?.0));
+        }
         if self.c.eat_word("gemm") {
             return Ok(Step::Gemm(Box::new(self.gemm()?)));
         }
@@ -446,7 +449,9 @@ impl PlanParser<'_, '_, '_, '_> {
         if self.c.eat_word("loop") {
             return Ok(Step::Loop(Box::new(self.repeat()?)));
         }
-        Err(self.c.unexpected("step", "launch, group, gemm, copy, loop or call"))
+        Err(self
+            .c
+            .unexpected("step", "launch, group, sequence, gemm, copy, loop or call"))
     }
 
     /// `call sort axis 0 count 4 shapes [[8]] ($0) to ($1, $2) workspace $3 "label"`, behind the first word.

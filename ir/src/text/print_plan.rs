@@ -125,8 +125,12 @@ impl Plan {
     fn write_step(&self, f: &mut String, step: &Step, turn: &str) -> fmt::Result {
         match step {
             Step::Launch(l) => writeln!(f, "    {turn}launch {}", self.launch(l)),
-            Step::Group(all) => {
-                writeln!(f, "    {turn}group {{")?;
+            Step::Group(all) | Step::Sequence(all) => {
+                let word = match step {
+                    Step::Group(_) => "group",
+                    _ => "sequence",
+                };
+                writeln!(f, "    {turn}{word} {{")?;
                 for l in all {
                     writeln!(f, "      launch {}", self.launch(l))?;
                 }

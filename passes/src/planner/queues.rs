@@ -24,7 +24,7 @@ fn queue(plan: &Plan, step: &Step) -> QueueId {
             (_, to) => (to, 1),
         },
         Step::Loop(_) | Step::Call(_) => (DeviceId::HOST, 0),
-        Step::Launch(_) | Step::Group(_) | Step::Gemm(_) => {
+        Step::Launch(_) | Step::Group(_) | Step::Sequence(_) | Step::Gemm(_) => {
             let mut first = None;
             step.visit_slots(&mut |s, _| first = first.or(Some(device(s))), &plan.kernels);
             (first.unwrap_or(DeviceId::HOST), 0)

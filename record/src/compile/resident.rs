@@ -137,6 +137,18 @@ impl Resident {
 }
 
 impl Executable {
+    /// Waits for all calls whose results stay on the GPU.
+    ///
+    /// # Errors
+    /// If one of them failed.
+    pub fn synchronize(&self) -> Result<(), RunError> {
+        let resident = self.resident.as_ref().and_then(|r| r.version.get());
+        match resident {
+            Some(Ok(version)) => version.inner.synchronize(),
+            _ => Ok(()),
+        }
+    }
+
     /// As [`Executable::run`], with results that stay in the memory of the GPU that the graph was compiled for. Inputs may be there as well,
     /// lent or given away: an output is computed in the memory of an input that is given away where the plan allows it (see
     /// [`tlc_ir::Plan::donations`]). What the host gives is copied. The first such call compiles the code for them.
@@ -157,6 +169,11 @@ impl Executable {
     /// assert_eq!(state.to_host()?.as_slice::<f32>(), Some(&[1.0, 0.5, 0.25, 0.125][..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// Where all of the graph is computed on the GPU, the call returns before that is done: results may be given to other calls at once, which
+    /// come behind it, and who reads one waits ([`DeviceTensor::to_host`], [`DeviceTensor::synchronize`], or [`Executable::synchronize`] for
+    /// all). What the GPU fails in is an error there, and of calls behind it. Loops, sizes that data decides and what the host computes are
+    /// waited for as before.
     ///
     /// # Errors
     /// As [`Executable::run`]; if the graph was compiled for the processor alone; if an input is in the memory of another device. What

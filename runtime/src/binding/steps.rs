@@ -36,12 +36,14 @@ pub struct BoundStep<P> {
 
 /// What a step runs.
 pub enum BoundWork<P> {
-    /// Kernels that do not depend on each other.
+    /// Kernels that do not depend on each other, or that run in turn.
     Launches {
         /// The kernels.
         launches: Vec<BoundLaunch>,
         /// Whether they are too little work to be shared.
         alone: bool,
+        /// Of those that run in turn, the number of their step among the plan's sequences.
+        sequence: Option<usize>,
     },
     /// A matrix product.
     Product {
@@ -238,7 +240,7 @@ impl Runners<'_> {
                 0 => self.device(*src).max(self.device(*dst)),
                 at => at,
             },
-            Step::Launch(_) | Step::Group(_) | Step::Gemm(_) => {
+            Step::Launch(_) | Step::Group(_) | Step::Sequence(_) | Step::Gemm(_) => {
                 let mut first = None;
                 step.visit_slots(&mut |s, _| first = first.or(Some(self.device(s))), &self.plan.kernels);
                 first.unwrap_or(0)
@@ -307,7 +309,7 @@ impl<P> Binding<P> {
         let mut scratch_bytes = 0u64;
         let mut counters = 0;
         let mut packed = Vec::new();
-        let mut loops = 0;
+        let (mut loops, mut sequences) = (0, 0);
         let mut steps: Vec<BoundStep<P>> = Vec::with_capacity(plan.init.len() + plan.steps.len());
         let mut queues = Vec::new();
         let runners = Runners { plan };
@@ -325,6 +327,15 @@ impl<P> Binding<P> {
                 Step::Group(all) => {
                     let all: Result<_, RunError> = all.iter().map(|l| launches.bind(l)).collect();
                     BoundWork::of(all?, &mut needs)
+                }
+                Step::Sequence(all) => {
+                    let all: Result<Vec<_>, RunError> = all.iter().map(|l| launches.bind(l)).collect();
+                    sequences += 1;
+                    BoundWork::Launches {
+                        launches: all?,
+                        alone: false,
+                        sequence: Some(sequences - 1),
+                    }
                 }
                 Step::Gemm(g) => {
                     let behind = g.epilogue.as_ref().map(|e| launches.bind(&e.launch)).transpose()?;
@@ -446,7 +457,11 @@ impl<P> BoundWork<P> {
     fn of(launches: Vec<BoundLaunch>, needs: &mut dyn FnMut(u64)) -> BoundWork<P> {
         launches.iter().for_each(|l| needs(l.scratch_bytes));
         let alone = at_most_one_chunk(&launches);
-        BoundWork::Launches { launches, alone }
+        BoundWork::Launches {
+            launches,
+            alone,
+            sequence: None,
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, OnceLock};
 
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaOptions, emit};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaKernel, CudaOptions, emit, emit_sequence};
+use tlc_ir::Kernel;
 
 use super::cache;
 use super::context::Context;
@@ -123,24 +124,58 @@ fn asked() -> Result<Option<Form>, Unavailable> {
     }
 }
 
-/// A name for the kernel of that number.
-fn name(number: usize) -> String {
-    format!("kernel{number}")
+/// What a function is made of.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted<'k> {
+    /// One kernel.
+    Kernel(ToLoad<'k>),
+    /// Launches of kernels in turn.
+    Sequence(&'k [&'k Kernel]),
+}
+
+impl Wanted<'_> {
+    /// A name for the function of that number.
+    fn name(&self, number: usize) -> String {
+        match self {
+            Wanted::Kernel(_) => format!("kernel{number}"),
+            Wanted::Sequence(_) => format!("sequence{number}"),
+        }
+    }
+
+    /// Its text.
+    fn emitted(&self, name: &str, arch: &str) -> Result<CudaKernel, CudaError> {
+        let options = |may_alias| CudaOptions {
+            arch: arch.replace("compute_", "sm_"),
+            may_alias,
+        };
+        match self {
+            Wanted::Kernel(k) => emit(k.kernel, name, &options(k.in_place)),
+            Wanted::Sequence(all) => {
+                let mut distinct: Vec<&Kernel> = Vec::new();
+                let mut order = Vec::with_capacity(all.len());
+                for &kernel in *all {
+                    // They are those of one plan, where equal ones are one.
+                    let known = distinct.iter().position(|k| std::ptr::eq(*k, kernel));
+                    order.push(known.unwrap_or(distinct.len()));
+                    if known.is_none() {
+                        distinct.push(kernel);
+                    }
+                }
+                emit_sequence(&distinct, &order, name, &options(true))
+            }
+        }
+    }
 }
 
 /// The text of kernels as one program, and the bytes of shared memory that launches of each must ask for. Each is in a namespace of its
 /// own, for they define what they need by the same names.
-fn program(kernels: &[ToLoad<'_>], first: usize, arch: &str) -> Result<(String, Vec<u32>), RunError> {
+fn program(kernels: &[Wanted<'_>], first: usize, arch: &str) -> Result<(String, Vec<u32>), RunError> {
     let mut text = String::new();
     let mut dynamic = Vec::with_capacity(kernels.len());
-    for (k, &ToLoad { kernel, in_place, .. }) in kernels.iter().enumerate() {
+    for (k, wanted) in kernels.iter().enumerate() {
         let number = first + k;
-        let options = CudaOptions {
-            arch: arch.replace("compute_", "sm_"),
-            may_alias: in_place,
-        };
-        let emitted =
-            emit(kernel, &name(number), &options).map_err(|source| JitError::Cuda { kernel: number, source })?;
+        let emitted = wanted.emitted(&wanted.name(number), arch);
+        let emitted = emitted.map_err(|source| JitError::Cuda { kernel: number, source })?;
         text.push_str(&format!("namespace space{number} {{\n{}}}\n", emitted.source));
         dynamic.push(emitted.dynamic_shared_bytes);
     }
@@ -174,7 +209,7 @@ fn compiled(text: &str, form: Form, arch: &str) -> Result<Vec<u8>, RunError> {
 }
 
 /// Makes functions of kernels; returns what holds them, and each with its name.
-pub(super) fn load(context: &Arc<Context>, kernels: &[ToLoad<'_>], threads: usize) -> Result<Functions, RunError> {
+pub(super) fn load(context: &Arc<Context>, kernels: &[Wanted<'_>], threads: usize) -> Result<Functions, RunError> {
     if kernels.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -228,7 +263,7 @@ impl Refused {
 fn load_as(
     (form, arch): (Form, &str),
     context: &Arc<Context>,
-    kernels: &[ToLoad<'_>],
+    kernels: &[Wanted<'_>],
     threads: usize,
 ) -> Result<Functions, Refused> {
     let each = kernels.len().div_ceil(threads.max(1)).max(KERNELS_PER_PROGRAM);
@@ -258,7 +293,7 @@ fn load_as(
     for (part, image) in images.into_iter().enumerate() {
         let loaded = module(context, form, image?)?;
         for k in 0..kernels.len().saturating_sub(part * each).min(each) {
-            let name = name(part * each + k);
+            let name = kernels[part * each + k].name(part * each + k);
             let symbol = CString::new(name.as_str()).unwrap_or_default();
             let mut function: Handle = std::ptr::null_mut();
             // SAFETY: a valid place for the result, a module that was loaded, a NUL-terminated name.

@@ -16,17 +16,20 @@ use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use smallvec::SmallVec;
+use tlc_ir::Kernel;
 use tlc_ir::target::EmitterId;
 
 use products::Products;
 
-use super::compile::{self, Function, Loaded};
+use super::compile::{self, Function, Loaded, Wanted};
 use super::context::{Context, open};
 use super::graph::{End, Graph, Node, Operation};
 use super::library::{Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad};
+use crate::device::{
+    Device, Event, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad, Use,
+};
 use crate::error::{JitError, RunError};
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
@@ -39,6 +42,8 @@ const REGISTERS: u32 = 4;
 const PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
 const EVENT_FLAGS: u32 = 2;
+/// The most marks of a queue that may not be reached yet: calls that do not wait make one each.
+const MOST_MARKS: usize = 256;
 /// Events that take times have no flags.
 const TIMING_FLAGS: u32 = 0;
 
@@ -90,6 +95,13 @@ pub unsafe fn wait_for(ordinal: u32, stream: *mut c_void) -> Result<(), RunError
     let context = open(ordinal)?;
     // SAFETY: the caller's promise.
     context.call("cuStreamSynchronize", |d| unsafe { (d.cuStreamSynchronize)(stream) })
+}
+
+/// What the function of a launch's kernel is given: the addresses of its buffers, then its symbols.
+fn values_of<'l, K>(l: &'l BoundLaunch, at: &'l Places<'_, K>) -> impl Iterator<Item = u64> + 'l {
+    let args = &at.args[l.first_arg..l.first_arg + l.args.len()];
+    let symbols = l.symbols.iter().map(|s| *s as u64);
+    args.iter().map(|a| a.addr() as u64).chain(symbols)
 }
 
 struct Gpu {
@@ -288,43 +300,53 @@ impl Gpu {
         RunError::Device { device, message }
     }
 
+    fn loaded(&self, wanted: &[Wanted<'_>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        let (loaded, functions) = compile::load(&self.context, wanted, threads)?;
+        let mut state = self.state();
+        let first = state.kernels.len();
+        state.loaded.extend(loaded);
+        state.kernels.extend(functions);
+        Ok((first..state.kernels.len()).map(|k| KernelHandle(k as u64)).collect())
+    }
+
     fn launched(&self, queue: u32, l: &BoundLaunch, at: &Places<'_, KernelHandle>) -> Result<(), RunError> {
         if l.extent == 0 {
             return Ok(());
         }
-        let mut state = self.state();
-        let kernel = at.kernel(l).copied().filter(|k| (k.0 as usize) < state.kernels.len());
-        let (Some(KernelHandle(kernel)), Some(threads)) = (kernel, l.block_threads) else {
+        let (Some(&kernel), Some(threads)) = (at.kernel(l), l.block_threads) else {
             return Err(self.failed(format!("kernel {} is not loaded", l.kernel)));
         };
-        let Function {
-            handle: function,
-            dynamic_shared_bytes,
-            ..
-        } = state.kernels[kernel as usize];
+        self.given((queue, kernel), (l.extent as u32, threads), values_of(l, at).collect())
+    }
+
+    /// Gives a queue a kernel, with its grid and all that the function is called with.
+    fn given(
+        &self,
+        (queue, KernelHandle(kernel)): (u32, KernelHandle),
+        (blocks, threads): (u32, u32),
+        mut given: SmallVec<[u64; 32]>,
+    ) -> Result<(), RunError> {
+        let mut state = self.state();
+        let Some(function) = state.kernels.get(kernel as usize) else {
+            return Err(self.failed(format!("a bug in tlc: kernel {kernel} is not loaded")));
+        };
+        let (function, dynamic_shared_bytes) = (function.handle, function.dynamic_shared_bytes);
         self.queue(&mut state, queue)?.last = Some(Last::Kernel(kernel));
-        let args = &at.args[l.first_arg..l.first_arg + l.args.len()];
-        let addresses = args.iter().map(|a| a.addr() as u64);
-        let symbols = l.symbols.iter().map(|s| *s as u64);
-        let mut given: SmallVec<[u64; 32]> = addresses.chain(symbols).collect();
+        let values_given = given.clone();
         let operation = || Operation::Kernel {
             kernel,
-            blocks: l.extent as u32,
+            blocks,
             threads,
-            values: args
-                .iter()
-                .map(|a| a.addr() as u64)
-                .chain(l.symbols.iter().map(|s| *s as u64))
-                .collect(),
+            values: values_given.into_iter().collect(),
         };
         let values = given.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
         let mut params: SmallVec<[*mut c_void; 32]> = values.collect();
-        // SAFETY: the function has a pointer for each buffer and a 64-bit integer for each symbol, in this order, as the emitter writes
-        // them; the caller of `launch` promises what they point to. A binding's grid is below the limit.
+        // SAFETY: the function has a pointer for each buffer and a 64-bit integer for each symbol, in this order, or 64-bit integers alone,
+        // as the emitter writes them; the caller of `launch` promises what they point to. A binding's grid is below the limit.
         self.give_operation(&mut state, queue, operation, "cuLaunchKernel", |d, stream| unsafe {
             (d.cuLaunchKernel)(
                 function,
-                l.extent as u32,
+                blocks,
                 1,
                 1,
                 threads,
@@ -349,6 +371,17 @@ impl Gpu {
     fn destroy(&self, graph: &Graph) {
         // SAFETY: made here, destroyed once, and whoever has it forgotten has waited for what it does.
         unsafe { graph.destroy(&self.context) };
+    }
+
+    /// Has the host wait where it is far ahead of a queue, so that events come back.
+    fn catch_up(&self, queue: u32) -> Result<(), RunError> {
+        let late = {
+            let state = self.state();
+            let marks = state.queues.get(&queue).map(|q| &q.marks);
+            let marks = marks.filter(|m| m.len() >= MOST_MARKS && queue < RECORDED);
+            marks.and_then(|m| Some(m.get(m.len() / 2)?.0))
+        };
+        late.map_or(Ok(()), |number| self.reach(self.mark_of(queue, number)))
     }
 
     /// Forgets marks of a queue up to one that was reached.
@@ -376,12 +409,8 @@ impl Device for Gpu {
             }
             .into());
         }
-        let (loaded, functions) = compile::load(&self.context, kernels, threads)?;
-        let mut state = self.state();
-        let first = state.kernels.len();
-        state.loaded.extend(loaded);
-        state.kernels.extend(functions);
-        Ok((first..state.kernels.len()).map(|k| KernelHandle(k as u64)).collect())
+        let wanted: Vec<Wanted<'_>> = kernels.iter().map(|k| Wanted::Kernel(*k)).collect();
+        self.loaded(&wanted, threads)
     }
 
     fn prepare(&self, _: &BoundProduct) -> Prepared<()> {
@@ -441,6 +470,35 @@ impl Device for Gpu {
 }
 
 impl Queued for Gpu {
+    fn joins_launches(&self) -> bool {
+        true
+    }
+
+    fn load_sequences(&self, sequences: &[Vec<&Kernel>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        let wanted: Vec<Wanted<'_>> = sequences.iter().map(|s| Wanted::Sequence(s)).collect();
+        self.loaded(&wanted, threads)
+    }
+
+    unsafe fn launch_sequence(
+        &self,
+        queue: u32,
+        launches: &[BoundLaunch],
+        sequence: Option<KernelHandle>,
+        at: &Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        if launches.iter().all(|l| l.extent == 0) {
+            return Ok(());
+        }
+        let Some(kernel) = sequence else {
+            return Err(self.failed("a bug in tlc: a sequence of launches is not loaded".into()));
+        };
+        let threads = launches.iter().filter_map(|l| l.block_threads).max().unwrap_or(1);
+        let each = launches
+            .iter()
+            .map(|l| std::iter::once(l.extent).chain(values_of(l, at)));
+        self.given((queue, kernel), (1, threads), each.flatten().collect())
+    }
+
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError> {
         let address = self.context.allocate(bytes)?;
         Ok(std::ptr::without_provenance_mut(address as usize))
@@ -466,11 +524,38 @@ impl Queued for Gpu {
 
     unsafe fn put_back(&self, start: *mut u8, bytes: usize) {
         // SAFETY: the caller's promise.
-        unsafe { self.context.put_back(start.addr() as u64, bytes) };
+        unsafe { self.context.put_back(start.addr() as u64, bytes, Vec::new()) };
     }
 
     fn spare(&self, sizes: &[usize]) -> u64 {
         self.context.spare_bytes(sizes)
+    }
+
+    fn runs_behind_calls(&self) -> bool {
+        true
+    }
+
+    fn event(&self, mark: Mark) -> Option<Event> {
+        self.event_of(mark).map(|e| Event(e.expose_provenance()))
+    }
+
+    fn wait_for_event(&self, queue: u32, event: Event) -> Result<(), RunError> {
+        let event: Handle = std::ptr::with_exposed_provenance_mut(event.0);
+        // SAFETY: the stream is of this context and alive, and so is the event, as the caller says. Who uses it again meanwhile has seen it
+        // reached, and this waits for longer, but for nothing that waits for it.
+        self.give(&mut self.state(), queue, "cuStreamWaitEvent", |d, stream| unsafe {
+            (d.cuStreamWaitEvent)(stream, event, 0)
+        })
+    }
+
+    fn take_in_use(&self, bytes: usize) -> Result<(*mut u8, Vec<Use>), RunError> {
+        let (address, uses) = self.context.take_in_use(bytes)?;
+        Ok((std::ptr::without_provenance_mut(address as usize), uses))
+    }
+
+    unsafe fn put_back_in_use(&self, start: *mut u8, bytes: usize, uses: Vec<Use>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.context.put_back(start.addr() as u64, bytes, uses) };
     }
 
     fn ordinal(&self) -> Option<u32> {
@@ -551,6 +636,7 @@ impl Queued for Gpu {
     }
 
     fn mark(&self, queue: u32) -> Result<Mark, RunError> {
+        self.catch_up(queue)?;
         let mut state = self.state();
         if queue >= RECORDED && state.amended.is_some() {
             // What waits for what was recorded, and stays.

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - Memory of the driver's pool is allocated and given back in the order of a stream of its own. A stream that is given work waits for the
 //!   latest allocation before ([`Context::allocated_since`]); what is given back nothing uses any longer, as [`Context::free`] asks for.
+//! - What is put back may still be used by work that was given before: who takes it waits for that, or has its queue wait.
 //! - What is spare is the device's, whichever executable took it. It goes back to the driver where memory runs out, where it would be more
 //!   than its share, and with the last executable, and with it what the driver's pool keeps.
 //! - Nobody waits for the device while the lock is held, but for what the pool's stream was given: memory that nothing uses.
@@ -14,6 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::context::{Context, OUT_OF_MEMORY, Properties};
 use super::library::{Address, Handle, PoolProps, Refusal};
+use crate::device::Use;
 use crate::error::RunError;
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
@@ -73,12 +75,15 @@ struct State {
     /// What is allocated, by address.
     allocated: BTreeMap<Address, usize>,
     /// What was put back, by bytes: the last first, so that calls find the addresses that their graphs were recorded with.
-    spare: BTreeMap<usize, Vec<Address>>,
+    spare: BTreeMap<usize, Vec<Spare>>,
     /// Whether the driver's pool may keep something that nothing uses.
     may_keep: bool,
     fresh: u64,
     reused: u64,
 }
+
+/// Memory for the next call, and what may still use it.
+type Spare = (Address, Vec<Use>);
 
 /// A pool of the driver's.
 #[derive(Clone, Copy)]
@@ -106,7 +111,7 @@ impl State {
     }
 
     /// Takes out what is spare.
-    fn take_spare(&mut self) -> Vec<Address> {
+    fn take_spare(&mut self) -> Vec<Spare> {
         std::mem::take(&mut self.spare).into_values().flatten().collect()
     }
 }
@@ -159,8 +164,7 @@ impl Context {
     /// If the device failed.
     pub fn release_idle_memory(&self) -> Result<bool, RunError> {
         let spare = self.pool().lock().take_spare();
-        // SAFETY: it was put back, and whoever did has waited for what touched it.
-        spare.iter().for_each(|a| unsafe { self.free(*a) });
+        self.free_spare(&spare);
         Ok(self.trim(&mut self.pool().lock())? || !spare.is_empty())
     }
 
@@ -186,6 +190,16 @@ impl Context {
         Ok(kept)
     }
 
+    /// Gives back what was spare, once nothing uses it.
+    fn free_spare(&self, spare: &[Spare]) {
+        for (address, uses) in spare {
+            // What failed is known where it was waited for, and uses nothing any longer.
+            uses.iter().for_each(|u| drop(u.reach()));
+            // SAFETY: it was put back, and what touched it is done.
+            unsafe { self.free(*address) };
+        }
+    }
+
     /// Notes that there is an executable more.
     pub(super) fn enters(&self) {
         self.pool().lock().executables += 1;
@@ -201,8 +215,7 @@ impl Context {
                 _ => return,
             }
         };
-        // SAFETY: it was put back, and whoever did has waited for what touched it.
-        spare.iter().for_each(|a| unsafe { self.free(*a) });
+        self.free_spare(&spare);
         let mut state = self.pool().lock();
         // What fails here failed before.
         let _ = self.trim(&mut state);
@@ -270,14 +283,22 @@ impl Context {
 
     /// As [`Context::allocate`], for memory that is [put back](Context::put_back) and may be given again.
     pub(super) fn take(&self, bytes: usize) -> Result<Address, RunError> {
+        let (address, uses) = self.take_in_use(bytes)?;
+        // What failed is known where it was waited for, and uses nothing any longer.
+        uses.iter().for_each(|u| drop(u.reach()));
+        Ok(address)
+    }
+
+    /// As [`Context::take`], with what may still use the memory.
+    pub(super) fn take_in_use(&self, bytes: usize) -> Result<(Address, Vec<Use>), RunError> {
         {
             let mut state = self.pool().lock();
-            if let Some(address) = state.spare.get_mut(&bytes).and_then(Vec::pop) {
+            if let Some(spare) = state.spare.get_mut(&bytes).and_then(Vec::pop) {
                 state.reused += 1;
-                return Ok(address);
+                return Ok(spare);
             }
         }
-        self.allocate(bytes)
+        Ok((self.allocate(bytes)?, Vec::new()))
     }
 
     /// Bytes of those of these buffers, each of so many bytes, for which what is spare is enough.
@@ -293,11 +314,11 @@ impl Context {
     /// Puts memory back.
     ///
     /// # Safety
-    /// It was taken here with so many bytes, and nothing that still runs touches it.
-    pub(super) unsafe fn put_back(&self, address: Address, bytes: usize) {
+    /// It was taken here with so many bytes, and nothing that still runs touches it but these uses.
+    pub(super) unsafe fn put_back(&self, address: Address, bytes: usize, uses: Vec<Use>) {
         let (count, sum) = {
             let mut state = self.pool().lock();
-            state.spare.entry(bytes).or_default().push(address);
+            state.spare.entry(bytes).or_default().push((address, uses));
             state.spare()
         };
         // Sizes that never come again must not fill the device.

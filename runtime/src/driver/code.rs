@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tlc_ir::HostTensor;
-use tlc_ir::plan::{Plan, SlotId, Step};
+use tlc_ir::plan::{Launch, Plan, SlotId, Step};
 use tlc_ir::target::EmitterId;
+use tlc_ir::{HostTensor, Kernel};
 
 use crate::binding::steps::is_in_place;
 use crate::device::{Device, KernelHandle, Queued, ToLoad};
@@ -38,6 +38,8 @@ pub(super) struct Table {
     pub(super) apart: Vec<Option<KernelHandle>>,
     /// For those that write where they read.
     pub(super) in_place: Vec<Option<KernelHandle>>,
+    /// Sequences of launches, by their number among the plan's.
+    pub(super) sequences: Vec<Option<KernelHandle>>,
 }
 
 /// The kernels of one device, each once, with what makes it.
@@ -45,6 +47,10 @@ pub(super) struct Table {
 struct Batch<'p> {
     kernels: Vec<ToLoad<'p>>,
     numbers: FxHashMap<ToLoad<'p>, usize>,
+    /// Whether sequences of launches are loaded as one kernel each.
+    joins: bool,
+    sequences: Vec<Vec<&'p Kernel>>,
+    sequence_numbers: FxHashMap<Vec<&'p Kernel>, usize>,
 }
 
 impl<'p> Batch<'p> {
@@ -55,6 +61,25 @@ impl<'p> Batch<'p> {
             self.kernels.len() - 1
         })
     }
+
+    /// As [`Batch::number`], of a sequence.
+    fn sequence(&mut self, key: Vec<&'p Kernel>) -> usize {
+        let Batch {
+            sequences,
+            sequence_numbers,
+            ..
+        } = self;
+        *sequence_numbers.entry(key.clone()).or_insert_with(|| {
+            sequences.push(key);
+            sequences.len() - 1
+        })
+    }
+}
+
+/// What a device beside the host loaded of a batch.
+struct Loaded {
+    kernels: Vec<KernelHandle>,
+    sequences: Vec<KernelHandle>,
 }
 
 /// What a plan launches: its device, its number in the plan, and whether it writes where it reads.
@@ -65,16 +90,54 @@ fn loops(plan: &Plan) -> impl Iterator<Item = &Plan> {
     let steps = plan.init.iter().chain(&plan.steps);
     steps.filter_map(|s| match s {
         Step::Loop(l) => Some(&l.body),
-        Step::Launch(_) | Step::Group(_) | Step::Gemm(_) | Step::Copy { .. } | Step::Call(_) => None,
+        Step::Launch(_) | Step::Group(_) | Step::Sequence(_) | Step::Gemm(_) | Step::Copy { .. } | Step::Call(_) => {
+            None
+        }
     })
 }
 
-/// Calls `f` with the device and number of each kernel that a plan launches, and what the device loads for it, once for each.
-fn launched<'p>(plan: &'p Plan, emitters: Option<&Emitters>, f: &mut dyn FnMut(usize, usize, ToLoad<'p>)) {
+/// The number of the device that a launch runs on.
+fn device_of(plan: &Plan, l: &Launch) -> usize {
+    l.args.first().map_or(0, |s| plan.slots[s.0 as usize].device.0 as usize)
+}
+
+/// Calls `f` with the device of each sequence of launches, its number among the plan's, and its kernels.
+fn sequences<'p>(plan: &'p Plan, f: &mut dyn FnMut(usize, usize, Vec<&'p Kernel>)) {
+    let steps = plan.init.iter().chain(&plan.steps);
+    let all = steps.filter_map(|s| match s {
+        Step::Sequence(all) => Some(all),
+        _ => None,
+    });
+    for (number, all) in all.enumerate() {
+        let device = all.first().map_or(0, |l| device_of(plan, l));
+        f(
+            device,
+            number,
+            all.iter().map(|l| &plan.kernels[l.kernel.0 as usize]).collect(),
+        );
+    }
+}
+
+/// Calls `f` with the device and number of each kernel that a plan launches, and what the device loads for it, once for each. `joins` says
+/// of a device whether those of sequences are not launched by themselves.
+fn launched<'p>(
+    plan: &'p Plan,
+    emitters: Option<&Emitters>,
+    joins: &dyn Fn(usize) -> bool,
+    f: &mut dyn FnMut(usize, usize, ToLoad<'p>),
+) {
     // Kernels are long to hash, and most are launched many times.
     let mut seen = Launched::default();
-    for l in plan.launches() {
-        let device = l.args.first().map_or(0, |s| plan.slots[s.0 as usize].device.0);
+    let steps = plan.init.iter().chain(&plan.steps);
+    let apart = steps.flat_map(|step| {
+        let joined = matches!(step, Step::Sequence(_));
+        step.launches().iter().map(move |l| (l, joined))
+    });
+    for (l, joined) in apart {
+        let device = device_of(plan, l);
+        if joined && joins(device) {
+            continue;
+        }
         let kernel = l.kernel.0 as usize;
         let to_load = ToLoad {
             kernel: &plan.kernels[kernel],
@@ -82,8 +145,8 @@ fn launched<'p>(plan: &'p Plan, emitters: Option<&Emitters>, f: &mut dyn FnMut(u
             // It is the same code on the host.
             in_place: device != 0 && is_in_place(plan, l),
         };
-        if seen.insert((device as usize, kernel, to_load.in_place)) {
-            f(device as usize, kernel, to_load);
+        if seen.insert((device, kernel, to_load.in_place)) {
+            f(device, kernel, to_load);
         }
     }
 }
@@ -94,8 +157,14 @@ fn emitter(emitters: Option<&Emitters>, kernel: usize) -> EmitterId {
 }
 
 fn collect<'p>(plan: &'p Plan, emitters: Option<&Emitters>, batches: &mut [Batch<'p>]) {
-    launched(plan, emitters, &mut |device, _, key| {
+    let joins: Vec<bool> = batches.iter().map(|b| b.joins).collect();
+    launched(plan, emitters, &|device| joins[device], &mut |device, _, key| {
         batches[device].number(key);
+    });
+    sequences(plan, &mut |device, _, key| {
+        if joins[device] {
+            batches[device].sequence(key);
+        }
     });
     for (k, body) in loops(plan).enumerate() {
         collect(body, emitters.and_then(|e| e.bodies.get(k)), batches);
@@ -111,13 +180,19 @@ impl<K: Clone> Code<K> {
         threads: usize,
     ) -> Result<(Code<K>, usize), RunError> {
         let mut batches: Vec<Batch<'_>> = (0..=others.len()).map(|_| Batch::default()).collect();
+        for (batch, device) in batches[1..].iter_mut().zip(others) {
+            batch.joins = device.joins_launches();
+        }
         collect(plan, Some(emitters), &mut batches);
-        let count = batches.iter().map(|b| b.kernels.len()).sum();
+        let count = batches.iter().map(|b| b.kernels.len() + b.sequences.len()).sum();
         let _span = tracing::info_span!("compile", kernels = count).entered();
         let own = host.load(&batches[0].kernels, threads)?;
         let mut handles = Vec::with_capacity(others.len());
         for (device, batch) in others.iter().zip(&batches[1..]) {
-            handles.push(device.load(&batch.kernels, threads)?);
+            handles.push(Loaded {
+                kernels: device.load(&batch.kernels, threads)?,
+                sequences: device.load_sequences(&batch.sequences, threads)?,
+            });
         }
         let code = Code::of(plan, Some(emitters), &batches, (&own, &handles));
         Ok((code, count))
@@ -127,22 +202,33 @@ impl<K: Clone> Code<K> {
         plan: &Plan,
         emitters: Option<&Emitters>,
         batches: &[Batch<'_>],
-        (own, handles): (&[K], &[Vec<KernelHandle>]),
+        (own, handles): (&[K], &[Loaded]),
     ) -> Code<K> {
         let mut code = Code::without_kernels(plan, handles.len());
-        launched(plan, emitters, &mut |device, kernel, key| {
-            let number = batches[device].numbers[&key];
-            let Some(other) = device.checked_sub(1) else {
-                code.host[kernel] = Some(own[number].clone());
-                return;
-            };
-            let table = &mut code.others[other];
-            let table = match key.in_place {
-                true => &mut table.in_place,
-                false => &mut table.apart,
-            };
-            table[kernel] = Some(handles[other][number]);
+        sequences(plan, &mut |device, number, key| {
+            let known = batches[device].sequence_numbers.get(&key);
+            if let (Some(&known), Some(other)) = (known, device.checked_sub(1)) {
+                code.others[other].sequences[number] = handles[other].sequences.get(known).copied();
+            }
         });
+        launched(
+            plan,
+            emitters,
+            &|device| batches[device].joins,
+            &mut |device, kernel, key| {
+                let number = batches[device].numbers[&key];
+                let Some(other) = device.checked_sub(1) else {
+                    code.host[kernel] = Some(own[number].clone());
+                    return;
+                };
+                let table = &mut code.others[other];
+                let table = match key.in_place {
+                    true => &mut table.in_place,
+                    false => &mut table.apart,
+                };
+                table[kernel] = Some(handles[other].kernels[number]);
+            },
+        );
         for ((k, body), place) in loops(plan).enumerate().zip(&mut code.bodies) {
             *place = Code::of(body, emitters.and_then(|e| e.bodies.get(k)), batches, (own, handles));
         }
@@ -151,12 +237,15 @@ impl<K: Clone> Code<K> {
 
     /// What a walk needs that runs no kernels.
     pub(crate) fn without_kernels(plan: &Plan, others: usize) -> Code<K> {
+        let mut count = 0;
+        sequences(plan, &mut |_, _, _| count += 1);
         Code {
             host: vec![None; plan.kernels.len()],
             others: (0..others)
                 .map(|_| Table {
                     apart: vec![None; plan.kernels.len()],
                     in_place: vec![None; plan.kernels.len()],
+                    sequences: vec![None; count],
                 })
                 .collect(),
             any_address: any_address(plan),
@@ -186,6 +275,12 @@ impl<K: Clone> Code<K> {
         (&table.apart, &table.in_place)
     }
 
+    /// A sequence of launches of another device, if it is one launch there.
+    #[inline]
+    pub(super) fn sequence_of(&self, device: usize, number: usize) -> Option<KernelHandle> {
+        self.others[device - 1].sequences[number]
+    }
+
     /// The kernels of the host, those of loops' bodies included.
     pub(super) fn kernels(&self) -> Vec<&K> {
         let inside = self.bodies.iter().flat_map(Code::kernels);
@@ -200,7 +295,7 @@ fn any_address(plan: &Plan) -> Vec<bool> {
     for step in plan.init.iter().chain(&plan.steps) {
         let mut by_element = |s: SlotId| all[plan.root(s).0 as usize] = false;
         match step {
-            Step::Launch(_) | Step::Group(_) | Step::Copy { .. } => {}
+            Step::Launch(_) | Step::Group(_) | Step::Sequence(_) | Step::Copy { .. } => {}
             Step::Gemm(g) => {
                 let products = [Some(&**g), g.behind()].into_iter().flatten();
                 let operands = products.flat_map(|p| [&p.lhs, &p.rhs, &p.dst]);

@@ -117,16 +117,17 @@ impl Drop for Imported {
 
 impl DeviceTensor {
     /// The tensor as other libraries take it. Nothing is copied: the memory lives until the deleter of what is returned is called, which whoever
-    /// takes it does. There is nothing to wait for before it is read.
+    /// takes it does. The host waits for the call that computes it, so that there is nothing to wait for before it is read.
     ///
     /// # Errors
-    /// If DLPack has no name for its type.
+    /// If DLPack has no name for its type, or that call failed.
     pub fn to_dlpack(&self) -> Result<NonNull<DlManagedTensor>, RunError> {
         let Some(dtype) = named(self.dtype()) else {
             return Err(RunError::Exchange {
                 message: format!("there is no {} in DLPack", self.dtype()),
             });
         };
+        self.synchronize()?;
         let ordinal = self.device().ordinal().unwrap_or(0);
         let mut exported = Box::new(Exported {
             managed: DlManagedTensor {

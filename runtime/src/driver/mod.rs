@@ -156,6 +156,8 @@ struct CallState {
     recordings: Recordings,
     /// Whether the host waits for each step before it goes on, for who looks at memory or the time between steps.
     step_by_step: bool,
+    /// Whether the call returns before devices are done with it.
+    goes_on: bool,
 }
 
 // SAFETY: the pointers are rewritten at the start of each call, by the thread that owns the state for that call.
@@ -171,6 +173,7 @@ impl CallState {
             frame: Frame::default(),
             recordings: Recordings::default(),
             step_by_step: false,
+            goes_on: false,
         })
     }
 }
@@ -180,7 +183,10 @@ fn grown(buffer: &mut Option<DeviceBuffer>, device: &Arc<dyn Queued>, bytes: usi
     match buffer {
         Some(known) if known.bytes() >= bytes => Ok(known.start()),
         _ => {
-            // Given back first: there need not be room for both.
+            // Given back first: there need not be room for both. Calls may have returned before the device was done with it.
+            if buffer.is_some() {
+                device.finish();
+            }
             *buffer = None;
             Ok(buffer.insert(DeviceBuffer::new(device, bytes)?).start())
         }
@@ -216,6 +222,26 @@ pub struct Executable {
     initializing: Mutex<()>,
     /// Held while a recording is made.
     recording: Mutex<()>,
+    /// See [`Executable::last_step`].
+    last_step: OnceLock<Arc<str>>,
+}
+
+impl Drop for Executable {
+    /// Calls may have returned before devices were done with memory that goes now.
+    fn drop(&mut self) {
+        self.others.iter().for_each(|d| d.finish());
+    }
+}
+
+/// Says of a device's error where it was found.
+fn located_behind(error: RunError, place: &str) -> RunError {
+    match error {
+        RunError::Device { device, message } => RunError::Device {
+            device,
+            message: format!("{message}; {place}"),
+        },
+        other => other,
+    }
 }
 
 /// Locks a mutex whose data stays valid whatever panicked while it was held.
@@ -296,6 +322,7 @@ impl Executable {
             streamed,
             initializing: Mutex::new(()),
             recording: Mutex::new(()),
+            last_step: OnceLock::new(),
         };
         Ok(executable)
     }
@@ -504,6 +531,7 @@ impl Executable {
             None => Box::new(CallState::new()?),
         };
         state.step_by_step = false;
+        state.goes_on = false;
         state.frame.fit(binding, self.plan.devices.len());
         // The arenas only grow.
         if state.arena.len() < arena {
@@ -579,13 +607,47 @@ impl Executable {
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
-        walk.end_of_call(&binding.queues)?;
-        drop(finish);
+        self.end(walk, (binding, state.goes_on), finish)?;
         if !self.others.is_empty() {
             binding.warm.store(true, Ordering::Relaxed);
             later.iter().for_each(|b| b.warm.store(true, Ordering::Relaxed));
         }
         Ok(later)
+    }
+
+    /// Has the host wait at the end of a call, unless devices go on behind it.
+    #[inline]
+    fn end(&self, walk: Walk<'_, Cpu>, (binding, goes_on): (&Bound, bool), finish: Finish<'_>) -> Result<(), RunError> {
+        match goes_on {
+            true => std::mem::forget(finish),
+            false => {
+                walk.end_of_call(&binding.queues)?;
+                drop(finish);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the host wait for all that devices were given in calls.
+    ///
+    /// # Errors
+    /// If something of that failed.
+    pub fn synchronize(&self) -> Result<(), RunError> {
+        let queues = self.plan.queues.iter();
+        for (number, device) in (1..).zip(&self.others) {
+            let own = queues.clone().filter(|q| q.0 == number).count() as u32;
+            let settled = (0..own).try_for_each(|q| device.settle(q));
+            settled.map_err(|e| located_behind(e, self.last_step()))?;
+        }
+        Ok(())
+    }
+
+    /// The last step of the plan, for errors that show behind a call.
+    fn last_step(&self) -> &Arc<str> {
+        self.last_step.get_or_init(|| {
+            let number = self.plan.steps.len().saturating_sub(1);
+            format!("found at step {number}, {}", walk::step_label(&self.plan, number)).into()
+        })
     }
 
     /// What follows a step where the host waits for each.

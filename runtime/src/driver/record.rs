@@ -39,6 +39,8 @@ struct Recording {
 impl Drop for Recording {
     fn drop(&mut self) {
         if let (Some(recorder), Some(number)) = (self.device.recorder(), self.number) {
+            // Calls may have returned before it was done.
+            self.device.finish();
             recorder.forget(number);
         }
     }
@@ -241,8 +243,7 @@ impl Executable {
             }
             number += 1;
         }
-        walk.end_of_call(&binding.queues)?;
-        drop(finish);
+        self.end(walk, (binding, state.goes_on), finish)?;
         later.iter().for_each(|b| b.warm.store(true, Ordering::Relaxed));
         let outputs = staged.iter().filter(|s| s.input.is_none());
         for (s, &to) in outputs.zip(&state.recordings.outside) {

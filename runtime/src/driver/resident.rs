@@ -4,11 +4,14 @@
 //! - A tensor's memory is written by the call that makes it, and by one that it is given away to; else it is only read.
 //! - What the host gives, and what is not aligned, is copied to memory of the call's state before the first step, in the device's first
 //!   queue, for which the other queues wait.
-//! - When a call returns, the device is done with it.
+//! - A call whose steps are all the device's returns when the device has been given them; what the host gave is copied by then. Memory
+//!   remembers what still reads or writes it, for which the queues of whoever touches it next wait, and the host where it reads it. It is
+//!   given back with that. An error shows where something is waited for.
+//! - Any other call returns when the device is done with it.
 
 use std::ffi::c_void;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tlc_ir::plan::Storage;
 use tlc_ir::target::GPU_ACCESS_BYTES;
@@ -16,9 +19,10 @@ use tlc_ir::{DType, HostTensor};
 
 use super::state_memory::same_memory;
 use super::walk::Finish;
-use super::{Description, Executable, MemoryNeed, RunError, TensorView, grown};
+use super::{Bound, Description, Executable, MemoryNeed, RunError, TensorView, grown, located_behind, lock};
+use crate::binding::steps::BoundWork;
 use crate::cuda;
-use crate::device::{Mark, Queued, RECORDED};
+use crate::device::{Mark, Queued, RECORDED, Use};
 
 /// A C-contiguous tensor in the memory of a device. Clones share the memory.
 #[derive(Clone)]
@@ -38,6 +42,7 @@ struct Memory {
     start: *mut u8,
     /// What the device allocated, and takes back.
     room: Option<usize>,
+    uses: Mutex<Uses>,
     /// Whom it belongs to otherwise.
     _owner: Option<Box<dyn Send + Sync>>,
 }
@@ -59,22 +64,81 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
+/// What may still use memory.
+#[derive(Default)]
+struct Uses {
+    /// What writes it, and the last step of that for messages.
+    written: Option<(Use, Arc<str>)>,
+    /// What reads it, or had it before.
+    others: Vec<Use>,
+}
+
 impl Memory {
     fn new(device: &Arc<dyn Queued>, bytes: usize) -> Result<Memory, RunError> {
+        let (start, others) = device.take_in_use(bytes)?;
         Ok(Memory {
-            start: device.take(bytes)?,
+            start,
             device: Arc::clone(device),
             room: Some(bytes),
+            uses: Mutex::new(Uses { written: None, others }),
             _owner: None,
         })
+    }
+
+    /// Has a queue of a device wait for what writes it.
+    fn before_reading(&self, device: &Arc<dyn Queued>, queue: u32) -> Result<(), RunError> {
+        let written = lock(&self.uses).written.as_ref().map(|w| w.0.clone());
+        written.map_or(Ok(()), |w| w.before(device, queue))
+    }
+
+    /// Has a queue of a device wait for all that uses it.
+    fn before_writing(&self, device: &Arc<dyn Queued>, queue: u32) -> Result<(), RunError> {
+        let others = lock(&self.uses).others.clone();
+        others.iter().try_for_each(|u| u.before(device, queue))?;
+        self.before_reading(device, queue)
+    }
+
+    /// Notes what reads it from now on.
+    fn is_read(&self, by: &Use) {
+        let others = &mut lock(&self.uses).others;
+        match others.iter_mut().find(|u| u.is_beside(by)) {
+            Some(earlier) => *earlier = by.clone(),
+            None => {
+                others.retain(|u| !u.is_known_done());
+                others.push(by.clone());
+            }
+        }
+    }
+
+    /// Notes what writes it from now on, which comes behind all other uses.
+    fn is_written(&self, by: &Use, step: &Arc<str>) {
+        *lock(&self.uses) = Uses {
+            written: Some((by.clone(), Arc::clone(step))),
+            others: Vec::new(),
+        };
+    }
+
+    /// Has the host wait for what writes it.
+    fn wait(&self) -> Result<(), RunError> {
+        let written = lock(&self.uses).written.clone();
+        match written {
+            Some((by, step)) => by.reach().map_err(|e| located_behind(e, &step)),
+            None => Ok(()),
+        }
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Some(bytes) = self.room {
-            // SAFETY: it was taken there, and calls wait for what they gave the device before they end.
-            unsafe { self.device.put_back(self.start, bytes) };
+        let uses = self.uses.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut all = std::mem::take(&mut uses.others);
+        all.extend(uses.written.take().map(|w| w.0));
+        all.retain(|u| !u.is_known_done());
+        match self.room {
+            // SAFETY: it was taken there, and what the device was given that uses it is told.
+            Some(bytes) => unsafe { self.device.put_back_in_use(self.start, bytes, all) },
+            // Its owner knows nothing of them. What failed uses it no longer.
+            None => all.iter().for_each(|u| drop(u.reach())),
         }
     }
 }
@@ -86,6 +150,7 @@ impl DeviceTensor {
     /// If the device has no memory for it, or fails.
     pub fn upload(device: &Arc<dyn Queued>, tensor: TensorView<'_>) -> Result<DeviceTensor, RunError> {
         let memory = Memory::new(device, tensor.data.len())?;
+        memory.before_writing(device, 0)?;
         // SAFETY: the memory has the bytes and nothing else knows of it; the host's is borrowed until the device is done.
         let copied = unsafe { device.upload(0, tensor.data.as_ptr(), memory.start, tensor.data.len()) };
         copied.and(device.settle(0))?;
@@ -134,6 +199,7 @@ impl DeviceTensor {
                 device: cuda::shared(ordinal)?,
                 start: std::ptr::without_provenance_mut(address as usize),
                 room: None,
+                uses: Mutex::default(),
                 _owner: Some(Box::new(owner)),
             }),
         })
@@ -149,10 +215,20 @@ impl DeviceTensor {
         &self.shape
     }
 
-    /// Where its elements are in the memory of the device, for whom reads them while this tensor lives: calls have ended when they return,
-    /// so there is nothing to wait for.
+    /// Where its elements are in the memory of the device, for whom reads them while this tensor lives. The host waits for the call that
+    /// computes them, so that they are there; [`DeviceTensor::synchronize`] says if that failed.
     pub fn as_raw(&self) -> u64 {
+        // Then there are no elements, as `synchronize` says.
+        let _ = self.memory.wait();
         self.memory.start.addr() as u64
+    }
+
+    /// Waits for the call that computes it.
+    ///
+    /// # Errors
+    /// If that failed.
+    pub fn synchronize(&self) -> Result<(), RunError> {
+        self.memory.wait()
     }
 
     /// The device.
@@ -167,6 +243,8 @@ impl DeviceTensor {
     pub fn to_host(&self) -> Result<HostTensor, RunError> {
         let mut tensor = HostTensor::zeros(self.dtype, &self.shape)?;
         let (device, bytes) = (&self.memory.device, tensor.bytes_mut());
+        // The copy would not wait for a device that failed.
+        self.memory.wait()?;
         // SAFETY: the tensor has those bytes, and the host's memory lives until the device is done.
         let copied = unsafe { device.download(0, self.memory.start, bytes.as_mut_ptr(), bytes.len()) };
         copied.and(device.settle(0))?;
@@ -188,6 +266,7 @@ impl DeviceTensor {
             let there = recorder.allocate_host(self.bytes)?;
             // From here on the handle gives it back.
             let there = &mut download.there.insert((there, Mark::default()));
+            self.memory.before_reading(device, DOWNLOADS)?;
             // SAFETY: there is room for the bytes, and nothing else knows of it; the handle keeps the tensor.
             unsafe { device.download(DOWNLOADS, self.memory.start, there.0, self.bytes)? };
             there.1 = device.mark(DOWNLOADS)?;
@@ -222,6 +301,7 @@ impl Download {
         };
         let mut tensor = HostTensor::zeros(self.tensor.dtype, &self.tensor.shape)?;
         self.tensor.memory.device.reach(mark)?;
+        self.tensor.memory.wait()?;
         let bytes = tensor.bytes_mut();
         // SAFETY: both have the bytes, and the device is done with them.
         unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(there, bytes.len()) };
@@ -254,7 +334,7 @@ impl fmt::Debug for DeviceTensor {
             "DeviceTensor({}{:?} at {:#x})",
             self.dtype,
             self.shape,
-            self.as_raw()
+            self.memory.start.addr()
         )
     }
 }
@@ -309,6 +389,23 @@ fn given(input: &mut Option<ResidentInput<'_>>, bytes: usize) -> Option<Memory> 
 }
 
 impl Executable {
+    /// Whether a call with its tensors on the device returns before the device is done: all of its steps are that device's, and nothing of
+    /// them is in memory of the host.
+    fn goes_on(&self, binding: &Bound) -> bool {
+        let [device] = &self.others[..] else { return false };
+        let alone = |work: &BoundWork<_>| match work {
+            BoundWork::Launches { .. } => true,
+            BoundWork::Product { product, .. } => product.epilogue.as_ref().is_none_or(|e| e.library.is_some()),
+            BoundWork::Copy(c) => c.from == 1 && c.to == 1,
+            // The number of an iteration, and what functions work on, are the host's.
+            BoundWork::Loop(_) | BoundWork::Call(_) => false,
+        };
+        let mut steps = binding.steps.iter();
+        device.runs_behind_calls()
+            && self.plan.states.is_empty()
+            && steps.all(|s| s.on == 1 && !s.awaited_by_host && alone(&s.work))
+    }
+
     /// The memory that a [resident](Executable::run_resident) call with these inputs needs, they and its outputs included.
     ///
     /// # Errors
@@ -318,7 +415,8 @@ impl Executable {
     }
 
     /// As [`Executable::run`], for a plan whose inputs and outputs are in the memory of its first device beside the host. An output is
-    /// computed in the memory of an input that is given away where the plan allows it.
+    /// computed in the memory of an input that is given away where the plan allows it. The call returns before the device is done, if all
+    /// of it is the device's to do.
     ///
     /// # Errors
     /// As [`Executable::run`], and if the plan is another, or an input is in the memory of another device.
@@ -361,7 +459,9 @@ impl Executable {
             Storage::Output(k) => made[k as usize],
             _ => false,
         };
-        let last = self.with_state(&binding, &wanted, |state| {
+        let goes_on = self.goes_on(&binding);
+        let (last, end) = self.with_state(&binding, &wanted, |state| {
+            state.goes_on = goes_on;
             for (o, memory) in self.plan.outputs.iter().zip(&mut outputs) {
                 let slot = o.slot.0 as usize;
                 let memory = match memory {
@@ -373,7 +473,10 @@ impl Executable {
             state.inputs.resize_with(inputs.len(), || None);
             // Also where something fails: no device may still read what is the caller's again.
             let finish = Finish(&self.others);
-            let mut uploaded = false;
+            let tensors = || inputs.iter().flatten().filter_map(ResidentInput::tensor);
+            tensors().try_for_each(|t| t.memory.before_reading(device, 0))?;
+            outputs.iter().flatten().try_for_each(|m| m.before_writing(device, 0))?;
+            let mut given = false;
             for (k, input) in inputs.iter().enumerate().filter(|i| copied[i.0]) {
                 let of_host = match input {
                     Some(ResidentInput::Host(view)) => Some(view),
@@ -392,17 +495,41 @@ impl Executable {
                     }
                 }
                 addresses[k] = there;
-                uploaded = true;
+                given |= of_host.is_some();
             }
-            if uploaded {
-                let behind = device.mark(0)?;
-                let others = binding.queues.iter().filter(|q| q.0 == 1 && q.1 != 0);
-                others.into_iter().try_for_each(|q| device.wait(q.1, behind))?;
+            let others = || binding.queues.iter().filter(|q| q.0 == 1 && q.1 != 0).map(|q| q.1);
+            let behind = match given || others().next().is_some() {
+                true => Some(device.mark(0)?),
+                false => None,
+            };
+            if let Some(behind) = behind {
+                others().try_for_each(|q| device.wait(q, behind))?;
             }
-            let last = self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {});
-            drop(finish);
-            last
+            let last = self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {})?;
+            if !goes_on {
+                drop(finish);
+                return Ok((last, None));
+            }
+            // The next call finds its queues behind all of this one.
+            for q in others() {
+                let end = device.mark(q)?;
+                device.wait(0, end)?;
+            }
+            let end = device.mark(0)?;
+            others().try_for_each(|q| device.wait(q, end))?;
+            // The host's memory is the caller's again.
+            if let Some(behind) = behind.filter(|_| given) {
+                device.reach(behind)?;
+            }
+            std::mem::forget(finish);
+            Ok((last, Some(Use::new(device, end))))
         })?;
+        if let Some(end) = &end {
+            let tensors = inputs.iter().flatten().filter_map(ResidentInput::tensor);
+            tensors.for_each(|t| t.memory.is_read(end));
+            let made = outputs.iter().flatten();
+            made.for_each(|m| m.is_written(end, self.last_step()));
+        }
         let sizes = last.as_deref().map_or(&binding.sizes, |last| &last.sizes);
         let tensors = self
             .plan

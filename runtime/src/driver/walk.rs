@@ -47,6 +47,18 @@ impl Drop for Finish<'_> {
     }
 }
 
+/// What a step of a call computes, for messages.
+pub(super) fn step_label(plan: &Plan, number: usize) -> &str {
+    plan.steps.get(number).map_or("", |step| match step {
+        Step::Launch(l) => &l.label,
+        Step::Group(all) | Step::Sequence(all) => all.first().map_or("", |l| &l.label),
+        Step::Gemm(g) => &g.label,
+        Step::Copy { .. } => "a copy",
+        Step::Loop(l) => &l.label,
+        Step::Call(c) => &c.label,
+    })
+}
+
 /// Writes down where a launch's buffers are.
 #[inline]
 fn point(l: &BoundLaunch, frame: &mut Frame) {
@@ -152,14 +164,7 @@ impl<'r, H: Host> Walk<'r, H> {
         let RunError::Device { device, message } = error else {
             return error;
         };
-        let what = self.plan.steps.get(number).map_or("", |step| match step {
-            Step::Launch(l) => &l.label,
-            Step::Group(all) => all.first().map_or("", |l| &l.label),
-            Step::Gemm(g) => &g.label,
-            Step::Copy { .. } => "a copy",
-            Step::Loop(l) => &l.label,
-            Step::Call(c) => &c.label,
-        });
+        let what = step_label(self.plan, number);
         let message = format!("{message}; found at step {number}, {what}");
         RunError::Device { device, message }
     }
@@ -262,9 +267,12 @@ impl<'r, H: Host> Walk<'r, H> {
             (binding, code) = (&l.body, &code.bodies[l.number]);
         }
         let step = &binding.steps[at.step];
-        let BoundWork::Launches { launches, .. } = &step.work else {
+        let BoundWork::Launches { launches, sequence, .. } = &step.work else {
             return None;
         };
+        if let Some(joined) = sequence.and_then(|number| code.sequence_of(step.on, number)) {
+            return Some(joined);
+        }
         let (apart, in_place) = code.of_other(step.on);
         let l = &launches[at.place];
         if l.in_place {
@@ -320,7 +328,11 @@ impl<'r, H: Host> Walk<'r, H> {
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
         match &step.work {
-            BoundWork::Launches { launches, alone } => {
+            BoundWork::Launches {
+                launches,
+                alone,
+                sequence,
+            } => {
                 launches.iter().for_each(|l| point(l, frame));
                 // SAFETY: the frame is that of this binding: every slot has its bytes on the device of the step, and the plan's
                 // order keeps apart what touches the same bytes.
@@ -332,7 +344,13 @@ impl<'r, H: Host> Walk<'r, H> {
                         }
                         on => {
                             let at = places(self.code.of_other(on), frame, self.scratch);
-                            self.other(on).launch(queue, launches, *alone, &at)?;
+                            match *sequence {
+                                Some(number) => {
+                                    let joined = self.code.sequence_of(on, number);
+                                    self.other(on).launch_sequence(queue, launches, joined, &at)?;
+                                }
+                                None => self.other(on).launch(queue, launches, *alone, &at)?,
+                            }
                         }
                     }
                 }

@@ -177,7 +177,7 @@ fn advice(row: &Row, step: &Step, planned: &Planned) -> String {
     }
     let kernels: Vec<_> = match step {
         Step::Launch(l) => vec![l.kernel],
-        Step::Group(all) => all.iter().map(|l| l.kernel).collect(),
+        Step::Group(all) | Step::Sequence(all) => all.iter().map(|l| l.kernel).collect(),
         Step::Gemm(_) => return "a library product of this shape: larger or better aligned sizes".into(),
         Step::Copy { .. } => return "a copy: write the result in place".into(),
         Step::Loop(_) => return "a loop: what its body's steps need, or fewer and larger ones".into(),

@@ -77,7 +77,7 @@ impl Prepared {
         self.with(|executable, inputs, outputs| {
             executable.run_into(inputs, outputs)?;
             executable.place_constants();
-            sampled(time, || executable.run_into(inputs, outputs))
+            sampled(time, || executable.run_into(inputs, outputs), || Ok(()))
         })
     }
 
@@ -91,7 +91,8 @@ impl Prepared {
             for _ in 0..2 {
                 call()?;
             }
-            sampled(time, call)
+            // Calls return before they are done.
+            sampled(time, call, || self.executable.synchronize())
         };
         sampled().map_err(|e| Failure::run(&self.model.file, &e))
     }
@@ -135,12 +136,17 @@ impl Prepared {
     }
 }
 
-/// Nanoseconds of a call: samples of about a millisecond or one call each, for about `time`.
-fn sampled(time: Duration, mut call: impl FnMut() -> Result<(), RunError>) -> Result<Vec<f64>, RunError> {
+/// Nanoseconds of a call: samples of about a millisecond or one call each, for about `time`. Each ends when `wait` returns.
+fn sampled(
+    time: Duration,
+    mut call: impl FnMut() -> Result<(), RunError>,
+    wait: impl Fn() -> Result<(), RunError>,
+) -> Result<Vec<f64>, RunError> {
     const SAMPLE_NS: f64 = 1e6;
     const MIN_SAMPLES: usize = 5;
     let start = Instant::now();
     call()?;
+    wait()?;
     let once = start.elapsed().as_nanos().max(20) as f64;
     let calls = (SAMPLE_NS / once).clamp(1.0, 1e5) as u32;
     let mut samples = Vec::new();
@@ -150,6 +156,7 @@ fn sampled(time: Duration, mut call: impl FnMut() -> Result<(), RunError>) -> Re
         for _ in 0..calls {
             call()?;
         }
+        wait()?;
         samples.push(start.elapsed().as_nanos() as f64 / f64::from(calls));
     }
     Ok(samples)

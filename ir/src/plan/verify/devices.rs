@@ -81,7 +81,7 @@ impl Checker<'_> {
             let mut expected: Vec<DeviceId> = Vec::new();
             match step {
                 Step::Copy { src, dst } => expected.extend([self.device(*src), self.device(*dst)]),
-                Step::Launch(_) | Step::Group(_) | Step::Gemm(_) => {
+                Step::Launch(_) | Step::Group(_) | Step::Sequence(_) | Step::Gemm(_) => {
                     let mut touched = Vec::new();
                     step.visit_slots(&mut |s, _| touched.push(s), &plan.kernels);
                     let Some(device) = touched.first().map(|&s| self.device(s)) else {

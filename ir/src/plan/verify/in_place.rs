@@ -49,6 +49,15 @@ impl<'p> Checker<'p> {
                 let launches = match &plan.steps[last] {
                     Step::Launch(l) => std::slice::from_ref(l),
                     Step::Group(all) => all,
+                    // None before the one that takes the input's bytes may have begun with the output.
+                    Step::Sequence(all) => {
+                        let reader = all.iter().position(|l| l.args.contains(&given));
+                        let early = all[..reader.unwrap_or(0)].iter().flat_map(|l| &l.args);
+                        if early.into_iter().any(|s| self.root(*s) == self.root(taker)) {
+                            return false;
+                        }
+                        all
+                    }
                     // A product that writes to the output's bytes does so before the operand is read.
                     Step::Gemm(g) if self.root(g.dst.slot) != self.root(taker) => match &g.epilogue {
                         Some(e)

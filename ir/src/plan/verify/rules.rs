@@ -156,6 +156,9 @@ pub enum PlanRule {
     /// Launches of one group that touch the same bytes, one of them writing.
     #[error("two launches of the group touch {0}, and one writes it")]
     GroupConflict(SlotId),
+    /// Launches that one block cannot do in turn: fewer than two, or of too many blocks.
+    #[error("a sequence of {0} launches, up to {1} blocks together; expected at least 2 and at most {most}", most = MOST_SEQUENCE_BLOCKS)]
+    Sequence(usize, i64),
     /// A kernel behind a product that does not go along its result as said.
     #[error("the epilogue does not go along the lines of {0} as it says")]
     Epilogue(SlotId),

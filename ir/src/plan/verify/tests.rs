@@ -158,6 +158,22 @@ fn launches_of_a_group_touch_their_own() {
 }
 
 #[test]
+fn launches_of_a_sequence_read_what_earlier_ones_wrote() {
+    let mut p = chain();
+    let launches: Vec<Launch> = p.steps.drain(..2).flat_map(|s| s.launches().to_vec()).collect();
+    p.steps.insert(0, Step::Sequence(launches.clone()));
+    // The host has no sequences, but what the launches read and write is in order.
+    let broken = |p: &Plan| -> Vec<PlanRule> {
+        let mut all = rules(p);
+        all.retain(|r| !matches!(r, PlanRule::Sequence(..)));
+        all
+    };
+    assert_eq!(broken(&p), []);
+    p.steps[0] = Step::Sequence(launches.into_iter().rev().collect());
+    assert_eq!(broken(&p), [PlanRule::Unwritten(SlotId(1))]);
+}
+
+#[test]
 fn live_slots_do_not_overlap() {
     let p = chain();
     let layout = |a, b| Layout {

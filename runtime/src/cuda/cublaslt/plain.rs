@@ -8,7 +8,7 @@ use tlc_ir::DType;
 use tlc_ir::target::EmitterId;
 use tlc_ir::text::{no_data, parse_module};
 
-use super::super::compile::{Function, Loaded, load};
+use super::super::compile::{Function, Loaded, Wanted, load};
 use super::super::context::Context;
 use super::super::library::Handle;
 use super::shape::{Layout, Places, Shape};
@@ -135,7 +135,7 @@ impl PlainProduct {
             emitter: EmitterId::default(),
             in_place: false,
         };
-        let (loaded, mut functions) = load(context, &[wanted], 1)?;
+        let (loaded, mut functions) = load(context, &[Wanted::Kernel(wanted)], 1)?;
         let function = functions.pop();
         Ok(PlainProduct {
             function: function.ok_or_else(|| broken("a bug in tlc: a kernel is no function".into()))?,
