@@ -8,6 +8,7 @@
 //! Weights come from memory once a call, as fast as it reads them if it knows of them in time: tiles of one block of channels ask for the
 //! next block's, each for a share. Long sums over large images are cut into [`rounds`].
 
+mod balance;
 mod rounds;
 
 use std::cmp::Ordering;
@@ -262,6 +263,9 @@ impl Scheduler<'_> {
         };
         let mut shared: Vec<VarId> = outer.iter().copied().chain(blocks).collect();
         shared.extend(&between);
+        if between.is_empty() {
+            pixels = self.balanced(pixels, Tile { rows, columns, dtype }, &mut shared);
+        }
         let factor = self.even_rows(pixels, Tile { rows, columns, dtype });
         let around = Around {
             rows: between.last().copied(),
@@ -293,6 +297,7 @@ impl Scheduler<'_> {
             inner: blocks,
         })?;
         let mut shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
+        let rows_of_all = self.balanced(rows_of_all, Tile { rows, columns, dtype }, &mut shared);
         let factor = self.even_rows(rows_of_all, Tile { rows, columns, dtype });
         self.cut_rows(rows_of_all, [factor, columns], Around::default(), &mut shared)?;
         self.schedule.inner.push(Ok(self.emitter.lanes(dtype) as u32));
@@ -362,19 +367,22 @@ impl Scheduler<'_> {
         Some(self.kernel.memory_len(memory).as_const()? / images)
     }
 
-    /// Pixels of a tile: of those that take the least time for a row of a known length, the most. What whole tiles leave over is a tile
+    /// Pixels of a tile: of those that take the least time for a row of a known length, the most.
+    fn even_rows(&self, pixels: VarId, tile: Tile) -> i64 {
+        self.extent(pixels).map_or(tile.rows, |n| self.rows_and_time(n, tile).0)
+    }
+
+    /// The tile that takes the least time for a row of so many pixels, and that time, in pixels. What whole tiles leave over is a tile
     /// of its own, and one with too few accumulators takes as long as one with enough.
-    fn even_rows(&self, pixels: VarId, Tile { rows, columns, dtype }: Tile) -> i64 {
+    fn rows_and_time(&self, n: i64, Tile { rows, columns, dtype }: Tile) -> (i64, i64) {
         let vectors = columns / self.emitter.lanes(dtype);
         let most = self.emitter.tile(dtype, columns).map_or(rows, |t| t.rows.min(2 * rows));
         // Few registers hold hardly more accumulators than overlap.
         let enough = fewest_accumulators(dtype).min(2 * most * vectors / 3);
         let enough = (enough + vectors - 1) / vectors;
-        let Some(n) = self.extent(pixels) else {
-            return rows;
-        };
         let time = |r: i64| n / r * r + if n % r == 0 { 0 } else { enough.max(n % r) };
-        (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows)
+        let best = (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows);
+        (best, time(best))
     }
 
     /// Keeps the sums of so many pixels and channels in registers.
