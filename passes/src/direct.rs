@@ -29,6 +29,8 @@ const SHORTEST_SUM: i64 = 9;
 
 /// The shortest sum of words, which nothing else multiplies by its instructions.
 const SHORTEST_SUM_OF_WORDS: i64 = 4;
+/// The longest sum of words that takes less time than what is done with its result.
+const SHORT_SUM_OF_WORDS: i64 = 8;
 
 /// The longest sum that the library adds up one product after another, as a tile does.
 const LIBRARY_BLOCK: i64 = (LIBRARY_BLOCK_BYTES / DType::F32.bytes()) as i64;
@@ -240,7 +242,11 @@ pub fn weight_blocks(
     let shortest = if words { SHORTEST_SUM_OF_WORDS } else { SHORTEST_SUM };
     let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= block_bytes;
     let mut tiles = tiles(emitter, dtype, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
-    let [_, block] = tiles.next()?;
+    let [_, mut block] = tiles.next()?;
+    // What is behind a short sum goes along the pixels, of which a tile of one vector of channels has a whole vector.
+    if words && length <= SHORT_SUM_OF_WORDS {
+        block = tiles.next().map_or(block, |[_, narrow]| narrow);
+    }
     // An image of unknown size may end in tiles of few pixels, which of one vector each keep few additions under way. Where registers hold
     // more pixels of one vector than of two, that is a poor tile to begin with.
     let lanes = emitter.lanes(dtype);
