@@ -419,7 +419,8 @@ impl Scheduler<'_> {
             DType::I32 => (r.max(enough) + 1) * products + (r + lanes - 1) / lanes * lanes * BEHIND_WORDS,
             _ => r.max(enough),
         };
-        let time = |r: i64| n / r * each(r) + if n % r == 0 { 0 } else { each(n % r) };
+        let rest = |r: i64| if n % r == 0 { 0 } else { each(n % r) };
+        let time = |r: i64| (n / r).saturating_mul(each(r)).saturating_add(rest(r));
         let best = (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows);
         (best, time(best))
     }

@@ -13,6 +13,9 @@ const LEAST_GAIN: i64 = 20;
 /// Times within so many parts of the least are as good: of these the fewest pieces.
 const AS_GOOD: i64 = 50;
 
+/// The most pieces for each thread: more are no more even.
+const MOST_PIECES: i64 = 16;
+
 impl Scheduler<'_> {
     /// Cuts a row of pixels in pieces, if threads share the loops around them more evenly with one over pieces. Returns the row, or the
     /// piece; the loop over pieces is added to those that are shared.
@@ -44,9 +47,10 @@ impl Scheduler<'_> {
         // The longest that a thread takes, in pixels.
         let time = |pieces: i64| {
             let each = self.rows_and_time(n / pieces, tile).1;
-            (rows * pieces + threads - 1) / threads * each
+            ((rows * pieces - 1) / threads + 1).saturating_mul(each)
         };
-        let counts = || (1..=2 * n / tile.rows).filter(|k| n % k == 0);
+        let most = (2 * n / tile.rows).min(MOST_PIECES * threads);
+        let counts = || (1..=most).filter(|k| n % k == 0);
         let least = counts().map(time).min()?;
         let pieces = counts().find(|k| time(*k) <= least + least / AS_GOOD)?;
         (time(pieces) < time(1) - time(1) / LEAST_GAIN).then_some(n / pieces)
