@@ -29,6 +29,10 @@ const SHORTEST_SUM: i64 = 9;
 
 /// The shortest sum of words, which nothing else multiplies by its instructions.
 const SHORTEST_SUM_OF_WORDS: i64 = 4;
+/// Of so many channels one may be zeros that fill a vector.
+const MOST_FILL: i64 = 40;
+/// The longest sum of words that takes less time than what is done with its result.
+const SHORT_SUM_OF_WORDS: i64 = 8;
 
 /// The longest sum that the library adds up one product after another, as a tile does.
 const LIBRARY_BLOCK: i64 = (LIBRARY_BLOCK_BYTES / DType::F32.bytes()) as i64;
@@ -184,6 +188,8 @@ pub struct WeightBlocks {
     pub channels: u16,
     /// Channels of a block.
     pub block: i64,
+    /// Channels of zeros behind the others, so that blocks have no rest.
+    pub fill: i64,
     /// Whether a window has several elements: weights that change from call to call are then laid out in each.
     pub many: bool,
     /// The label of groups, whose weights lie apart.
@@ -210,6 +216,7 @@ pub fn weight_blocks(
             operand: 1,
             channels: p.columns,
             block,
+            fill: 0,
             many: true,
             groups: None,
             summed: [p.summed].into_iter().collect(),
@@ -239,8 +246,17 @@ pub fn weight_blocks(
     let large = pixels.is_some_and(|n| n > MOST_PRODUCT_PIXELS);
     let shortest = if words { SHORTEST_SUM_OF_WORDS } else { SHORTEST_SUM };
     let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= block_bytes;
-    let mut tiles = tiles(emitter, dtype, graph.ty(id).shape[w.output.len() - 3].as_const()?).filter(fits);
-    let [_, block] = tiles.next()?;
+    let all_channels = graph.ty(id).shape[w.output.len() - 3].as_const()?;
+    let fill = match !words && groups.is_none() {
+        true => channels_to_fill(emitter, all_channels),
+        false => 0,
+    };
+    let mut tiles = tiles(emitter, dtype, all_channels + fill).filter(fits);
+    let [_, mut block] = tiles.next()?;
+    // What is behind a short sum goes along the pixels, of which a tile of one vector of channels has a whole vector.
+    if words && length <= SHORT_SUM_OF_WORDS {
+        block = tiles.next().map_or(block, |[_, narrow]| narrow);
+    }
     // An image of unknown size may end in tiles of few pixels, which of one vector each keep few additions under way. Where registers hold
     // more pixels of one vector than of two, that is a poor tile to begin with.
     let lanes = emitter.lanes(dtype);
@@ -252,12 +268,23 @@ pub fn weight_blocks(
         operand: w.weights,
         channels,
         block,
+        fill,
         many: !elements,
         groups,
         summed: (of_image.iter().copied())
             .filter(|l| of_weights.contains(l) && !w.output.contains(l))
             .collect(),
     })
+}
+
+/// Channels that so many lack to fill vectors, where that are few beside them; tiles of two vectors first.
+fn channels_to_fill(emitter: &Emitter, channels: i64) -> i64 {
+    let lanes = emitter.lanes(DType::F32);
+    if lanes < 2 || channels % lanes == 0 {
+        return 0;
+    }
+    let lacking = [2 * lanes, lanes].map(|n| (channels + n - 1) / n * n - channels);
+    lacking.into_iter().find(|n| n * MOST_FILL <= channels).unwrap_or(0)
 }
 
 /// The image whose windows a direct convolution multiplies; `None` if the einsum is none.

@@ -637,6 +637,7 @@ impl Planner<'_> {
                     temporaries.push(self.temporary(name, param.dtype, param.len.clone(), device));
                 }
             }
+            nest.again = self.inside;
             let symbols = compact_symbols(&mut nest.kernel);
             let setting = Setting {
                 device,

@@ -293,6 +293,62 @@ fn random_products_of_dequantized_bytes_are_those_of_integers() {
     assert!(!has_words() || by_floats > 4, "{by_floats} of whole floats");
 }
 
+/// Windows with a stride of two read bytes that were padded as bytes, every other one at once where machines load so: no image of f32 is in memory.
+#[test]
+fn strided_windows_of_each_channel_read_padded_bytes() {
+    for (width, zero) in [(28, 0), (29, 7), (14, 200), (5, 255)] {
+        let case = Case {
+            image: DType::U8,
+            weights: DType::I8,
+            zeros: [zero, 0],
+            image_scale: 0.02,
+            each: true,
+            given: false,
+            windows: Some([3, 3]),
+            batch: 1,
+            sides: [28, width],
+            channels: 32,
+            columns: 32,
+            padding: 1,
+            stride: 2,
+            groups: true,
+            turned: false,
+            bias: true,
+            requantized: false,
+        };
+        let mut rng = Rng::new(width as u64);
+        let data = Data::random(&case, &mut rng);
+        let sums = interpret(
+            &case.record(false, &data, true),
+            std::slice::from_ref(&data.image),
+            &interp::Options::default(),
+        );
+        let sums = sums.unwrap().remove(0);
+        let graph = case.record(false, &data, false);
+        for threads in [1, 2] {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            if tlc_runtime::cpu::level::wide() == Some(Level::Avx512) {
+                let floats = e.plan().slots.iter().filter(|s| s.dtype == DType::F32);
+                let largest = floats.filter_map(|s| s.len.as_const()).max();
+                assert_eq!(largest, Some(sums.len() as i64), "{width}: {}", e.explain());
+            }
+            let found = e.run(&[(&data.image).into()]).unwrap()[0].to_host();
+            let each = sums.len() / 32;
+            for i in 0..sums.len() {
+                let scale = 0.02f32 as f64 * data.scales.get(i / each).as_f64();
+                let bias = data.bias.get(i / each).as_f64();
+                let y = sums.get(i).as_f64() * scale + bias;
+                let off = (found.get(i).as_f64() - y).abs();
+                assert!(off <= 2e-7 * ((y - bias).abs() + y.abs()), "{width}: {i}: off by {off}");
+            }
+        }
+    }
+}
+
 /// An infinite scale makes NaN of each zero, and of the sum.
 #[test]
 fn scales_that_are_no_numbers_stay_where_they_are() {

@@ -255,6 +255,144 @@ fn rows_are_divided_by_the_elements_that_they_meet() {
     }
 }
 
+/// Of 16 rows, 4 apart, the first four and the last four meet two rows of the image: a sixth less is worth weights of their own where it is much.
+#[test]
+fn rows_that_meet_a_little_less_are_divided_where_that_saves_much() {
+    let mut rng = Rng::new(12);
+    for (channels, rows) in [(512, vec![(4, 2), (8, 3), (4, 2)]), (64, vec![(16, 3)])] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels,
+            outputs: channels,
+            sides: [16, 16],
+            kernel: [3, 3],
+            stride: 1,
+            dilation: 4,
+            padding: [4; 2],
+            bias: false,
+            residual: false,
+            activation: false,
+            special: false,
+        };
+        let weights = data(&[channels, channels, 3, 3], &mut rng, false);
+        let graph = case.record(false, &weights, &data(&[channels, 1, 1], &mut rng, false));
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        if has_tiles(channels) {
+            let launches = e.plan().steps.iter().flat_map(|s| s.launches());
+            let flops = launches.map(|l| l.flops.as_const().unwrap());
+            let mut found: Vec<i64> = flops.filter(|f| *f > 1 << 18).collect();
+            let each = |(rows, met): &(i64, i64)| 2 * rows * 16 * (channels * channels) as i64 * met * 3;
+            let mut expected: Vec<i64> = rows.iter().map(each).collect();
+            found.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(found, expected, "{channels} channels");
+        }
+        if channels == 64 {
+            continue;
+        }
+        let inputs = [data(&[1, channels, 16, 16], &mut rng, false)];
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+        compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("{m}"));
+    }
+}
+
+/// Few zeros behind the channels make blocks of them: what is computed of an infinity there is cut off.
+#[test]
+fn channels_that_nearly_fill_vectors_are_filled_with_zeros() {
+    let mut rng = Rng::new(13);
+    for (outputs, kernel, filled) in [(172, [1, 1], true), (172, [3, 3], true), (164, [3, 3], false)] {
+        let case = Case {
+            images: 2,
+            groups: 1,
+            channels: 32,
+            outputs,
+            sides: [5, 13],
+            kernel,
+            stride: 1,
+            dilation: 1,
+            padding: [kernel[0] / 2; 2],
+            bias: true,
+            residual: true,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[outputs, 32, kernel[0], kernel[1]], &mut rng, true);
+        let graph = case.record(false, &weights, &data(&[outputs, 1, 1], &mut rng, true));
+        let inputs = [data(&[2, 32, 5, 13], &mut rng, true)];
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        for threads in [1, 2] {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            let explained = e.explain().to_string();
+            // 164 channels are whole vectors of four.
+            let direct = has_tiles(16) && filled;
+            assert!(is_direct(&explained) == direct, "{outputs} {kernel:?}\n{explained}");
+            let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+            compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("{m}\n{explained}"));
+        }
+    }
+}
+
+/// A result of one block of channels is pieces of pixels, of which two threads have as many each.
+#[test]
+fn threads_share_the_pixels_of_one_block_of_channels() {
+    use tlc::ir::kernel::{Bind, Stmt};
+    let mut rng = Rng::new(14);
+    for outputs in [16, 48] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels: 64,
+            outputs,
+            sides: [14, 14],
+            kernel: [1, 1],
+            stride: 1,
+            dilation: 1,
+            padding: [0; 2],
+            bias: true,
+            residual: false,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[outputs, 64, 1, 1], &mut rng, false);
+        let graph = case.record(false, &weights, &data(&[outputs, 1, 1], &mut rng, false));
+        let inputs = [data(&[1, 64, 14, 14], &mut rng, true)];
+        let run = |threads: usize| {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            let kernels = e.plan().kernels.iter();
+            let multiplies = |k: &&tlc::ir::kernel::Kernel| k.params.len() > 2;
+            let shared = kernels.filter(multiplies).map(|k| {
+                let parallel = k.statements().find_map(|s| match s {
+                    Stmt::Loop {
+                        var,
+                        bind: Bind::Parallel,
+                        ..
+                    } => k.extents[var.0 as usize].as_const(),
+                    _ => None,
+                });
+                parallel.unwrap_or(1)
+            });
+            let shared: Vec<i64> = shared.collect();
+            let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+            (shared, found)
+        };
+        let [(_, alone), (shared, together)] = [run(1), run(2)];
+        assert!(same(&alone, &together), "{outputs}");
+        assert!(!has_tiles(16) || shared.iter().any(|n| n % 2 == 0), "{outputs}: {shared:?}");
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        compare(&together, &bounded[0]).unwrap_or_else(|m| panic!("{m}"));
+    }
+}
+
 /// Weights come from memory once a call: while a block of channels is multiplied, the next one's weights are asked for. Where several threads
 /// have written the image, the next channels of it are too.
 #[test]

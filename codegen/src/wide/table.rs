@@ -118,6 +118,12 @@ fn is_near(dtype: DType, offsets: &[u8]) -> bool {
     dtype != DType::Bool && dtype.bytes() >= 2 && usize::from(most) < 2 * offsets.len()
 }
 
+/// Every other byte of as many as one vector has twice the lanes of: the low halves of words of two.
+pub(super) fn is_every_other_byte(dtype: DType, offsets: &[u8]) -> bool {
+    let every_other = offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == 2 * i);
+    dtype != DType::Bool && dtype.bytes() == 1 && (2..=32).contains(&offsets.len()) && every_other
+}
+
 /// Lanes that AVX2 picks from loads of 16-bit elements: those of 128 bits from whole ones, wider ones only in reverse.
 fn is_shuffled(dtype: DType, offsets: &[u8]) -> bool {
     let most = offsets.iter().copied().max().unwrap_or(0);
@@ -145,7 +151,7 @@ impl Capability for Machine {
 
     fn loads_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
         let apart = match self.level {
-            Level::Avx512 => is_gathered(dtype) || is_near(dtype, offsets),
+            Level::Avx512 => is_gathered(dtype) || is_near(dtype, offsets) || is_every_other_byte(dtype, offsets),
             Level::Avx2 => is_gathered(dtype) || is_near(dtype, offsets) && is_shuffled(dtype, offsets),
         };
         is_consecutive(offsets) || apart

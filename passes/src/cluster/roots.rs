@@ -6,7 +6,7 @@ use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::{Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
-use tlc_ir::{DType, Graph, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, ConeSize, attention};
 use crate::access::{Index, Variables, is_long, is_source};
@@ -311,7 +311,8 @@ impl Clusterer<'_> {
             let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
                 Some(n) => {
                     let costs = cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW);
-                    costs && !(cone.cost <= SLIDING_COST && self.shows_sliding(id))
+                    costs
+                        && !(cone.cost <= SLIDING_COST && (self.shows_sliding(id) || self.converts_stored_bytes(id)))
                 }
                 None => false,
             });
@@ -421,6 +422,19 @@ impl Clusterer<'_> {
         }
     }
 
+    /// Whether a value is bytes that a copy stored, converted and less a zero point, or windows of them: these convert what they load, sooner
+    /// than they load what is four times as wide.
+    fn converts_stored_bytes(&self, id: NodeId) -> bool {
+        let mut at = id;
+        while let NodeKind::Convert(_) | NodeKind::Map(ScalarOp::Sub) | NodeKind::View(View::Window { .. }) =
+            self.kind(at)
+            && !(at != id && self.is_root[at.index()])
+        {
+            at = self.graph.node(at).operands[0];
+        }
+        *self.kind(at) == NodeKind::Copy && matches!(self.graph.ty(at).dtype, DType::I8 | DType::U8)
+    }
+
     /// Whether a value is computed element by element of what is stored with its rows as they are: of what is stored in another order they
     /// do not lie together.
     fn in_rows(&self, id: NodeId) -> bool {
@@ -451,8 +465,9 @@ impl Clusterer<'_> {
             match self.kind(user) {
                 NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Reshape(_)) => at = user,
                 NodeKind::View(View::Pad { .. }) => {
-                    let mut windows = self.users[user.index()].iter();
-                    return windows.all(|u| overlap(self.kind(*u)).is_some()) && self.behind_tile(id);
+                    let mut readers = self.users[user.index()].iter();
+                    let stored = |u: &NodeId| overlap(self.kind(*u)).is_some() || *self.kind(*u) == NodeKind::Copy;
+                    return readers.all(stored) && self.behind_tile(id);
                 }
                 _ => return false,
             }

@@ -90,6 +90,8 @@ pub struct Nest {
     pub column_local: bool,
     /// How exactly its products are to be computed.
     pub precision: Precision,
+    /// Whether a loop runs it again and again, so that what it reads is in some cache from the iteration before.
+    pub again: bool,
 }
 
 /// Lowers a cluster to the nests that compute its stored roots, in order, its contractions so exactly. Where the code generator of a CPU,
@@ -722,6 +724,7 @@ impl Lowerer<'_> {
             columns: 0,
             column_local: false,
             precision: Precision::Exact,
+            again: false,
         }
     }
 }

@@ -75,7 +75,7 @@ pub fn run(
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {
                 true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),
-                false => blocks.many,
+                false => blocks.many && blocks.fill == 0,
             }
         {
             let of_part = |re: &mut Rebuilder, mut operands: Vec<NodeId>| {
@@ -157,12 +157,14 @@ fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphErro
 
 /// A convolution with its weights in blocks.
 fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightBlocks) -> Result<NodeId, GraphError> {
-    let NodeKind::Einsum { inputs, .. } = &node.kind else {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
         return re.add(node.kind.clone(), operands);
     };
     let size = IndexExpr::Const(blocks.block);
     let k = blocks.operand;
-    let (labels, shape) = (&inputs[k], re.graph.ty(operands[k]).shape.clone());
+    let labels = &inputs[k];
+    let weights = filled(re, operands[k], labels, blocks)?;
+    let shape = re.graph.ty(weights).shape.clone();
     // The axes of the operand with that of the channels as two, the number of the block and the place in it.
     let mut cut = Shape::new();
     let (mut number, mut places) = (0, Vec::new());
@@ -189,12 +191,38 @@ fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightB
         .iter()
         .enumerate()
         .for_each(|(i, &a)| back[usize::from(a)] = i as u8);
-    let value = re.reshape(operands[k], &cut)?;
+    let value = re.reshape(weights, &cut)?;
     let value = re.add(NodeKind::View(View::Permute(order)), &[value])?;
     let value = re.add(NodeKind::Copy, &[value])?;
     // They are read through views, so that the sum stays the one that its users know.
     let value = re.add(NodeKind::View(View::Permute(back)), &[value])?;
     let mut values = operands.to_vec();
     values[k] = re.reshape(value, &shape)?;
-    re.add(node.kind.clone(), &values)
+    let sum = re.add(node.kind.clone(), &values)?;
+    if blocks.fill == 0 {
+        return Ok(sum);
+    }
+    let mut size = re.graph.ty(sum).shape.clone();
+    if let Some(axis) = output.iter().position(|l| *l == blocks.channels) {
+        size[axis] = size[axis].clone() - IndexExpr::Const(blocks.fill);
+    }
+    let (start, step) = (size.iter().map(|_| IndexExpr::ZERO).collect(), size.iter().map(|_| 1).collect());
+    re.add(NodeKind::View(View::Slice { start, step, size }), &[sum])
+}
+
+/// Weights with the zeros behind their channels that blocks are filled with.
+fn filled(
+    re: &mut Rebuilder,
+    weights: NodeId,
+    labels: &Labels,
+    blocks: &WeightBlocks,
+) -> Result<NodeId, GraphError> {
+    if blocks.fill == 0 {
+        return Ok(weights);
+    }
+    let lo: Shape = labels.iter().map(|_| IndexExpr::ZERO).collect();
+    let more = |l: &u16| if *l == blocks.channels { blocks.fill } else { 0 };
+    let hi: Shape = labels.iter().map(|l| IndexExpr::Const(more(l))).collect();
+    let zero = re.graph.ty(weights).dtype.zero();
+    re.padded(weights, lo, hi, zero)
 }

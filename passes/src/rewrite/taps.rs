@@ -27,6 +27,8 @@ const MOST_PARTS: usize = 5;
 const MOST_PLACES: i64 = 1 << 12;
 /// The fewest multiply-adds that division saves.
 const FEWEST_SAVED: i64 = 1 << 20;
+/// As many pay for weights of each part's own where division saves a sixth of all and not a third.
+const FEWEST_SAVED_OF_MANY: i64 = 1 << 26;
 
 /// A sliding window over an axis of the image.
 #[derive(Clone, Copy)]
@@ -298,8 +300,9 @@ impl Shortened {
             .saturating_mul(self.length / rows.size);
         if ranges.len() < 2
             || ranges.last().is_none_or(|r| r.end != rows.places)
-            || 3 * left > 2 * all
+            || 6 * left > 5 * all
             || saved < FEWEST_SAVED
+            || (3 * left > 2 * all && saved < FEWEST_SAVED_OF_MANY)
         {
             return SmallVec::new();
         }

@@ -121,7 +121,12 @@ impl Scheduler<'_> {
             let memory = Memory::Param(param);
             let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
             let len = self.kernel.memory_len(memory).as_const();
-            if len.is_some_and(|n| n.saturating_mul(bytes) as u64 > self.cpu.l2_bytes / 2) {
+            // What the last cache has from the iteration before comes sooner than it is asked for.
+            let close = match self.again {
+                true => self.cpu.l3_bytes / 2,
+                false => self.cpu.l2_bytes / 2,
+            };
+            if len.is_some_and(|n| n.saturating_mul(bytes) as u64 > close) {
                 self.because(ScheduleReason::RowsAhead).apply(Directive::Prefetch {
                     var: vectors,
                     by: rows,

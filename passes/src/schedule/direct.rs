@@ -8,6 +8,7 @@
 //! Weights come from memory once a call, as fast as it reads them if it knows of them in time: tiles of one block of channels ask for the
 //! next block's, each for a share. Long sums over large images are cut into [`rounds`].
 
+mod balance;
 mod rounds;
 
 use std::cmp::Ordering;
@@ -38,6 +39,9 @@ const CHANNELS_AHEAD: i64 = 16 * 14 * 32;
 /// Multiply-adds of vectors that take as long as asking for a line is worth.
 const LINE_PRODUCTS: i64 = 9;
 
+/// A sum of so many products is long.
+const LONG: i64 = 1 << 16;
+
 /// Which loop prefetches the next block's weights: that over tiles, each of which prefetches a share.
 #[derive(Clone, Copy)]
 struct Ahead {
@@ -63,6 +67,10 @@ fn loads(body: &[Stmt]) -> impl Iterator<Item = (Memory, &IndexExpr)> {
     })
 }
 
+/// Multiply-adds of vectors that take as long as what is done with a vector of sums of words: it is turned, made a float, scaled, rounded and
+/// made bytes.
+const BEHIND_WORDS: i64 = 8;
+
 /// A tile of sums.
 #[derive(Clone, Copy)]
 struct Tile {
@@ -72,6 +80,8 @@ struct Tile {
     columns: i64,
     /// What it multiplies: i32 where they are words of bytes.
     dtype: DType,
+    /// Products of each sum, or as many as make the rest of no account.
+    products: i64,
 }
 
 /// What is around the tiles of a row of pixels.
@@ -171,7 +181,19 @@ impl Scheduler<'_> {
             };
             tiles(self.emitter, dtype, self.extent(c)?)
                 .find(|&t| weights(a, b, t) || weights(b, a, t))
-                .map(|[rows, columns]| (at, Tile { rows, columns, dtype }))
+                .map(|[rows, columns]| {
+                    let products = sums.iter().try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?));
+                    let products = products.unwrap_or(LONG).clamp(1, LONG);
+                    (
+                        at,
+                        Tile {
+                            rows,
+                            columns,
+                            dtype,
+                            products,
+                        },
+                    )
+                })
         })
     }
 
@@ -213,7 +235,7 @@ impl Scheduler<'_> {
         outer: &[VarId],
         channels: VarId,
         behind: &[VarId],
-        Tile { rows, columns, dtype }: Tile,
+        tile @ Tile { rows, columns, .. }: Tile,
     ) -> Option<()> {
         let lanes = self.emitter.lanes(DType::F32) as u32;
         self.because(ScheduleReason::DirectConvolution { rows, columns });
@@ -262,7 +284,10 @@ impl Scheduler<'_> {
         };
         let mut shared: Vec<VarId> = outer.iter().copied().chain(blocks).collect();
         shared.extend(&between);
-        let factor = self.even_rows(pixels, Tile { rows, columns, dtype });
+        if between.is_empty() {
+            pixels = self.balanced(pixels, tile, &mut shared);
+        }
+        let factor = self.even_rows(pixels, tile);
         let around = Around {
             rows: between.last().copied(),
             ahead: self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1)),
@@ -279,8 +304,13 @@ impl Scheduler<'_> {
         outer: &[VarId],
         rows_of_all: VarId,
         columns_of_all: VarId,
-        Tile { rows, columns, dtype }: Tile,
+        tile: Tile,
     ) -> Option<()> {
+        let Tile {
+            rows, columns, dtype, ..
+        } = tile;
+        // Rows of results are stored as they are.
+        let tile = Tile { products: LONG, ..tile };
         self.because(ScheduleReason::DirectProduct { rows, columns });
         let [blocks, _] = self.apply(Directive::Split {
             var: columns_of_all,
@@ -293,7 +323,8 @@ impl Scheduler<'_> {
             inner: blocks,
         })?;
         let mut shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
-        let factor = self.even_rows(rows_of_all, Tile { rows, columns, dtype });
+        let rows_of_all = self.balanced(rows_of_all, tile, &mut shared);
+        let factor = self.even_rows(rows_of_all, tile);
         self.cut_rows(rows_of_all, [factor, columns], Around::default(), &mut shared)?;
         self.schedule.inner.push(Ok(self.emitter.lanes(dtype) as u32));
         self.parallel(&shared).map(|_| ())
@@ -362,19 +393,36 @@ impl Scheduler<'_> {
         Some(self.kernel.memory_len(memory).as_const()? / images)
     }
 
-    /// Pixels of a tile: of those that take the least time for a row of a known length, the most. What whole tiles leave over is a tile
-    /// of its own, and one with too few accumulators takes as long as one with enough.
-    fn even_rows(&self, pixels: VarId, Tile { rows, columns, dtype }: Tile) -> i64 {
-        let vectors = columns / self.emitter.lanes(dtype);
+    /// Pixels of a tile: of those that take the least time for a row of a known length, the most.
+    fn even_rows(&self, pixels: VarId, tile: Tile) -> i64 {
+        self.extent(pixels).map_or(tile.rows, |n| self.rows_and_time(n, tile).0)
+    }
+
+    /// The tile that takes the least time for a row of so many pixels, and that time. What whole tiles leave over is a tile of its own, and one
+    /// with too few accumulators takes as long as one with enough. Behind short sums of words a vector of results takes as long as the
+    /// sums, however many of its lanes are pixels.
+    fn rows_and_time(&self, n: i64, tile: Tile) -> (i64, i64) {
+        let Tile {
+            rows,
+            columns,
+            dtype,
+            products,
+        } = tile;
+        let lanes = self.emitter.lanes(dtype);
+        let vectors = columns / lanes;
         let most = self.emitter.tile(dtype, columns).map_or(rows, |t| t.rows.min(2 * rows));
         // Few registers hold hardly more accumulators than overlap.
         let enough = fewest_accumulators(dtype).min(2 * most * vectors / 3);
         let enough = (enough + vectors - 1) / vectors;
-        let Some(n) = self.extent(pixels) else {
-            return rows;
+        let each = |r: i64| match dtype {
+            // Each step loads the weights.
+            DType::I32 => (r.max(enough) + 1) * products + (r + lanes - 1) / lanes * lanes * BEHIND_WORDS,
+            _ => r.max(enough),
         };
-        let time = |r: i64| n / r * r + if n % r == 0 { 0 } else { enough.max(n % r) };
-        (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows)
+        let rest = |r: i64| if n % r == 0 { 0 } else { each(n % r) };
+        let time = |r: i64| (n / r).saturating_mul(each(r)).saturating_add(rest(r));
+        let best = (enough..=most).rev().min_by_key(|&r| time(r)).unwrap_or(rows);
+        (best, time(best))
     }
 
     /// Keeps the sums of so many pixels and channels in registers.

@@ -67,7 +67,13 @@ impl Scheduler<'_> {
 
     /// Lanes of the narrowest vectors that are worth while, of so many in whole ones.
     pub(super) fn narrowest_lanes(&self, whole: i64) -> i64 {
-        (whole * NARROWEST_BITS / i64::from(self.emitter.vector_bits.max(1))).max(2)
+        let bits = i64::from(self.emitter.vector_bits.max(1));
+        // Eight bytes are one element of 64 bits, which machines that have more than one width of vectors move as such.
+        let narrowest = match whole * 8 == bits && bits > NARROWEST_BITS {
+            true => NARROWEST_BITS / 2,
+            false => NARROWEST_BITS,
+        };
+        (whole * narrowest / bits).max(2)
     }
 
     /// So many lanes, or as many as the loop has iterations for in a part of a vector: one of 128 bits has as little use for

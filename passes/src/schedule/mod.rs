@@ -108,6 +108,8 @@ struct Scheduler<'t> {
     why: ScheduleReason,
     /// Bytes of each row that are kept from phase to phase.
     kept_bytes: i64,
+    /// Whether a loop runs the kernel again and again.
+    again: bool,
 }
 
 /// Schedules a nest for one of the emitters of a target, which is to make the kernel.
@@ -144,6 +146,7 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
         bounded,
         why: ScheduleReason::OneRange,
         kept_bytes: 0,
+        again: nest.again,
     };
     if keeps_rows(nest) {
         let room = Room {

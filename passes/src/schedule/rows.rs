@@ -200,9 +200,13 @@ impl Scheduler<'_> {
             is_half(d) && native(d, DType::F32) && native(DType::F32, d)
         };
         let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool) || masks && converts(d);
-        // What is loaded and stored side by side may be bytes.
+        // What is loaded and stored side by side may be bytes, and every other one may be loaded.
         let narrow = |d: DType| masks && matches!(d, DType::U8 | DType::I8);
         let side_by_side = |e: &IndexExpr| e.affine_in(row).is_some_and(|(step, _)| step.is(1));
+        let every_other = |e: &IndexExpr| {
+            let apart = self.emitter.access(AccessKind::Apart).is_vector();
+            apart && e.affine_in(row).is_some_and(|(step, _)| step.is(2))
+        };
         body.iter().all(|s| match s {
             Stmt::Let { value, op } => {
                 let linear = op.index().is_none_or(|e| e.affine_in(row).is_some());
@@ -216,7 +220,8 @@ impl Scheduler<'_> {
                         }
                         Op::Load { memory, mask, index } => {
                             let dtype = self.kernel.memory_dtype(*memory);
-                            (masks || mask.is_none()) && (fits(dtype) || narrow(dtype) && side_by_side(index))
+                            let near = |e| side_by_side(e) || mask.is_none() && every_other(e);
+                            (masks || mask.is_none()) && (fits(dtype) || narrow(dtype) && near(index))
                         }
                         Op::Convert(_, from) => {
                             let from = self.kernel.dtype(*from);

@@ -65,6 +65,29 @@ fn check(c: &Compiled, columns: i64, length: i64) {
     }
 }
 
+/// What a loop multiplies with again and again is in the last cache, if that holds it, and is not asked for.
+#[test]
+fn a_loop_asks_ahead_for_what_no_cache_holds() {
+    let text = "graph @repeated(%h: f32[512], %w: f32[512, 512]) {
+  %0 = loop %h, %w {trip=16, carried=1, slices=[], stacks=[]} body @step(%i: i64[], %h: f32[512], %w: f32[512, 512]) {
+    %0 = einsum %h, %w {a,ab->b} : f32[512]
+    %1 = tanh %0 : f32[512]
+    return %1
+  } : (f32[512])
+  %1 = project %0 {result=0} : f32[512]
+  return %1
+}";
+    let module = parse_module(text, &mut no_data).expect("a graph");
+    let graph = module.graphs.into_iter().next().expect("one graph");
+    for (l3_bytes, asks) in [(32 << 20, false), (1 << 20, true)] {
+        let c = compiled(&graph, false, l3_bytes);
+        let bodies = c.planned.bodies.iter().flat_map(|b| &b.planned.plan.kernels);
+        let mut statements = bodies.flat_map(|k| k.statements());
+        let found = statements.any(|s| matches!(s, Stmt::Prefetch { .. }));
+        assert_eq!(found, asks, "{l3_bytes}");
+    }
+}
+
 #[test]
 fn matrices_are_turned_for_long_vectors_alone_if_the_last_cache_holds_them() {
     // 512 lines of 1 KiB; 128 lines of 16 KiB, which are 2 MiB.

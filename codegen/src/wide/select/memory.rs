@@ -17,7 +17,7 @@ use crate::host::RuntimeFunction;
 use crate::wide::allocate::destroyed_by_calls;
 use crate::wide::machine::Place;
 use crate::wide::opcodes::{self, Codes};
-use crate::wide::table::{is_consecutive, is_reversed};
+use crate::wide::table::{is_consecutive, is_every_other_byte, is_reversed};
 
 /// Loads, stores and permutations of two tables, by the bytes of an element.
 pub(super) struct Moves {
@@ -71,6 +71,7 @@ impl Selector<'_, '_> {
         let mask = mask.map(|m| self.mask(m, dtype.bits())).transpose()?;
         if !is_consecutive(offsets) {
             return match mask {
+                None if is_every_other_byte(dtype, offsets) => Ok((Form::Vector, self.load_every_other(lanes, place)?)),
                 None if usize::from(most) >= 2 * offsets.len() => {
                     Ok((Form::Vector, self.gather(bytes, place, offsets)))
                 }
@@ -248,6 +249,13 @@ impl Selector<'_, '_> {
         let w = width(count, 32);
         let index = self.table(table);
         (self.each_of(bytes, place, index), Size::VECTORS[w])
+    }
+
+    /// Every other byte, of which the last is the last that is loaded.
+    fn load_every_other(&mut self, lanes: u32, place: Place) -> Result<Reg> {
+        let within = self.first_lanes(2 * lanes - 1, 2 * lanes, 8);
+        let words = self.load_lanes(1, 2 * lanes, place, Some(within))?;
+        Ok(self.narrow(opcodes::NARROW_WB, width(lanes, 16), 1, words, None))
     }
 
     /// Elements that lie within the length of two vectors: picked from one load or two.

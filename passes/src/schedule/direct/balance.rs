@@ -1,0 +1,58 @@
+//! Blocks of channels that threads cannot share evenly are cut along their pixels as well.
+//!
+//! A result with few channels has one block of them, or three: one thread would compute all of it, or two thirds. Pieces of equal length
+//! are loops around the tiles, so each has its own tile for what whole ones leave over; a cut costs that and pays where it evens out more.
+
+use tlc_ir::index::VarId;
+
+use super::{Directive, Scheduler, Tile};
+
+/// A cut must take so many parts less of the time.
+const LEAST_GAIN: i64 = 20;
+
+/// Times within so many parts of the least are as good: of these the fewest pieces.
+const AS_GOOD: i64 = 50;
+
+/// The most pieces for each thread: more are no more even.
+const MOST_PIECES: i64 = 16;
+
+impl Scheduler<'_> {
+    /// Cuts a row of pixels in pieces, if threads share the loops around them more evenly with one over pieces. Returns the row, or the
+    /// piece; the loop over pieces is added to those that are shared.
+    pub(super) fn balanced(&mut self, pixels: VarId, tile: Tile, shared: &mut Vec<VarId>) -> VarId {
+        let Some(factor) = self.even_piece(pixels, tile, shared) else {
+            return pixels;
+        };
+        let saved = self.schedule.clone();
+        match self.apply(Directive::Split { var: pixels, factor }).as_deref() {
+            Some(&[pieces, piece]) => {
+                shared.push(pieces);
+                piece
+            }
+            _ => {
+                self.schedule = saved;
+                pixels
+            }
+        }
+    }
+
+    /// Pixels of the pieces that take the least time, if they take less than a whole row.
+    fn even_piece(&self, pixels: VarId, tile: Tile, shared: &[VarId]) -> Option<i64> {
+        let threads = self.cpu.threads as i64;
+        let n = self.extent(pixels)?;
+        let rows = (shared.iter()).try_fold(1i64, |all, v| all.checked_mul(self.extent(*v)?))?;
+        if threads < 2 || rows.checked_mul(n)? <= tile.rows * threads {
+            return None;
+        }
+        // The longest that a thread takes, in pixels.
+        let time = |pieces: i64| {
+            let each = self.rows_and_time(n / pieces, tile).1;
+            ((rows * pieces - 1) / threads + 1).saturating_mul(each)
+        };
+        let most = (2 * n / tile.rows).min(MOST_PIECES * threads);
+        let counts = || (1..=most).filter(|k| n % k == 0);
+        let least = counts().map(time).min()?;
+        let pieces = counts().find(|k| time(*k) <= least + least / AS_GOOD)?;
+        (time(pieces) < time(1) - time(1) / LEAST_GAIN).then_some(n / pieces)
+    }
+}
