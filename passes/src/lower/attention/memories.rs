@@ -29,6 +29,8 @@ pub(super) struct Memories {
     pub sum: Memory,
     /// By row of a warp: what is subtracted from the scores of a tile.
     pub base: Memory,
+    /// By row of a warp: what scores are multiplied with.
+    pub rate: Memory,
     /// What each lane of a row has, and behind it what they combine; of a single row the other way round.
     pub lane: Memory,
 }
@@ -55,6 +57,7 @@ impl Memories {
             most: results,
             sum: results,
             base: results,
+            rate: results,
             lane: results,
         };
         if stage == Stage::Join {
@@ -79,6 +82,10 @@ impl Memories {
                 let results = new(dtype, m.rows * m.features[1], Scope::WarpFragment);
                 let scores = new(dtype, m.rows * m.keys, Scope::WarpFragment);
                 let [scale, most, sum, base] = [(); 4].map(|()| new(dtype, m.rows, Scope::WarpFragment));
+                let rate = match held {
+                    DType::BF16 => new(dtype, m.rows, Scope::WarpFragment),
+                    _ => base,
+                };
                 let operands = [form.rows * query, m.keys * key, m.keys * value];
                 let [queries, tile, values] = operands.map(|len| new(held, len, Scope::Shared));
                 let weights = match held == dtype {
@@ -100,6 +107,7 @@ impl Memories {
                     most,
                     sum,
                     base,
+                    rate,
                     ..only(results)
                 }
             }

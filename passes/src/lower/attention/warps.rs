@@ -69,12 +69,18 @@ struct PartOfRows {
     before: (usize, usize),
 }
 
+/// Largest scores from which on any other is so far below that its weight is nothing.
+const ONE_RATE_FROM: f64 = (1u64 << 28) as f64;
+
 impl<'a> Blocks<'a> {
     /// What is before the loop over tiles of keys.
     pub(super) fn begin_by_warps(&mut self, m: &Matrices) {
         let (form, results) = (self.form, self.memories.results);
-        let (most, sum) = (self.memories.most, self.memories.sum);
+        let (most, sum, rate) = (self.memories.most, self.memories.sum, self.memories.rate);
         self.warp_loop(BLOCK, |this, _| {
+            if this.held == DType::BF16 {
+                this.set(m, rate, 1, LOG2_E);
+            }
             this.set(m, results, m.features[1], 0.0);
             this.set(m, most, 1, f64::NEG_INFINITY);
             this.set(m, sum, 1, 0.0);
@@ -314,42 +320,62 @@ impl<'a> Blocks<'a> {
             scale,
             most,
             sum,
-            base,
+            base: bases,
+            rate: rates,
             ..
         } = self.memories;
         let columns = m.keys;
-        self.each(m, base, 1, |this, [r, _]| {
+        let held = self.held;
+        let shift = match held {
+            DType::F16 => 15.0,
+            _ => -24.0,
+        };
+        self.each(m, bases, 1, |this, [r, _]| {
             let before = this.load(most, r.clone(), LOOP);
-            this.store(base, r, before, None, LOOP);
+            this.store(bases, r, before, None, LOOP);
         });
-        self.fold(m, Monoid::Max, scores, columns, base);
-        self.each(m, base, 1, |this, [r, _]| {
-            let (before, now) = (this.load(most, r.clone(), LOOP), this.load(base, r.clone(), LOOP));
+        self.fold(m, Monoid::Max, scores, columns, bases);
+        self.each(m, bases, 1, |this, [r, _]| {
+            let (before, now) = (this.load(most, r.clone(), LOOP), this.load(bases, r.clone(), LOOP));
             // Where nothing has been seen yet there is nothing to subtract.
             let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
             let unseen = this.map(ScalarOp::Eq, &[now, lowest], LOOP);
             let subtracted = this.map(ScalarOp::Select, &[unseen, zero, now], LOOP);
-            let shrunk = this.map(ScalarOp::Sub, &[before, subtracted], LOOP);
-            let shrunk = this.short_exp(shrunk, 0.0);
+            let (shrunk, base) = match held {
+                DType::BF16 => {
+                    let [(_, before), (rate, now)] = [before, subtracted].map(|x| this.line(x, shift));
+                    this.store(rates, r.clone(), rate, None, LOOP);
+                    let shrunk = this.map(ScalarOp::Sub, &[now, before], LOOP);
+                    (this.lo.emit(Op::ShortExp2(shrunk), DType::F32, LOOP), now)
+                }
+                _ => {
+                    let shrunk = this.map(ScalarOp::Sub, &[before, subtracted], LOOP);
+                    (this.short_exp(shrunk, 0.0), subtracted)
+                }
+            };
             // Zero, or not a number where the largest score is none or infinite: then the row is not a number.
             let whole = this.map(ScalarOp::Sub, &[subtracted, subtracted], LOOP);
             let shrunk = this.map(ScalarOp::Add, &[shrunk, whole], LOOP);
             let all = this.load(sum, r.clone(), LOOP);
             let all = this.map(ScalarOp::Mul, &[all, shrunk], LOOP);
-            for (memory, value) in [(most, now), (base, subtracted), (scale, shrunk), (sum, all)] {
+            for (memory, value) in [(most, now), (bases, base), (scale, shrunk), (sum, all)] {
                 this.store(memory, r.clone(), value, None, LOOP);
             }
         });
-        let shift = match self.held {
-            DType::F16 => 15.0,
-            _ => -24.0,
-        };
-        let held = self.held;
         self.each(m, scores, columns, |this, [r, c]| {
             let at = r.clone() * constant(columns) + c;
-            let (score, base) = (this.load(scores, at.clone(), LOOP), this.load(base, r, LOOP));
-            let power = this.map(ScalarOp::Sub, &[score, base], LOOP);
-            let power = this.short_exp(power, shift);
+            let (score, base) = (this.load(scores, at.clone(), LOOP), this.load(bases, r.clone(), LOOP));
+            let power = match held {
+                DType::BF16 => {
+                    let rate = this.load(rates, r, LOOP);
+                    let power = this.map(ScalarOp::Fma, &[score, rate, base], LOOP);
+                    this.lo.emit(Op::ShortExp2(power), DType::F32, LOOP)
+                }
+                _ => {
+                    let power = this.map(ScalarOp::Sub, &[score, base], LOOP);
+                    this.short_exp(power, shift)
+                }
+            };
             this.store(scores, at.clone(), power, None, LOOP);
             if weights != scores {
                 let weight = this.lo.convert(power, held);
@@ -364,6 +390,18 @@ impl<'a> Blocks<'a> {
             let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
             this.store(results, at, value, None, LOOP);
         });
+    }
+
+    /// The line `rate * x + offset` that weights of a row are two to the power of, where its largest score is this: one rounding for each, in place of two. What
+    /// the offset is off by is a factor of all of the row's weights, of at most 2^16. Of larger scores two that differ do so by at least 16,
+    /// so that all but the largest weigh nothing in so few bits: there the rate is one, and the offset exact.
+    fn line(&mut self, most: ValueId, shift: f64) -> (ValueId, ValueId) {
+        let size = self.map(ScalarOp::Abs, &[most], LOOP);
+        let [limit, slow, rate, shift] = [ONE_RATE_FROM, 1.0, LOG2_E, shift].map(|x| self.number(x));
+        let small = self.map(ScalarOp::Lt, &[size, limit], LOOP);
+        let rate = self.map(ScalarOp::Select, &[small, rate, slow], LOOP);
+        let down = self.map(ScalarOp::Neg, &[rate], LOOP);
+        (rate, self.map(ScalarOp::Fma, &[most, down, shift], LOOP))
     }
 
     /// `2^shift e^x` of what is not positive, for weights of so many bits that matrix instructions take.
