@@ -387,7 +387,10 @@ fn threads_share_the_pixels_of_one_block_of_channels() {
         };
         let [(_, alone), (shared, together)] = [run(1), run(2)];
         assert!(same(&alone, &together), "{outputs}");
-        assert!(!has_tiles(16) || shared.iter().any(|n| n % 2 == 0), "{outputs}: {shared:?}");
+        assert!(
+            !has_tiles(16) || shared.iter().any(|n| n % 2 == 0),
+            "{outputs}: {shared:?}"
+        );
         let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
         compare(&together, &bounded[0]).unwrap_or_else(|m| panic!("{m}"));
     }
