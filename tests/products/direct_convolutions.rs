@@ -303,7 +303,7 @@ fn rows_that_meet_a_little_less_are_divided_where_that_saves_much() {
 #[test]
 fn channels_that_nearly_fill_vectors_are_filled_with_zeros() {
     let mut rng = Rng::new(13);
-    for (outputs, kernel, filled) in [(172, [1, 1], true), (172, [3, 3], true), (164, [3, 3], false)] {
+    for (outputs, kernel, filled) in [(172, [1, 1], true), (172, [3, 3], true), (100, [3, 3], false)] {
         let case = Case {
             images: 2,
             groups: 1,
@@ -330,7 +330,6 @@ fn channels_that_nearly_fill_vectors_are_filled_with_zeros() {
             };
             let e = compile_ir(&graph, &options).unwrap();
             let explained = e.explain().to_string();
-            // 164 channels are whole vectors of four.
             let direct = has_tiles(16) && filled;
             assert!(is_direct(&explained) == direct, "{outputs} {kernel:?}\n{explained}");
             let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
