@@ -281,7 +281,8 @@ fn rows_that_meet_a_little_less_are_divided_where_that_saves_much() {
         if has_tiles(channels) {
             let launches = e.plan().steps.iter().flat_map(|s| s.launches());
             let flops = launches.map(|l| l.flops.as_const().unwrap());
-            let mut found: Vec<i64> = flops.filter(|f| *f > 1 << 18).collect();
+            // What puts the parts together chooses among them.
+            let mut found: Vec<i64> = flops.filter(|f| *f > 1 << 20).collect();
             let each = |(rows, met): &(i64, i64)| 2 * rows * 16 * (channels * channels) as i64 * met * 3;
             let mut expected: Vec<i64> = rows.iter().map(each).collect();
             found.sort_unstable();
@@ -302,7 +303,7 @@ fn rows_that_meet_a_little_less_are_divided_where_that_saves_much() {
 #[test]
 fn channels_that_nearly_fill_vectors_are_filled_with_zeros() {
     let mut rng = Rng::new(13);
-    for (outputs, kernel, filled) in [(172, [1, 1], true), (172, [3, 3], true), (164, [3, 3], false)] {
+    for (outputs, kernel, filled) in [(172, [1, 1], true), (172, [3, 3], true), (100, [3, 3], false)] {
         let case = Case {
             images: 2,
             groups: 1,
@@ -329,7 +330,6 @@ fn channels_that_nearly_fill_vectors_are_filled_with_zeros() {
             };
             let e = compile_ir(&graph, &options).unwrap();
             let explained = e.explain().to_string();
-            // 164 channels are whole vectors of four.
             let direct = has_tiles(16) && filled;
             assert!(is_direct(&explained) == direct, "{outputs} {kernel:?}\n{explained}");
             let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
@@ -387,7 +387,10 @@ fn threads_share_the_pixels_of_one_block_of_channels() {
         };
         let [(_, alone), (shared, together)] = [run(1), run(2)];
         assert!(same(&alone, &together), "{outputs}");
-        assert!(!has_tiles(16) || shared.iter().any(|n| n % 2 == 0), "{outputs}: {shared:?}");
+        assert!(
+            !has_tiles(16) || shared.iter().any(|n| n % 2 == 0),
+            "{outputs}: {shared:?}"
+        );
         let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
         compare(&together, &bounded[0]).unwrap_or_else(|m| panic!("{m}"));
     }

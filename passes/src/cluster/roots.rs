@@ -311,8 +311,7 @@ impl Clusterer<'_> {
             let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
                 Some(n) => {
                     let costs = cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW);
-                    costs
-                        && !(cone.cost <= SLIDING_COST && (self.shows_sliding(id) || self.converts_stored_bytes(id)))
+                    costs && !(cone.cost <= SLIDING_COST && (self.shows_sliding(id) || self.converts_stored_bytes(id)))
                 }
                 None => false,
             });

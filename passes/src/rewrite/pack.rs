@@ -206,17 +206,15 @@ fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightB
     if let Some(axis) = output.iter().position(|l| *l == blocks.channels) {
         size[axis] = size[axis].clone() - IndexExpr::Const(blocks.fill);
     }
-    let (start, step) = (size.iter().map(|_| IndexExpr::ZERO).collect(), size.iter().map(|_| 1).collect());
+    let (start, step) = (
+        size.iter().map(|_| IndexExpr::ZERO).collect(),
+        size.iter().map(|_| 1).collect(),
+    );
     re.add(NodeKind::View(View::Slice { start, step, size }), &[sum])
 }
 
 /// Weights with the zeros behind their channels that blocks are filled with.
-fn filled(
-    re: &mut Rebuilder,
-    weights: NodeId,
-    labels: &Labels,
-    blocks: &WeightBlocks,
-) -> Result<NodeId, GraphError> {
+fn filled(re: &mut Rebuilder, weights: NodeId, labels: &Labels, blocks: &WeightBlocks) -> Result<NodeId, GraphError> {
     if blocks.fill == 0 {
         return Ok(weights);
     }

@@ -298,7 +298,9 @@ fn strided_bytes(re: &mut Rebuilder, operand: NodeId, emitter: &Emitter) -> Resu
     let Some(of) = bytes(graph, operand).filter(|of| graph.ty(of.value).dtype == of.dtype) else {
         return Ok(None);
     };
-    let Zero::Known(z) = zero(graph, &of) else { return Ok(None) };
+    let Zero::Known(z) = zero(graph, &of) else {
+        return Ok(None);
+    };
     let view = |v: &NodeId| match &graph.node(*v).kind {
         NodeKind::View(view) => Some(view.clone()),
         _ => None,
@@ -306,7 +308,9 @@ fn strided_bytes(re: &mut Rebuilder, operand: NodeId, emitter: &Emitter) -> Resu
     let views: Vec<View> = of.views.iter().filter_map(view).collect();
     let row = graph.ty(of.value).rank().checked_sub(1);
     let every_other = |view: &View| match view {
-        View::Window { axis, stride: 2, size, .. } => Some(usize::from(*axis)) == row && !size.is(1),
+        View::Window {
+            axis, stride: 2, size, ..
+        } => Some(usize::from(*axis)) == row && !size.is(1),
         _ => false,
     };
     if !emitter.access(AccessKind::Apart).is_vector() || !views.iter().any(every_other) {

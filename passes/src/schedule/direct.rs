@@ -299,13 +299,7 @@ impl Scheduler<'_> {
     }
 
     /// Computes a product with weights in blocks of columns: tiles of rows, for one block after another.
-    fn direct_product(
-        &mut self,
-        outer: &[VarId],
-        rows_of_all: VarId,
-        columns_of_all: VarId,
-        tile: Tile,
-    ) -> Option<()> {
+    fn direct_product(&mut self, outer: &[VarId], rows_of_all: VarId, columns_of_all: VarId, tile: Tile) -> Option<()> {
         let Tile {
             rows, columns, dtype, ..
         } = tile;

@@ -20,20 +20,13 @@ impl Scheduler<'_> {
     /// Cuts a row of pixels in pieces, if threads share the loops around them more evenly with one over pieces. Returns the row, or the
     /// piece; the loop over pieces is added to those that are shared.
     pub(super) fn balanced(&mut self, pixels: VarId, tile: Tile, shared: &mut Vec<VarId>) -> VarId {
-        let Some(factor) = self.even_piece(pixels, tile, shared) else {
-            return pixels;
-        };
-        let saved = self.schedule.clone();
-        match self.apply(Directive::Split { var: pixels, factor }).as_deref() {
-            Some(&[pieces, piece]) => {
-                shared.push(pieces);
-                piece
-            }
-            _ => {
-                self.schedule = saved;
-                pixels
-            }
+        if let Some(factor) = self.even_piece(pixels, tile, shared)
+            && let Some(&[pieces, piece]) = self.apply(Directive::Split { var: pixels, factor }).as_deref()
+        {
+            shared.push(pieces);
+            return piece;
         }
+        pixels
     }
 
     /// Pixels of the pieces that take the least time, if they take less than a whole row.
@@ -44,7 +37,7 @@ impl Scheduler<'_> {
         if threads < 2 || rows.checked_mul(n)? <= tile.rows * threads {
             return None;
         }
-        // The longest that a thread takes, in pixels.
+        // What the thread with most of them takes.
         let time = |pieces: i64| {
             let each = self.rows_and_time(n / pieces, tile).1;
             ((rows * pieces - 1) / threads + 1).saturating_mul(each)
