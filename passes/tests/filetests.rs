@@ -197,9 +197,14 @@ fn report_steps(out: &mut String, steps: &[Step], indent: &str) {
                     None => Ok(()),
                 })
             }
-            Step::Group(all) => {
+            Step::Group(all) | Step::Sequence(all) => {
                 let s = if all.len() == 1 { "" } else { "s" };
-                let _ = writeln!(out, "{indent}group of {} member{s}", all.len());
+                let what = if matches!(step, Step::Group(_)) {
+                    "group"
+                } else {
+                    "sequence"
+                };
+                let _ = writeln!(out, "{indent}{what} of {} member{s}", all.len());
                 all.iter()
                     .for_each(|l| out.push_str(&format!("{indent}  {}\n", launch(l))));
                 Ok(())

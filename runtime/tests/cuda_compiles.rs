@@ -10,7 +10,7 @@ use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Stmt, verify};
-use tlc_ir::plan::{Step, Work};
+use tlc_ir::plan::Work;
 use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
 use tlc_passes::cluster::Clusters;
@@ -56,12 +56,8 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
         launches: launches_of,
         ..
     } = &compiled.planned;
-    let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
-        Step::Launch(l) => Some(l),
-        // Where the library does not compute it with the product, it is launched.
-        Step::Gemm(g) => g.epilogue.as_ref().map(|e| &e.launch),
-        _ => None,
-    });
+    // Where the library does not compute it with the product, what is behind that is launched.
+    let launches = plan.launches().into_iter();
     let kernels = launches.map(|l| {
         assert!(matches!(l.work, Work::Grid(_)), "{}: {}", case.name, l.label);
         GpuKernel {

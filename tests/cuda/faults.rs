@@ -252,7 +252,7 @@ mod children {
                 assert!(next.is_ok(), "{fault}: {next:?}");
             }
             _ => {
-                let place = message.contains("found at step ") && message.contains("kernel `kernel");
+                let place = message.contains("found at step ") && message.contains("kernel `");
                 assert!(place, "{fault}: {message}");
                 let next = next.expect_err("the device is lost");
                 assert!(next.contains("is lost since"), "{fault}: {next}");

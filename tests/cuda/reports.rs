@@ -77,7 +77,8 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
         tlc(&[], &arguments),
         0,
         &[
-            "kernel 0",
+            "sequence of 2",
+            "kernel 2",
             "32.0 KiB",
             "; at most ",
             "% of its threads, limited by",
@@ -86,11 +87,10 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
     );
     let Some(said) = json(&arguments) else { return };
     let steps = said["steps"].as_array().expect("steps");
-    // The scan of each of 64 blocks, that of their totals, and the addition of these.
+    // The scan of each of 64 blocks and that of their totals, which are done in turn, and the addition of these.
     let expected = [
         ("transfer", 16384),
-        ("kernel 0", 32768),
-        ("kernel 1", 512),
+        ("sequence of 2", 32768 + 512),
         ("kernel 2", 32768),
         ("transfer", 16384),
     ];
@@ -98,10 +98,10 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
     for (step, (what, bytes)) in steps.iter().zip(expected) {
         assert_eq!(step["what"], what, "{said}");
         assert_eq!(step["bytes"], bytes, "{said}");
-        assert_eq!(step["occupancy"].is_null(), what == "transfer", "{said}");
+        assert_eq!(step["occupancy"].is_null(), what != "kernel 2", "{said}");
         // A simulated device has no registers.
         assert!(step["registers"].is_null(), "{said}");
-        assert_eq!(step["on_host"], (step["step"] == "4"), "{said}");
+        assert_eq!(step["on_host"], (step["step"] == "3"), "{said}");
         assert!(step["ns"].as_f64().is_some_and(|ns| ns > 0.0), "{said}");
     }
 }
@@ -182,6 +182,7 @@ fn a_device_is_measured() {
             "cuda:0 (NVIDIA H200 (simulated)), driver 13.0",
             "copies within its memory",
             "f32 multiply-add",
+            "f16 products of matrices (mma.sync)",
             "the smallest kernel",
             "cuda:0 is simulated: its times say nothing of a real device",
         ],
@@ -192,6 +193,9 @@ fn a_device_is_measured() {
         "copied_bytes_per_second",
         "from_host_bytes_per_second",
         "f32_flops_per_second",
+        "f16_matrix_flops_per_second",
+        "bf16_matrix_flops_per_second",
+        "tf32_matrix_flops_per_second",
         "kernel_ns",
         "call_ns",
     ] {

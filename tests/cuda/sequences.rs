@@ -57,7 +57,7 @@ mod children {
                      %{k} = mul {a}, %{k}e : {whole}\n"
                 ),
                 _ => format!(
-                    "%{k}g = gather {last}, %i {{axis=0}} : {whole}
+                    "%{k}g = gather {last}, %i {{axes=[0]}} : {whole}
                      %{k} = min %{k}g, {b} : {whole}\n"
                 ),
             };

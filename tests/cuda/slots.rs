@@ -39,11 +39,14 @@ fn found(test: &str, kind: &str) {
     assert!(!slot.is_empty() && found.contains(&slot), "{kind}, {slot}: {found}");
 }
 
-/// `((x @ w) @ w) @ w`: three launches, and what each writes. Their rows are not aligned: of vectors it is found later, without a slot, that
+/// `((x @ w) @ w) @ w`: three launches, too large for one block to do in turn, and what each writes. Their rows are not aligned: of vectors it is found later, without a slot, that
 /// nobody wrote a value.
 fn chain() -> (Plan, Vec<(usize, SlotId)>) {
     let g = Graph::new("chain");
-    let (x, w) = (g.input("x", DType::F32, [31, 31]), g.input("w", DType::F32, [31, 31]));
+    let (x, w) = (
+        g.input("x", DType::F32, [131, 131]),
+        g.input("w", DType::F32, [131, 131]),
+    );
     g.output("y", &x.matmul(&w).exp().matmul(&w).exp().matmul(&w));
     let options = CompileOptions {
         device: Device::cuda(0),
@@ -74,10 +77,10 @@ fn run(plan: Plan) -> Result<(), String> {
         devices: cuda::queued(&[context]),
     };
     let executable = Executable::load(plan, load).map_err(|e| e.to_string())?;
-    let ones = vec![0u8; 31 * 31 * 4];
+    let ones = vec![0u8; 131 * 131 * 4];
     let view = TensorView {
         dtype: DType::F32,
-        shape: &[31, 31],
+        shape: &[131, 131],
         data: &ones,
     };
     executable.run(&[view; 2]).map(drop).map_err(|e| e.to_string())
@@ -115,7 +118,7 @@ mod children {
         let (mut plan, launches) = chain();
         let slot = launches[0].1;
         // One element less than what the launch writes.
-        let less = IndexExpr::Const(31 * 31 - 1);
+        let less = IndexExpr::Const(131 * 131 - 1);
         plan.slots[slot.0 as usize].len = less.clone();
         for step in &plan.steps {
             for l in step.launches() {

@@ -16,10 +16,14 @@ use tlc_passes::{Compiled, Options, compile};
 
 use super::generate::Case;
 
-/// The plan where each epilogue is a step behind its product: other kernels need not go along the result.
+/// The plan where each epilogue is a step behind its product, and each launch of a sequence one: other kernels need not go along the result,
+/// nor be a GPU's.
 fn with_epilogues_apart(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     let apart = |mut step: Step| -> Vec<Step> {
+        if let Step::Sequence(all) = step {
+            return all.into_iter().map(Step::Launch).collect();
+        }
         let epilogue = match &mut step {
             Step::Gemm(g) => g.epilogue.take(),
             _ => None,
@@ -81,7 +85,7 @@ fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr
     for step in plan.init.iter_mut().chain(&mut plan.steps) {
         let launches = match step {
             Step::Launch(l) => std::slice::from_mut(l),
-            Step::Group(all) => &mut all[..],
+            Step::Group(all) | Step::Sequence(all) => &mut all[..],
             _ => &mut [],
         };
         for l in launches {

@@ -16,6 +16,7 @@ mod plan_interp;
 mod plan_shapes;
 mod precision;
 mod random_schedules;
+mod sequences;
 mod share;
 mod states;
 mod streamed_lines;

@@ -46,7 +46,7 @@ fn under_guards(plan: &Plan, kernel: usize, error: Violation) -> Option<Violatio
         .chain(&plan.steps)
         .flat_map(|s| match s {
             Step::Launch(l) => std::slice::from_ref(l),
-            Step::Group(all) => all,
+            Step::Group(all) | Step::Sequence(all) => all,
             _ => &[],
         })
         .filter(|l| l.kernel.0 as usize == kernel)

@@ -76,6 +76,7 @@ fn reach(compiled: &Compiled) -> Vec<String> {
         out.push(match step {
             Step::Launch(_) => "launch".to_string(),
             Step::Group(_) => "group".to_string(),
+            Step::Sequence(_) => "sequence".to_string(),
             Step::Gemm(_) => "gemm".to_string(),
             Step::Copy { .. } => "copy".to_string(),
             Step::Loop(_) => "loop".to_string(),

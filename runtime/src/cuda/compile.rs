@@ -232,6 +232,45 @@ pub(super) fn load(context: &Arc<Context>, kernels: &[Wanted<'_>], threads: usiz
     }
 }
 
+/// Makes a function of a text that has it by that name, with no shared memory that the launch sizes.
+pub(super) fn from_text(context: &Arc<Context>, text: &str, name: &str) -> Result<(Loaded, Function), RunError> {
+    let supported = nvrtc()?
+        .architectures()
+        .map_err(|e| Unavailable::Compiler { message: e.to_string() })?;
+    let asked = asked()?;
+    let made = |form: Option<Form>| -> Result<Loaded, Refused> {
+        let (form, arch) = arch_of(context.properties().capability, &supported, form).map_err(RunError::from)?;
+        module(context, form, compiled(text, form, &arch)?)
+    };
+    let first = asked.or(context.wants_ptx().then_some(Form::Ptx));
+    let loaded = match made(first) {
+        Err(Refused::Binary) if asked.is_none() => {
+            context.refused_binary();
+            made(Some(Form::Ptx))
+        }
+        other => other,
+    };
+    let loaded = loaded.map_err(|e| e.into_error(context))?;
+    let handle = function_of(context, &loaded, name)?;
+    let function = Function {
+        handle,
+        name: name.into(),
+        dynamic_shared_bytes: 0,
+    };
+    Ok((loaded, function))
+}
+
+/// The function of that name in code that was loaded.
+fn function_of(context: &Context, loaded: &Loaded, name: &str) -> Result<Handle, RunError> {
+    let symbol = CString::new(name).unwrap_or_default();
+    let mut function: Handle = std::ptr::null_mut();
+    // SAFETY: a valid place for the result, a module that was loaded, a NUL-terminated name.
+    context.call("cuModuleGetFunction", |d| unsafe {
+        (d.cuModuleGetFunction)(&mut function, loaded.module, symbol.as_ptr())
+    })?;
+    Ok(function)
+}
+
 /// Why code was not loaded.
 enum Refused {
     /// The driver has no use for such machine code.
@@ -294,12 +333,7 @@ fn load_as(
         let loaded = module(context, form, image?)?;
         for k in 0..kernels.len().saturating_sub(part * each).min(each) {
             let name = kernels[part * each + k].name(part * each + k);
-            let symbol = CString::new(name.as_str()).unwrap_or_default();
-            let mut function: Handle = std::ptr::null_mut();
-            // SAFETY: a valid place for the result, a module that was loaded, a NUL-terminated name.
-            context.call("cuModuleGetFunction", |d| unsafe {
-                (d.cuModuleGetFunction)(&mut function, loaded.module, symbol.as_ptr())
-            })?;
+            let function = function_of(context, &loaded, &name)?;
             let dynamic_shared_bytes = dynamic[part * each + k];
             if dynamic_shared_bytes > 0 {
                 // SAFETY: a function of a module that was loaded; how much it may be is for the driver to say.

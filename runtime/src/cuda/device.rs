@@ -28,7 +28,8 @@ use super::library::{Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
 use crate::device::{
-    Device, Event, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad, Use,
+    Device, DeviceBuffer, Event, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad,
+    Use,
 };
 use crate::error::{JitError, RunError};
 
@@ -82,6 +83,38 @@ pub fn shared(ordinal: u32) -> Result<Arc<dyn Queued>, RunError> {
     let device: Arc<dyn Queued> = Arc::new(Gpu::new(&context, 1, true));
     known.push((ordinal, Arc::clone(&device)));
     Ok(device)
+}
+
+/// Nanoseconds of a kernel that is given as text with its name, the least of several times: so many blocks of threads, and values that know
+/// where a buffer of so many bytes is.
+pub(super) fn timed_text(
+    context: &Arc<Context>,
+    (text, name): (&str, &str),
+    grid: (u32, u32),
+    (bytes, values): (usize, &dyn Fn(&DeviceBuffer) -> [u64; 3]),
+    times: usize,
+) -> Result<u64, RunError> {
+    let gpu = Arc::new(Gpu::new(context, 1, true));
+    let device: Arc<dyn Queued> = Arc::clone(&gpu) as Arc<dyn Queued>;
+    let out = DeviceBuffer::new(&device, bytes)?;
+    let (loaded, function) = compile::from_text(context, text, name)?;
+    {
+        let mut state = gpu.state();
+        state.loaded.push(loaded);
+        state.kernels.push(function);
+    }
+    let mut least = u64::MAX;
+    // The first may take longer for what it touches first.
+    for _ in 0..times.max(1) + 1 {
+        gpu.time(0, false)?;
+        let given = gpu.given((0, KernelHandle(0)), grid, SmallVec::from_slice(&values(&out)));
+        let given = given.and(gpu.time(0, true));
+        // Also where it failed: nothing may be under way when memory goes.
+        gpu.settle(0)?;
+        given?;
+        least = least.min(gpu.time_taken(0)?.unwrap_or(0).max(1));
+    }
+    Ok(least)
 }
 
 /// Has the host wait for all that a stream was given.

@@ -476,6 +476,10 @@ impl Executable {
             let tensors = || inputs.iter().flatten().filter_map(ResidentInput::tensor);
             tensors().try_for_each(|t| t.memory.before_reading(device, 0))?;
             outputs.iter().flatten().try_for_each(|m| m.before_writing(device, 0))?;
+            if self.others.len() > 1 {
+                // Other devices come to them by themselves.
+                device.settle(0)?;
+            }
             let mut given = false;
             for (k, input) in inputs.iter().enumerate().filter(|i| copied[i.0]) {
                 let of_host = match input {

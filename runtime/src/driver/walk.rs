@@ -340,7 +340,10 @@ impl<'r, H: Host> Walk<'r, H> {
                     match step.on {
                         0 => {
                             let at = places(self.code.of_host(), frame, self.scratch);
-                            self.host.launch(queue, launches, *alone, &at)?;
+                            // In turn, if they are a sequence.
+                            let each = if sequence.is_some() { 1 } else { launches.len().max(1) };
+                            let mut all = launches.chunks(each);
+                            all.try_for_each(|part| self.host.launch(queue, part, *alone, &at))?;
                         }
                         on => {
                             let at = places(self.code.of_other(on), frame, self.scratch);

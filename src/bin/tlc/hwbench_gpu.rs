@@ -1,13 +1,13 @@
 //! `tlc hwbench --device cuda`: how fast a GPU copies, computes and begins.
 //!
-//! Copies are the driver's; the rest are kernels as tlc makes them, timed by the device's events.
+//! Copies are the driver's, products of matrices a kernel of their own; the rest are kernels as tlc makes them, timed by the device's events.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 use tlc::explain::time_text;
 use tlc::{CompileOptions, DType, Device, Executable, Graph, Input, OutputMut, Specialize};
-use tlc_runtime::cuda::{self, Properties, Transfers};
+use tlc_runtime::cuda::{self, MatrixRates, Properties, Transfers};
 
 use crate::data::number_json;
 use crate::failure::{Code, Failure};
@@ -22,6 +22,8 @@ struct Effort {
     copied: usize,
     /// Elements that are computed with.
     elements: usize,
+    /// Rounds of products of matrices, and blocks that do them.
+    rounds: [u32; 2],
     /// Times of each, of which the best counts.
     times: usize,
 }
@@ -30,6 +32,7 @@ struct Effort {
 struct Measured {
     transfers: Transfers,
     f32_flops_per_second: f64,
+    matrices: MatrixRates,
     /// The device's time of the smallest kernel.
     kernel_ns: f64,
     /// The host's time of a call with the smallest kernel, inputs and outputs.
@@ -48,20 +51,26 @@ pub fn run(session: &Session, number: u32, effort: usize) -> Result<(), Failure>
         true => Effort {
             copied: 1 << 20,
             elements: 1 << 10,
+            rounds: [2, 1],
             times: 2,
         },
         false => Effort {
             copied: usize::try_from(free / 8).unwrap_or(usize::MAX).min(512 << 20),
             elements: 1 << 24,
+            // Two blocks a multiprocessor, and about half a millisecond.
+            rounds: [4096, 2 * device.multiprocessors.max(1)],
             times,
         },
     };
     let transfers = cuda::transfers(&context, effort.copied, effort.times).map_err(|e| failed(&e))?;
     let chain = chain(number, effort.elements, CHAIN)?;
     let computed = kernel_ns(&chain, effort.elements, effort.times)?;
+    let [rounds, blocks] = effort.rounds;
+    let matrices = cuda::matrix_rates(&context, blocks, rounds, effort.times).map_err(|e| failed(&e))?;
     let smallest = self::chain(number, 1, 1)?;
     let measured = Measured {
         transfers,
+        matrices,
         f32_flops_per_second: (2 * CHAIN * effort.elements) as f64 / computed * 1e9,
         kernel_ns: kernel_ns(&smallest, 1, effort.times)?,
         call_ns: call_ns(&smallest, effort.times)?,
@@ -141,6 +150,18 @@ fn table(device: &Properties, m: &Measured) -> String {
             "f32 multiply-add",
             format!("{:.1} GFLOP/s", m.f32_flops_per_second / 1e9),
         ),
+        (
+            "f16 products of matrices (mma.sync)",
+            format!("{:.1} GFLOP/s", m.matrices.f16 / 1e9),
+        ),
+        (
+            "bf16 products of matrices",
+            format!("{:.1} GFLOP/s", m.matrices.bf16 / 1e9),
+        ),
+        (
+            "tf32 products of matrices",
+            format!("{:.1} GFLOP/s", m.matrices.tf32 / 1e9),
+        ),
         ("the smallest kernel", time_text(m.kernel_ns)),
         ("a call with it, its input and its output", time_text(m.call_ns)),
     ] {
@@ -158,6 +179,9 @@ fn for_programs(device: &Properties, m: &Measured) -> Value {
         "from_host_bytes_per_second": number_json(m.transfers.from_host),
         "to_host_bytes_per_second": number_json(m.transfers.to_host),
         "f32_flops_per_second": number_json(m.f32_flops_per_second),
+        "f16_matrix_flops_per_second": number_json(m.matrices.f16),
+        "bf16_matrix_flops_per_second": number_json(m.matrices.bf16),
+        "tf32_matrix_flops_per_second": number_json(m.matrices.tf32),
         "kernel_ns": number_json(m.kernel_ns),
         "call_ns": number_json(m.call_ns),
     })

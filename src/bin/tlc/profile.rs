@@ -95,6 +95,7 @@ impl Rows<'_> {
             number: format!("{}{number}", self.prefix),
             what: match own.as_slice() {
                 [(one, _)] => one.step.clone(),
+                all if matches!(step, Step::Sequence(_)) => format!("sequence of {}", all.len()),
                 all => format!("group of {}", all.len()),
             },
             label: own.iter().map(|(c, _)| c.label.as_str()).collect::<Vec<_>>().join(", "),
