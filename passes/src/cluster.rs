@@ -34,6 +34,7 @@ use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::index::IndexExpr;
+use tlc_ir::target::EmitterId;
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, operand_indices, space};
@@ -71,6 +72,8 @@ struct Group {
     statements: u32,
     /// What its kernel does for each element.
     operations: Operations,
+    /// What would make its kernel, once that was asked.
+    emitter: Option<EmitterId>,
     space: Option<LoopSpace>,
     /// True if every root has all of the space's axes, in their order, and no others.
     flat: bool,
@@ -108,6 +111,10 @@ struct Clusterer<'g> {
     /// such place.
     next_cut: Vec<u32>,
     ledger: FusionLedger,
+    /// By group: the last search for a circle that came by it.
+    searched: Vec<u32>,
+    /// Such searches.
+    searches: u32,
     /// Fusions that may still be made.
     merges: usize,
     /// New values of states, and the inputs that are the old ones.
@@ -190,6 +197,8 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         group_of: vec![None; graph.len()],
         next_cut: (0..=graph.len() as u32).collect(),
         ledger: FusionLedger::default(),
+        searched: Vec::new(),
+        searches: 0,
         merges,
     };
     c.mark_roots(once);
@@ -319,6 +328,7 @@ impl Clusterer<'_> {
                 roots: vec![root],
                 statements: self.cone_size(root).statements,
                 operations: self.operations_of(root),
+                emitter: None,
                 space: None,
                 flat: false,
                 costly: self.costly.contains_key(&root).then_some(root).into_iter().collect(),

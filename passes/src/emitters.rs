@@ -224,15 +224,23 @@ pub fn choose(target: &Target, operations: &Operations) -> EmitterChoice {
     }
 }
 
-fn choose_among(emitters: &[CpuEmitter], operations: &Operations) -> EmitterChoice {
-    let least = |time: &dyn Fn(&CpuEmitter) -> Option<f64>| {
-        let times = emitters.iter().enumerate().filter_map(|(k, e)| Some((k, time(e)?)));
-        times.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(k, _)| k)
-    };
+/// The one that takes the least time, the first of several, of those that take any.
+fn least(emitters: &[CpuEmitter], time: impl Fn(&CpuEmitter) -> Option<f64>) -> Option<usize> {
+    let times = emitters.iter().enumerate().filter_map(|(k, e)| Some((k, time(e)?)));
+    times.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(k, _)| k)
+}
+
+/// The emitter of a processor that makes a kernel of these operations: that of [`choose`], without the reason.
+pub fn fastest(emitters: &[CpuEmitter], operations: &Operations) -> EmitterId {
     // The first one has everything, says the target.
-    let chosen = least(&|e| operations.picoseconds(e)).unwrap_or(0);
+    let found = least(emitters, |e| operations.picoseconds(e));
+    EmitterId(found.unwrap_or(0) as u32)
+}
+
+fn choose_among(emitters: &[CpuEmitter], operations: &Operations) -> EmitterChoice {
+    let chosen = fastest(emitters, operations).0 as usize;
     // What would be chosen if each had everything.
-    let wished = least(&|e| Some(operations.time(e, true))).unwrap_or(chosen);
+    let wished = least(emitters, |e| Some(operations.time(e, true))).unwrap_or(chosen);
     let (own, other) = (&emitters[chosen].table, &emitters[wished].table);
     let others = emitters.iter().enumerate().filter(|(k, _)| *k != chosen);
     let others = others.map(|(_, e)| e.table.vector_bits).max().unwrap_or(0);

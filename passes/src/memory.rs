@@ -426,28 +426,56 @@ fn lower_bound(blocks: &[Block], steps: usize) -> u64 {
 /// What [`first_fit`] may look at: so many blocks and steps, and so many more for each block.
 const SEARCH_BUDGET: (usize, usize) = (1 << 22, 256);
 
+/// Overlapping blocks from which on those before are gone through in the order of their offsets: fewer are sorted sooner.
+const MANY: usize = 64;
+/// That many times as many blocks are gone through in their order as would have to be sorted.
+const SORTING: usize = 8;
+/// Blocks of which the order of offsets is kept: each further one moves those behind it.
+const MOST_ORDERED: usize = 1 << 14;
+
 /// Blocks that have a place, by lifetime.
-struct Placed {
+struct Placed<'b> {
+    blocks: &'b [Block],
+    offsets: Vec<u64>,
     /// A tree over the steps: each block is in the fewest nodes that cover its lifetime, so those alive at a step are in the
     /// nodes above that step.
     alive: Vec<Vec<u32>>,
     /// By the step at which they are born.
     born: Vec<Vec<u32>>,
+    /// By step: how many are born there.
+    births: Vec<u32>,
     leaves: usize,
+    /// All of them that have a place, by offset; none until that is asked for.
+    ordered: Option<Vec<u32>>,
+    count: usize,
 }
 
-impl Placed {
-    fn new(steps: usize) -> Placed {
+impl<'b> Placed<'b> {
+    fn new(blocks: &'b [Block], steps: usize) -> Placed<'b> {
         let leaves = steps.max(1).next_power_of_two();
         Placed {
+            blocks,
+            offsets: vec![0; blocks.len()],
             alive: vec![Vec::new(); 2 * leaves],
             born: vec![Vec::new(); leaves],
+            births: vec![0; leaves],
             leaves,
+            ordered: None,
+            count: 0,
         }
     }
 
-    fn insert(&mut self, number: usize, b: &Block) {
+    fn insert(&mut self, number: usize, at: u64) {
+        let b = &self.blocks[number];
+        self.offsets[number] = at;
+        self.count += 1;
+        self.ordered.take_if(|_| self.count > MOST_ORDERED);
+        if let Some(ordered) = &mut self.ordered {
+            let behind = ordered.partition_point(|&p| self.offsets[p as usize] <= at);
+            ordered.insert(behind, number as u32);
+        }
         self.born[b.first].push(number as u32);
+        self.births[b.first] += 1;
         let (mut from, mut to) = (b.first + self.leaves, b.last + self.leaves + 1);
         while from < to {
             if from & 1 == 1 {
@@ -463,28 +491,74 @@ impl Placed {
         }
     }
 
-    /// Calls `f` for every block whose lifetime overlaps; returns how much there was to look at.
-    fn overlapping(&self, b: &Block, mut f: impl FnMut(usize)) -> usize {
-        let mut seen = b.last - b.first;
-        let mut node = b.first + self.leaves;
-        while node > 0 {
-            seen += self.alive[node].len() + 1;
-            self.alive[node].iter().for_each(|&n| f(n as usize));
-            node /= 2;
+    /// The blocks that are alive when one is born, in parts.
+    fn alive(&self, b: &Block) -> impl Iterator<Item = &Vec<u32>> {
+        let leaf = b.first + self.leaves;
+        std::iter::successors(Some(leaf), |node| Some(node / 2).filter(|n| *n > 0)).map(|node| &self.alive[node])
+    }
+
+    /// How many lifetimes overlap that of a block.
+    fn overlaps(&self, b: &Block) -> usize {
+        let alive: usize = self.alive(b).map(Vec::len).sum();
+        let born: u32 = self.births[b.first + 1..=b.last].iter().sum();
+        alive + born as usize
+    }
+
+    /// How much there is to look at where a block overlaps so many.
+    fn to_look_at(&self, b: &Block, overlaps: usize) -> usize {
+        (b.last - b.first) + overlaps + self.leaves.trailing_zeros() as usize + 1
+    }
+
+    /// The lowest offset that is free for the whole lifetime of a block, which overlaps so many.
+    fn lowest(&mut self, b: &Block, overlaps: usize, taken: &mut Vec<(u64, u64)>) -> u64 {
+        if overlaps >= MANY && overlaps * SORTING >= self.count && self.count <= MOST_ORDERED {
+            return self.lowest_in_order(b);
         }
-        for born in &self.born[b.first + 1..=b.last] {
-            seen += born.len();
-            born.iter().for_each(|&n| f(n as usize));
+        let place = |n: &u32| {
+            let n = *n as usize;
+            (self.offsets[n], self.offsets[n] + self.blocks[n].bytes)
+        };
+        taken.clear();
+        self.alive(b).for_each(|all| taken.extend(all.iter().map(place)));
+        let born = &self.born[b.first + 1..=b.last];
+        born.iter().for_each(|all| taken.extend(all.iter().map(place)));
+        taken.sort_unstable();
+        let mut at = 0u64;
+        for &(begin, end) in &*taken {
+            if begin >= at + b.bytes {
+                break;
+            }
+            at = at.max(end);
         }
-        seen
+        at
+    }
+
+    /// As [`Placed::lowest`], by all blocks in the order of their offsets, of which most overlap.
+    fn lowest_in_order(&mut self, b: &Block) -> u64 {
+        let (blocks, offsets) = (self.blocks, &self.offsets);
+        let ordered = self.ordered.get_or_insert_with(|| {
+            let mut all: Vec<u32> = self.born.iter().flatten().copied().collect();
+            all.sort_unstable_by_key(|&n| offsets[n as usize]);
+            all
+        });
+        let mut at = 0u64;
+        for &n in &*ordered {
+            let (begin, other) = (offsets[n as usize], &blocks[n as usize]);
+            if begin >= at + b.bytes {
+                break;
+            }
+            if other.first <= b.last && b.first <= other.last {
+                at = at.max(begin + other.bytes);
+            }
+        }
+        at
     }
 }
 
 /// Places blocks in the given order, each at the lowest offset that is free for its whole lifetime. `None` if that takes too
 /// long.
 fn first_fit(blocks: &[Block], order: &[usize], steps: usize) -> Option<(u64, Vec<u64>)> {
-    let mut offsets = vec![0u64; blocks.len()];
-    let mut placed = Placed::new(steps);
+    let mut placed = Placed::new(blocks, steps);
     let mut budget = SEARCH_BUDGET.0 + SEARCH_BUDGET.1 * blocks.len();
     let mut peak = 0;
     let mut taken: Vec<(u64, u64)> = Vec::new();
@@ -493,22 +567,13 @@ fn first_fit(blocks: &[Block], order: &[usize], steps: usize) -> Option<(u64, Ve
         if b.bytes == 0 {
             continue;
         }
-        taken.clear();
-        let seen = placed.overlapping(b, |p| taken.push((offsets[p], offsets[p] + blocks[p].bytes)));
-        budget = budget.checked_sub(seen)?;
-        taken.sort_unstable();
-        let mut at = 0u64;
-        for &(begin, end) in &taken {
-            if begin >= at + b.bytes {
-                break;
-            }
-            at = at.max(end);
-        }
-        offsets[i] = at;
-        placed.insert(i, b);
+        let overlaps = placed.overlaps(b);
+        budget = budget.checked_sub(placed.to_look_at(b, overlaps))?;
+        let at = placed.lowest(b, overlaps, &mut taken);
+        placed.insert(i, at);
         peak = peak.max(at + b.bytes);
     }
-    Some((peak, offsets))
+    Some((peak, placed.offsets))
 }
 
 /// Places blocks as they are born, each at the lowest offset that is free then.

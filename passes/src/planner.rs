@@ -1,9 +1,9 @@
 //! Assembling the plan: clusters become steps over slots.
 
-use std::collections::hash_map::Entry;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use smallvec::SmallVec;
 use tlc_ir::graph::{Shape, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
@@ -113,11 +113,11 @@ struct Planner<'g> {
     once: bool,
     /// Whether it is the body of a loop that is planned.
     inside: bool,
-    /// Kernels by what makes them: equal ones of different emitters are not one.
-    kernel_of: FxHashMap<(Kernel, EmitterId), KernelId>,
+    /// The plan's kernels by their hashes; equal ones of different emitters are not one.
+    kernel_of: FxHashMap<u64, SmallVec<[KernelId; 1]>>,
     emitters: Vec<EmitterId>,
-    /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<Kernel, SmallVec<[(Setting, Known); 1]>>,
+    /// Scheduled and legalized kernels by the hash of their naive form: equal nests are scheduled once.
+    known: FxHashMap<u64, SmallVec<[(Kernel, Setting, Known); 1]>>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     /// Kernels that do nothing but copy their first parameter to the second.
     copies: FxHashSet<KernelId>,
@@ -647,13 +647,14 @@ impl Planner<'_> {
                 column_local: nest.column_local,
                 precision: nest.precision,
             };
+            let hash = hash_of(&nest.kernel);
             let Known {
                 kernel,
                 schedule,
                 scheduled,
                 in_place,
                 bytes,
-            } = match self.known(&nest.kernel, &setting) {
+            } = match self.known(hash, &nest.kernel, &setting) {
                 Some(known) => known.clone(),
                 None => {
                     let (mut kernel, made) = schedule(&nest, target, emitter);
@@ -670,8 +671,8 @@ impl Planner<'_> {
                         in_place,
                         bytes: moved_bytes(&nest.kernel),
                     };
-                    let on = self.known.entry(nest.kernel.clone()).or_default();
-                    on.push((setting, known.clone()));
+                    let on = self.known.entry(hash).or_default();
+                    on.push((nest.kernel.clone(), setting, known.clone()));
                     known
                 }
             };
@@ -729,10 +730,11 @@ impl Planner<'_> {
         }
     }
 
-    /// What was made of a naive kernel in a setting before.
-    fn known(&self, kernel: &Kernel, setting: &Setting) -> Option<&Known> {
-        let on = self.known.get(kernel)?;
-        on.iter().find(|(s, _)| s == setting).map(|(_, known)| known)
+    /// What was made of a naive kernel, which has that hash, in a setting before.
+    fn known(&self, hash: u64, kernel: &Kernel, setting: &Setting) -> Option<&Known> {
+        let on = self.known.get(&hash)?;
+        let found = on.iter().find(|(of, s, _)| s == setting && of == kernel);
+        found.map(|(.., known)| known)
     }
 
     fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {
@@ -793,17 +795,26 @@ impl Planner<'_> {
     }
 
     fn intern(&mut self, kernel: Kernel, device: DeviceId, emitter: EmitterId) -> KernelId {
-        match self.kernel_of.entry((kernel, emitter)) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                let id = KernelId(self.plan.kernels.len() as u32);
-                (self.announce)(&new.key().0, device, emitter);
-                self.plan.kernels.push(new.key().0.clone());
-                self.emitters.push(emitter);
-                *new.insert(id)
-            }
+        let alike = self.kernel_of.entry(hash_of(&kernel)).or_default();
+        let (kernels, emitters) = (&mut self.plan.kernels, &mut self.emitters);
+        let is_known = |id: &&KernelId| emitters[id.0 as usize] == emitter && kernels[id.0 as usize] == kernel;
+        if let Some(known) = alike.iter().find(is_known) {
+            return *known;
         }
+        let id = KernelId(kernels.len() as u32);
+        (self.announce)(&kernel, device, emitter);
+        kernels.push(kernel);
+        emitters.push(emitter);
+        alike.push(id);
+        id
     }
+}
+
+/// What equal kernels have in common.
+fn hash_of(kernel: &Kernel) -> u64 {
+    let mut hasher = FxHasher::default();
+    kernel.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What a cluster computes, for reports: `reduce.max+exp`.

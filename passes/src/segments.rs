@@ -92,7 +92,7 @@ pub fn run(graph: &Graph) -> Result<(Graph, Vec<Segmented>), GraphError> {
             }
             _ => {}
         }
-        re.add(node.kind.clone(), operands)
+        re.keep(node, operands)
     })?;
     Ok((new, reports))
 }

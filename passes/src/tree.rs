@@ -3,7 +3,17 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{walk, walk_mut};
-use tlc_ir::kernel::{Kernel, Stmt, ValueId};
+use tlc_ir::kernel::{Kernel, Memory, Stmt, ValueId};
+
+/// The statement that replaces an element by a value, where the mask is true if there is one.
+pub fn store(memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) -> Stmt {
+    Stmt::Store {
+        memory,
+        index,
+        value,
+        mask,
+    }
+}
 
 /// Replaces loop variables in the statements' index expressions (not in the extents of loops inside).
 pub fn substitute(body: &mut [Stmt], f: &mut dyn FnMut(VarId) -> Option<IndexExpr>) {

@@ -528,9 +528,5 @@ pub fn row_major_strides(shape: &[IndexExpr]) -> Shape {
 
 /// The C-order offset of an index.
 pub fn flat_index(index: &[IndexExpr], shape: &[IndexExpr]) -> IndexExpr {
-    let strides = row_major_strides(shape);
-    index
-        .iter()
-        .zip(strides)
-        .fold(IndexExpr::ZERO, |sum, (i, s)| sum + i.clone() * s)
+    IndexExpr::dot(index, &row_major_strides(shape))
 }

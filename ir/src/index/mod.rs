@@ -219,6 +219,67 @@ impl IndexExpr {
         }
     }
 
+    /// As [`Self::linear`], of an expression that is not needed any longer: nothing is copied of a sum that nobody else has.
+    fn into_linear(self) -> (Terms, i64) {
+        let n = match self {
+            IndexExpr::Const(c) => return (Vec::new(), c),
+            IndexExpr::Node(n) => n,
+        };
+        if !matches!(*n, IndexNode::Sum { .. }) {
+            return (vec![(IndexExpr::Node(n), 1)], 0);
+        }
+        match Arc::try_unwrap(n) {
+            Ok(IndexNode::Sum { terms, constant, .. }) => (terms, constant),
+            Ok(other) => (vec![(IndexExpr::node(other), 1)], 0),
+            Err(shared) => IndexExpr::Node(shared).linear(),
+        }
+    }
+
+    /// The sum of expressions, each times another: what adding up the products one by one makes, at once.
+    pub fn dot(factors: &[IndexExpr], others: &[IndexExpr]) -> IndexExpr {
+        let pairs = || factors.iter().zip(others);
+        let plain =
+            |(e, k): (&IndexExpr, &IndexExpr)| k.as_const().is_some() && !e.terms_of().any(|t| t.0.has_remainder());
+        // Rules for remainders look at two terms at a time, and which two they meet first depends on the order of additions.
+        if !pairs().all(plain) {
+            return pairs().fold(IndexExpr::ZERO, |sum, (e, k)| sum + e.clone() * k.clone());
+        }
+        let mut terms = Terms::with_capacity(factors.len());
+        let mut constant = 0i64;
+        for (e, k) in pairs() {
+            let k = k.as_const().unwrap_or(0);
+            if k == 0 {
+                continue;
+            }
+            match e.as_node() {
+                None => constant = constant.saturating_add(e.as_const().unwrap_or(0).saturating_mul(k)),
+                Some(IndexNode::Sum {
+                    terms: of, constant: c, ..
+                }) => {
+                    terms.extend(of.iter().map(|(t, a)| (t.clone(), a.saturating_mul(k))));
+                    constant = constant.saturating_add(c.saturating_mul(k));
+                }
+                Some(_) => terms.push((e.clone(), k)),
+            }
+        }
+        IndexExpr::from_linear(terms, constant)
+    }
+
+    /// Whether a factor of it is a remainder.
+    fn has_remainder(&self) -> bool {
+        self.factors_of().iter().any(IndexExpr::is_mod)
+    }
+
+    /// The terms of a sum with their coefficients; of anything else but a number, itself.
+    fn terms_of(&self) -> impl Iterator<Item = (&IndexExpr, i64)> {
+        let (sum, one): (&[(IndexExpr, i64)], _) = match self.as_node() {
+            None => (&[], None),
+            Some(IndexNode::Sum { terms, .. }) => (terms, None),
+            Some(_) => (&[], Some((self, 1))),
+        };
+        sum.iter().map(|(t, c)| (t, *c)).chain(one)
+    }
+
     /// Number of nodes, saturating: a measure of the cost of evaluating it.
     pub fn size(&self) -> u32 {
         match self {
@@ -270,8 +331,7 @@ impl IndexExpr {
         }
         terms.retain(|t| t.1 != 0);
         // Both rules begin with a remainder.
-        let has_remainder = |t: &IndexExpr| t.factors_of().iter().any(IndexExpr::is_mod);
-        if terms.len() > 1 && terms.iter().any(|t| has_remainder(&t.0)) {
+        if terms.len() > 1 && terms.iter().any(|t| t.0.has_remainder()) {
             Self::merge_div_mod(&mut terms, &mut constant);
             if let Some((at, part)) = Self::rounded(&terms) {
                 terms.remove(at);
@@ -617,8 +677,8 @@ impl Add for IndexExpr {
             (IndexExpr::Const(0), _) => other,
             (_, IndexExpr::Const(0)) => self,
             _ => {
-                let (mut terms, a) = self.linear();
-                let (more, b) = other.linear();
+                let (mut terms, a) = self.into_linear();
+                let (more, b) = other.into_linear();
                 terms.extend(more);
                 IndexExpr::from_linear(terms, a.saturating_add(b))
             }

@@ -3,7 +3,7 @@
 //! Invariants: a merge that would make a circle is refused, and so is one for which the search for a circle was cut short; what is
 //! asked costs no more than what lies between the two groups.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::{NodeId, NodeKind};
@@ -152,6 +152,7 @@ impl Clusterer<'_> {
         group.roots.sort();
         group.statements = statements;
         group.operations = operations;
+        group.emitter = None;
         group.space = Some(space);
         group.flat = flat;
         group.reads = reads;
@@ -227,17 +228,23 @@ impl Clusterer<'_> {
             // Ids bound the search: what a group depends on is older than its newest root, unless a group on the way has
             // newer roots as well. So no way leads from one side of a cut to the newer one.
             let oldest = self.groups[goal].roots[0];
-            let mut seen: FxHashSet<usize> = FxHashSet::default();
+            let mut seen = 0;
+            self.searches += 1;
+            self.searched.resize(self.groups.len(), 0);
             let direct = self.groups[start].reads.iter().map(|&g| self.resolve(g));
             let mut work: Vec<usize> = direct.filter(|&g| g != start && g != goal).collect();
             while let Some(g) = work.pop() {
                 let Some(&newest) = self.groups[g].roots.last() else {
                     continue;
                 };
-                if self.cut_after(newest.index()) <= oldest.index() || !seen.insert(g) {
+                if self.cut_after(newest.index()) <= oldest.index() {
                     continue;
                 }
-                if seen.len() > CYCLE_BUDGET {
+                if std::mem::replace(&mut self.searched[g], self.searches) == self.searches {
+                    continue;
+                }
+                seen += 1;
+                if seen > CYCLE_BUDGET {
                     return None;
                 }
                 for next in self.groups[g].reads.iter().map(|&g| self.resolve(g)) {

@@ -3,12 +3,12 @@
 use rustc_hash::FxHashSet;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::{AccessKind, Target};
+use tlc_ir::target::{AccessKind, CpuEmitter, EmitterId, Target};
 use tlc_ir::{NodeId, NodeKind, ScalarOp};
 
 use super::Clusterer;
 use crate::access::{is_source, space};
-use crate::emitters::{Operation, Operations, choose};
+use crate::emitters::{Operation, Operations, choose, fastest};
 use crate::reason::FusionReason;
 
 impl Clusterer<'_> {
@@ -75,23 +75,27 @@ impl Clusterer<'_> {
 
     /// Why two groups should not be one kernel: no emitter that makes one of them fast has what the other needs, and that costs
     /// more than to store and to load what lies between them.
-    pub(super) fn loses_emitter(&self, a: usize, b: usize) -> Option<FusionReason> {
-        let Target::Cpu(cpu) = self.placement.target(self.groups[a].roots[0]) else {
+    pub(super) fn loses_emitter(&mut self, a: usize, b: usize) -> Option<FusionReason> {
+        let target = self.placement.target(self.groups[a].roots[0]);
+        let Target::Cpu(cpu) = target else {
             return None;
         };
         if cpu.emitters.len() < 2 {
             return None;
         }
-        let target = self.placement.target(self.groups[a].roots[0]);
         let together = self.groups[a].operations.with(&self.groups[b].operations);
-        let chosen = choose(target, &together);
+        let chosen = fastest(&cpu.emitters, &together);
+        let own = [a, b].map(|g| self.emitter_of(g, &cpu.emitters));
+        // Nothing is lost where both have their own emitter.
+        if own == [chosen; 2] {
+            return None;
+        }
         let mut lost = 0.0;
-        for g in [a, b] {
+        for (g, own) in [a, b].into_iter().zip(own) {
             let operations = &self.groups[g].operations;
-            let own = choose(target, operations).emitter;
             let (Some(fast), Some(slow)) = (
                 operations.picoseconds(cpu.emitter(own)),
-                operations.picoseconds(cpu.emitter(chosen.emitter)),
+                operations.picoseconds(cpu.emitter(chosen)),
             ) else {
                 continue;
             };
@@ -116,10 +120,18 @@ impl Clusterer<'_> {
             .sum();
         let saved = bytes * 1e12 / cpu.bytes_per_second[1].max(1.0) + KERNEL_PICOSECONDS;
         (lost > saved).then(|| FusionReason::OtherEmitter {
-            reason: chosen.reason,
+            reason: choose(target, &together).reason,
             lost_ns: (lost / 1e3) as u64,
             saved_ns: (saved / 1e3) as u64,
         })
+    }
+
+    /// What would make the kernel of a group alone.
+    fn emitter_of(&mut self, group: usize, emitters: &[CpuEmitter]) -> EmitterId {
+        let group = &mut self.groups[group];
+        *group
+            .emitter
+            .get_or_insert_with(|| fastest(emitters, &group.operations))
     }
 
     /// Elements that the largest root of a group goes through.

@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
+use tlc_ir::target::{Emitter, Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, ConeSize, attention};
@@ -696,8 +696,15 @@ impl Clusterer<'_> {
             _ => return false,
         };
         let target = self.placement.target(id);
+        let per_lane = |e: &Emitter| operation.support(e, Width::Lanes) == Support::PerLane;
+        // Of nearly all operations every emitter has a vector form.
+        if let Target::Cpu(cpu) = target
+            && !cpu.emitters.iter().any(|e| per_lane(&e.table))
+        {
+            return false;
+        }
         let emitter = choose(target, &[operation].into_iter().collect()).emitter;
-        operation.support(target.emitter(emitter), Width::Lanes) == Support::PerLane
+        per_lane(target.emitter(emitter))
     }
 
     /// Bytes of a value whose size does not depend on symbols.

@@ -10,6 +10,8 @@ use tlc_ir::kernel::fold::{NEIGHBOURS, ROW_LANES};
 use tlc_ir::kernel::{Bind, Collective, CollectiveKind, FoldRows, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
+use crate::tree::store;
+
 /// Statements that a collective becomes, at most.
 pub(super) fn collective_statements(kernel: &Kernel, c: &Collective) -> u64 {
     // And a loop over parts.
@@ -333,12 +335,7 @@ impl Serial<'_> {
 }
 
 fn stored((memory, index): &(Memory, IndexExpr), value: ValueId) -> Stmt {
-    Stmt::Store {
-        memory: *memory,
-        index: index.clone(),
-        value,
-        mask: None,
-    }
+    store(*memory, index.clone(), value, None)
 }
 
 /// The elements of a collective, by thread of its group, and the statements made of it.

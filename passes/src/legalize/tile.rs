@@ -21,6 +21,7 @@ use tlc_ir::target::{Emitter, TileShape};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Legalizer;
+use crate::tree::store;
 
 /// Parts of a tile from which on plain loops are taken: each is code of its own.
 const MOST_PARTS: i64 = 32;
@@ -155,15 +156,6 @@ fn moved(operand: &ContractOperand, places: &[(VarId, IndexExpr)]) -> ContractOp
 
 fn put(e: &IndexExpr, places: &[(VarId, IndexExpr)]) -> IndexExpr {
     e.replace_vars(&mut |v| places.iter().find(|p| p.0 == v).map(|p| p.1.clone()))
-}
-
-fn store(memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) -> Stmt {
-    Stmt::Store {
-        memory,
-        index,
-        value,
-        mask,
-    }
 }
 
 impl Legalizer<'_> {

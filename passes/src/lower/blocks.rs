@@ -10,9 +10,9 @@ use smallvec::smallvec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Memory, Op, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, NodeId};
 
-use super::{Form, Lowerer, Nest};
+use super::{Form, Lowerer, Nest, ScanKind};
 use crate::access::Index;
 use crate::cluster::{Blocks, Cluster};
 use tlc_ir::graph::infer::flat_index;
@@ -46,26 +46,23 @@ struct Rows<'a> {
 pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool], blocks: Blocks) -> Vec<Nest> {
     let root = cluster.roots[0];
     let node = graph.node(root);
-    let NodeKind::Scan {
+    let ScanKind {
         monoid,
         axis,
         exclusive,
         reverse,
-    } = node.kind
-    else {
-        unreachable!("a scan cluster")
-    };
+    } = ScanKind::of(graph, root);
     let scan = Scan {
         graph,
         cluster,
         is_root,
         root,
         monoid,
-        axis: axis as usize,
+        axis,
         exclusive,
         reverse,
         dtype: node.ty.dtype,
-        n: node.ty.shape[axis as usize].clone(),
+        n: node.ty.shape[axis].clone(),
         block: blocks.elements,
     };
     let together = blocks.elements * blocks.chains;

@@ -6,6 +6,7 @@ use tlc_ir::kernel::{Access, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::inside::known_inside;
+use super::memo::Place;
 use super::{Lowerer, reduces};
 use crate::access::{Index, is_source};
 use tlc_ir::graph::infer::flat_index;
@@ -13,15 +14,13 @@ use tlc_ir::graph::infer::flat_index;
 impl Lowerer<'_> {
     /// The node's value at an index of its result. Where `mask` is false nothing is read and the value is arbitrary.
     pub(super) fn value_of(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
-        let key = (node, index.clone(), mask);
-        for level in (0..self.levels.len()).rev() {
-            if let Some(&v) = self.levels[level].memo.get(&key) {
-                return v;
-            }
+        let place = Place::new(node, index, mask);
+        if let Some(known) = self.levels.iter().rev().find_map(|l| l.memo.get(place)) {
+            return known;
         }
         let value = self.compute(node, index, mask);
         let level = self.value_level[value.0 as usize];
-        self.levels[level].memo.insert(key, value);
+        self.levels[level].memo.keep(place, value);
         value
     }
 

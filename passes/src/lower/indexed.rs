@@ -5,7 +5,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
-use super::{Form, Level, Lowerer, Nest};
+use super::{Form, Level, Lowerer, Nest, ScanKind};
 use crate::access::Index;
 use crate::cluster::{Cluster, Updates};
 use tlc_ir::graph::infer::flat_index;
@@ -14,21 +14,18 @@ use tlc_ir::graph::infer::flat_index;
 pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Nest {
     let root = cluster.roots[0];
     let node = graph.node(root);
-    let NodeKind::Scan {
+    let ScanKind {
         monoid,
         axis,
         exclusive,
         reverse,
-    } = node.kind
-    else {
-        unreachable!("a scan cluster")
-    };
+    } = ScanKind::of(graph, root);
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     let mut parallel = Vec::new();
     let mut point = Index::new();
     let mut along = None;
     for (a, extent) in node.ty.shape.iter().enumerate() {
-        if a == axis as usize {
+        if a == axis {
             let v = lo.new_var(extent.clone(), 1);
             along = Some(v);
             let forward: IndexExpr = v.into();

@@ -22,6 +22,7 @@ mod eval;
 mod in_place;
 mod indexed;
 mod inside;
+mod memo;
 mod scan_by_warps;
 mod weight_gradient;
 
@@ -37,6 +38,7 @@ use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, ScanForm};
 use crate::made::{Made, made};
+use memo::{Memo, Place};
 use tlc_ir::graph::infer::flat_index;
 
 /// Roots of a cluster beyond which values are evaluated in the order of the graph instead of on demand.
@@ -134,7 +136,7 @@ fn sums_are_contractions(graph: &Graph, cluster: &Cluster) -> bool {
 #[derive(Default)]
 struct Level {
     stmts: Vec<Stmt>,
-    memo: FxHashMap<(NodeId, Index, Option<ValueId>), ValueId>,
+    memo: Memo,
     ops: FxHashMap<Op, ValueId>,
 }
 
@@ -373,6 +375,36 @@ struct InnerLoop {
     roots: Vec<usize>,
 }
 
+/// What a scan combines, and how.
+#[derive(Clone, Copy)]
+struct ScanKind {
+    monoid: Monoid,
+    axis: usize,
+    exclusive: bool,
+    reverse: bool,
+}
+
+impl ScanKind {
+    /// Of the root of a scan's cluster.
+    fn of(graph: &Graph, root: NodeId) -> ScanKind {
+        let NodeKind::Scan {
+            monoid,
+            axis,
+            exclusive,
+            reverse,
+        } = graph.node(root).kind
+        else {
+            unreachable!("a scan cluster")
+        };
+        ScanKind {
+            monoid,
+            axis: usize::from(axis),
+            exclusive,
+            reverse,
+        }
+    }
+}
+
 /// How a root is summed, and the dtype of what is: `None` for values of one term, which are no reductions.
 fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     match &graph.node(root).kind {
@@ -546,8 +578,8 @@ impl Lowerer<'_> {
                 let Some(at) = point(s).filter(|_| !self.reduced.contains_key(&source)) else {
                     continue;
                 };
-                let key = (source, at, None);
-                if !self.levels.iter().any(|l| l.memo.contains_key(&key)) && seen.insert(s) {
+                let place = Place::new(source, &at, None);
+                if !self.levels.iter().any(|l| l.memo.get(place).is_some()) && seen.insert(s) {
                     work.push(s);
                 }
             }

@@ -16,9 +16,9 @@ use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::WARP_THREADS;
-use tlc_ir::{DType, Graph, NodeKind, ScalarOp};
+use tlc_ir::{DType, Graph, ScalarOp};
 
-use super::{Form, Level, Lowerer, Nest};
+use super::{Form, Level, Lowerer, Nest, ScanKind};
 use crate::access::Index;
 use crate::cluster::Cluster;
 
@@ -53,15 +53,12 @@ struct Scan<'a> {
 pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Nest {
     let root = cluster.roots[0];
     let node = graph.node(root);
-    let NodeKind::Scan {
+    let ScanKind {
         monoid,
         exclusive,
         reverse,
         ..
-    } = node.kind
-    else {
-        unreachable!("a scan cluster")
-    };
+    } = ScanKind::of(graph, root);
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     lo.levels = (0..=PIECE).map(|_| Level::default()).collect();
     // Threads behind the end of a row, or of all rows, read nothing.

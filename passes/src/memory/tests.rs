@@ -61,6 +61,26 @@ fn both_searches_find_what_first_fit_is_defined_to_find() {
     }
 }
 
+/// So many overlap that they are gone through in the order of their offsets, from some block on.
+#[test]
+fn first_fit_among_many_lifetimes_that_overlap_is_as_defined() {
+    let mut state = 7;
+    for longest in [20, 60, 200] {
+        let steps = 200;
+        let mut blocks = some_blocks(&mut state, 400, steps);
+        for b in &mut blocks {
+            b.bytes *= 1 + (random(&mut state) % 3) as u64;
+            b.last = (b.first + random(&mut state) % longest).min(steps - 1);
+        }
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        for _ in 0..2 {
+            let expected = first_fit_by_definition(&blocks, &order);
+            assert_eq!(first_fit(&blocks, &order, steps), Some(expected));
+            order.sort_by_key(|&i| (std::cmp::Reverse(blocks[i].bytes), i));
+        }
+    }
+}
+
 #[test]
 fn a_search_among_lifetimes_that_all_overlap_is_given_up() {
     let count = 40_000;

@@ -35,7 +35,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
                 return Ok(new);
             }
         }
-        re.add(node.kind.clone(), operands)
+        re.keep(node, operands)
     })
 }
 

@@ -50,9 +50,9 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             let key = |o: NodeId| (re.splat_value(o).is_some(), o);
             let (a, b) = (operands[0], operands[1]);
             let (first, second) = if key(a) <= key(b) { (a, b) } else { (b, a) };
-            re.add(node.kind.clone(), &[first, second])
+            re.keep(node, &[first, second])
         }
-        kind => re.add(kind.clone(), operands),
+        _ => re.keep(node, operands),
     })
 }
 

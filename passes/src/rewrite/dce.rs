@@ -23,5 +23,5 @@ impl Pass for Dce {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    super::rebuild(graph, &mut |re, _, node, operands| re.add(node.kind.clone(), operands))
+    super::rebuild(graph, &mut |re, _, node, operands| re.keep(node, operands))
 }

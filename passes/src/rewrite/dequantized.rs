@@ -60,7 +60,7 @@ pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<G
         {
             return Ok(new);
         }
-        re.add(node.kind.clone(), operands)
+        re.keep(node, operands)
     })
 }
 

@@ -83,10 +83,10 @@ pub fn run(
             ..
         } = &node.kind
         else {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         };
         if inputs.len() < 2 || !needs_path(graph, node) {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         }
         let element_bytes = accumulator.bytes();
         let options = PathOptions {
@@ -107,7 +107,7 @@ pub fn run(
                     element_bytes,
                     source,
                 });
-                re.add(node.kind.clone(), operands)
+                re.keep(node, operands)
             }
         }
     })?;

@@ -50,7 +50,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         }
         match computed(graph, re, id, node, operands) {
             Some(data) => re.add(NodeKind::Data(ConstData(data)), &[]),
-            None => re.add(node.kind.clone(), operands),
+            None => re.keep(node, operands),
         }
     })
 }

@@ -39,7 +39,7 @@ pub fn run(graph: &Graph, layouts: Layouts) -> Result<Graph, GraphError> {
     let constant = Fixed::new(graph, &|_| false);
     rebuild(graph, &mut |re, _, node, operands| {
         let NodeKind::Loop(l) = &node.kind else {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         };
         let captures = &node.operands[l.leading() + l.carried + l.slices.len()..];
         let stays: Vec<bool> = captures
@@ -70,7 +70,7 @@ fn laid_out(l: &Loop, stays: &[bool], layouts: Layouts, budget: &mut Budget) -> 
     let fixed = fixed(l, stays, body);
     rebuild(body, &mut |re, id, node, operands| {
         let new = panels::laid_out(re, body, (id, node), operands, layouts, (&fixed, budget))?;
-        new.map_or_else(|| re.add(node.kind.clone(), operands), Ok)
+        new.map_or_else(|| re.keep(node, operands), Ok)
     })
 }
 

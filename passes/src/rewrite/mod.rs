@@ -155,16 +155,36 @@ impl<'g> Rebuilder<'g> {
             .same
             .take_if(|s| s.operands[..] == *operands && s.graph.node(s.id).kind == kind)
         {
-            if same.shared && self.graph.len() == same.id.index() {
-                self.graph.share(same.graph, same.id);
-                return Ok(same.id);
-            }
-            if same.typed {
-                let ty = same.graph.ty(same.id).clone();
-                return Ok(self.graph.add_typed(kind, operands, ty, self.origin.clone()));
-            }
+            return self.same_again(&same, || kind);
         }
         self.graph.add(kind, operands, self.origin.clone())
+    }
+
+    /// Adds the node being rewritten as it is, over its operands in the new graph. Where the new graph has all nodes before it, and no others, the
+    /// node is shared, and nothing of it is copied or compared.
+    ///
+    /// # Errors
+    /// As [`Rebuilder::add`].
+    pub fn keep(&mut self, node: &Node, operands: &[NodeId]) -> Result<NodeId, GraphError> {
+        let stays = |s: &mut Same<'_>| s.operands[..] == *operands && std::ptr::eq(s.graph.node(s.id), node);
+        match self.same.take_if(stays) {
+            Some(same) => self.same_again(&same, || node.kind.clone()),
+            None => self.add(node.kind.clone(), operands),
+        }
+    }
+
+    /// Adds a node that stays what it is; `kind` is asked for its kind where it cannot be shared.
+    fn same_again(&mut self, same: &Same<'_>, kind: impl FnOnce() -> NodeKind) -> Result<NodeId, GraphError> {
+        if same.shared && self.graph.len() == same.id.index() {
+            self.graph.share(same.graph, same.id);
+            return Ok(same.id);
+        }
+        let origin = self.origin.clone();
+        if same.typed {
+            let ty = same.graph.ty(same.id).clone();
+            return Ok(self.graph.add_typed(kind(), &same.operands, ty, origin));
+        }
+        self.graph.add(kind(), &same.operands, origin)
     }
 
     /// A view of a node, or the node itself where the view changes nothing.
@@ -314,7 +334,7 @@ pub fn bodies<E>(
             };
             re.add(NodeKind::Loop(Arc::new(l)), operands)
         }
-        kind => re.add(kind.clone(), operands),
+        _ => re.keep(node, operands),
     });
     new.map(Some).map_err(wrap)
 }
@@ -363,7 +383,7 @@ mod tests {
         let before = dce::run(&parsed()).expect("it types");
         let after = rebuild(&before, &mut |re, _, node, operands| match &node.kind {
             NodeKind::Map(ScalarOp::Abs) => re.add(NodeKind::Map(ScalarOp::Neg), operands),
-            kind => re.add(kind.clone(), operands),
+            _ => re.keep(node, operands),
         });
         let after = after.expect("it types");
         assert!(verify(&after).is_empty());
@@ -388,7 +408,7 @@ mod tests {
         let before = dce::run(&module.graphs[0]).expect("it types");
         let after = rebuild(&before, &mut |re, _, node, operands| match &node.kind {
             NodeKind::Convert(_) => re.add(NodeKind::Convert(DType::F16), operands),
-            kind => re.add(kind.clone(), operands),
+            _ => re.keep(node, operands),
         });
         let after = after.expect("it types");
         assert!(verify(&after).is_empty());

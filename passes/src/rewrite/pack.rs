@@ -59,7 +59,7 @@ pub fn run(
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         };
         if let Some(new) = laid_out(re, graph, (id, node), operands, layouts, (&fixed, &mut budget))? {
             return Ok(new);
@@ -100,12 +100,12 @@ pub fn run(
         }
         // A kernel sums it from where its operands lie.
         if let Some(Ok(_)) = emitter.and_then(|e| weight_gradient(graph, id, e, 1)) {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         }
         let ordered = result_order(graph, id, layouts.products);
         let pack = operands_to_pack(graph, id, ordered.as_ref(), layouts.products);
         if pack.is_empty() && ordered.is_none() {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         }
         let (mut labels, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
         for (k, order) in pack {
@@ -158,7 +158,7 @@ fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphErro
 /// A convolution with its weights in blocks.
 fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightBlocks) -> Result<NodeId, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
-        return re.add(node.kind.clone(), operands);
+        return re.keep(node, operands);
     };
     let size = IndexExpr::Const(blocks.block);
     let k = blocks.operand;

@@ -143,7 +143,7 @@ fn in_blocks(
     blocks: PanelBlocks,
 ) -> Result<NodeId, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
-        return re.add(node.kind.clone(), operands);
+        return re.keep(node, operands);
     };
     let PanelBlocks {
         operand,
@@ -195,7 +195,7 @@ fn turned(
     order: SmallVec<[u8; 4]>,
 ) -> Result<NodeId, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
-        return re.add(node.kind.clone(), operands);
+        return re.keep(node, operands);
     };
     let (mut labels, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
     labels[matrix] = order.iter().map(|&axis| inputs[matrix][usize::from(axis)]).collect();

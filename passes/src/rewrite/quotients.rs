@@ -56,7 +56,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         graph,
         &mut |re, _, node, operands| match quantized(re, node, operands)? {
             Some(new) => Ok(new),
-            None => re.add(node.kind.clone(), operands),
+            None => re.keep(node, operands),
         },
     )
 }

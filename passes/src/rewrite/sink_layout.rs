@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Semiring, View};
-use tlc_ir::{Graph, NodeId, NodeKind};
+use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::narrow::less_padding;
 use super::{Context, Failure, Pass, Rebuilder};
@@ -49,7 +49,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         NodeKind::View(View::Permute(p)) if uses[node.operands[0].index()] == 1 => {
             let below = re.graph.node(operands[0]).clone();
             let NodeKind::Einsum { inputs, output, .. } = &below.kind else {
-                return re.add(node.kind.clone(), operands);
+                return re.keep(node, operands);
             };
             let permuted = p.iter().map(|&a| output[a as usize]).collect();
             add_canonical(re, &below.kind, inputs.to_vec(), permuted, &below.operands)
@@ -59,11 +59,11 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         {
             match less_padding(re, operands[0], start, size)? {
                 Some(new) => Ok(new),
-                None => re.add(node.kind.clone(), operands),
+                None => re.keep(node, operands),
             }
         }
-        kind if early[id.index()] => computed_before(re, kind, operands),
-        kind => re.add(kind.clone(), operands),
+        _ if early[id.index()] => computed_before(re, node, operands),
+        _ => re.keep(node, operands),
     })
 }
 
@@ -96,7 +96,7 @@ fn before_permutations(graph: &Graph, uses: &[u32]) -> Vec<bool> {
 ///
 /// # Errors
 /// Never for nodes of [`before_permutations`].
-fn computed_before(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
+fn computed_before(re: &mut Rebuilder, node: &Node, operands: &[NodeId]) -> Result<NodeId, GraphError> {
     let permuted = operands.iter().find_map(|&o| match &re.graph.node(o).kind {
         NodeKind::View(View::Permute(p)) if re.splat_value(o).is_none() => {
             Some((p.clone(), re.graph.node(o).operands[0]))
@@ -104,7 +104,7 @@ fn computed_before(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> 
         _ => None,
     });
     let Some((permutation, base)) = permuted else {
-        return re.add(kind.clone(), operands);
+        return re.keep(node, operands);
     };
     let shape = re.graph.ty(base).shape.clone();
     let mut own: SmallVec<[NodeId; 3]> = SmallVec::new();
@@ -114,7 +114,7 @@ fn computed_before(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> 
             None => base,
         });
     }
-    let computed = re.add(kind.clone(), &own)?;
+    let computed = re.add(node.kind.clone(), &own)?;
     re.add(NodeKind::View(View::Permute(permutation)), &[computed])
 }
 

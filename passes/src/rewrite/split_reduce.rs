@@ -73,7 +73,7 @@ pub fn run(graph: &Graph, resident_bytes: i64, many_threads: bool) -> Result<Gra
         {
             return Ok(new);
         }
-        re.add(node.kind.clone(), operands)
+        re.keep(node, operands)
     })
 }
 

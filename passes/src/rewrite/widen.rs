@@ -58,16 +58,16 @@ pub fn run(graph: &Graph, lanes: Option<i64>, products: HostProducts) -> Result<
         let multiplied = match multiplied(graph, node) {
             // The library multiplies them as they are.
             _ if node.ty.dtype == DType::BF16 && matrix_product(graph, id, products).is_some() => {
-                return re.add(node.kind.clone(), operands);
+                return re.keep(node, operands);
             }
             Some(m) if !fixed.contains(id) && takes(graph, node, &fixed, &mut converted, &mut left) => m,
-            _ => return re.add(node.kind.clone(), operands),
+            _ => return re.keep(node, operands),
         };
         let NodeKind::Einsum {
             inputs, output, dtype, ..
         } = &node.kind
         else {
-            return re.add(node.kind.clone(), operands);
+            return re.keep(node, operands);
         };
         let wide: SmallVec<[NodeId; 2]> = operands
             .iter()

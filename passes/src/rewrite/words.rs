@@ -82,7 +82,7 @@ pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<G
         {
             return re.add(NodeKind::Convert(DType::I32), &[sum]);
         }
-        re.add(node.kind.clone(), operands)
+        re.keep(node, operands)
     })
 }
 

@@ -18,7 +18,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use super::accumulators::{accumulations, collect_groups, move_states, touched};
 use super::directives::{exists, rewrite};
 use crate::directive::DirectiveRefusal;
-use crate::tree::{loop_body, replace_loop, substitute_in};
+use crate::tree::{loop_body, replace_loop, store, substitute_in};
 
 /// The whole body as the body of a loop with one iteration.
 pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
@@ -491,15 +491,6 @@ fn own_copy(kernel: &mut Kernel, part: &Part, after: &mut Vec<Stmt>) -> Memory {
     after.push(load(own, part.own, IndexExpr::ZERO));
     after.push(store(copy, IndexExpr::ZERO, own, None));
     copy
-}
-
-fn store(memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) -> Stmt {
-    Stmt::Store {
-        memory,
-        index,
-        value,
-        mask,
-    }
 }
 
 /// All threads of a warp combine an element of each.
