@@ -5,8 +5,8 @@
 //!   how far parts of it are apart (the same, "Matrix Descriptor Format").
 //! - What threads hold, of the result and of a left operand, is placed as for the instructions of one warp: each of the four has the next 16
 //!   rows of 64.
-//! - A product goes on beside what follows it up to the next statement that touches what it adds to or what it takes from registers, to a barrier,
-//!   or to the end of what is executed once. Nobody writes the shared memory that it reads before a barrier.
+//! - A product goes on beside what follows it up to the next statement that touches its result or an operand, to a barrier, or to the end of
+//!   what is executed once. What other threads do to the shared memory that it reads is behind a barrier.
 //! - They read shared memory past the order that barriers give to other accesses: whoever writes such memory closes its writes before
 //!   the barrier behind which they are read.
 
@@ -83,7 +83,8 @@ impl Writer<'_, '_> {
                 self.line(&format!("unsigned a[{}][4];", steps / step));
                 self.line("#pragma unroll");
                 self.line(&format!("for (int k = 0; k < {}; ++k)", steps / step));
-                self.depth_in(|w| w.line(&format!("{take}(a[k], {held} + k * {});", tiles * HELD)));
+                let pin = self.helpers.pin_matrix();
+                self.depth_in(|w| w.line(&format!("{take}(a[k], {held} + k * {}), {pin}(a[k]);", tiles * HELD)));
                 (format!("a[k / {step}]"), None)
             }
         };
@@ -95,12 +96,12 @@ impl Writer<'_, '_> {
         self.depth_in(|w| w.line(&format!("{multiply}({accumulators}, {left}, {right});")));
         self.line("asm volatile(\"wgmma.commit_group.sync.aligned;\" ::: \"memory\");");
         self.close();
-        let held = match p.left {
-            LeftOperand::Held(memory) => Some(memory),
-            LeftOperand::Shared(_) => None,
+        let left = match &p.left {
+            LeftOperand::Held(memory) => *memory,
+            LeftOperand::Shared(left) => left.first.memory,
         };
         self.under_way = Some(UnderWay {
-            memories: [Some(p.dst), held],
+            memories: [p.dst, left, p.right.first.memory],
             end: format!("{end}({accumulators});"),
         });
         Ok(())

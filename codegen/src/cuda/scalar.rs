@@ -132,6 +132,14 @@ impl Helpers {
         })
     }
 
+    /// Has the registers of a left operand written before what follows.
+    pub(super) fn pin_matrix(&mut self) -> String {
+        let names = all_of(4, |i| format!("\"+r\"(r[{i}])"));
+        self.need("pin_matrix".into(), |n| {
+            format!("void {n}(unsigned (&r)[4]) {{\n    asm volatile(\"\" : {names} :: \"memory\");\n}}")
+        })
+    }
+
     /// `d += a * b` of matrices of 16 by so many steps and so many by 8, accumulated in f32.
     pub(super) fn multiply_matrices(&mut self, kind: &str, steps: i64) -> String {
         self.need(format!("multiply_{kind}"), |n| {

@@ -38,8 +38,9 @@ pub(super) fn find(graph: &Graph, [scores, masked]: [NodeId; 2], row_axis: usize
         row,
         key,
         found: None,
+        visits: 0,
     };
-    search.compared(masked, &at, 0)?;
+    search.compared(masked, &at)?;
     let found = search.found.clone()?;
     let seen = Assumed {
         graph,
@@ -58,10 +59,12 @@ pub(super) fn find(graph: &Graph, [scores, masked]: [NodeId; 2], row_axis: usize
     Some(Horizon { last: found.last, seen })
 }
 
-/// How deep the values between scores and softmax are looked into.
-const DEPTH: usize = 32;
+/// How many values between scores and softmax are looked at, each as often as it is reached.
+const MOST_VISITS: usize = 256;
+/// Numbers beside which those of rows and keys do not overflow.
+const MOST_OFFSET: i64 = 1 << 40;
 
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Compared {
     comparison: NodeId,
     /// What it says of a hidden key.
@@ -77,33 +80,39 @@ struct Search<'g> {
     row: VarId,
     key: VarId,
     found: Option<Compared>,
+    visits: usize,
 }
 
 impl Search<'_> {
-    /// Looks for the comparison in what a value at a point is computed from; `None` if there are several.
-    fn compared(&mut self, node: NodeId, at: &Index, depth: usize) -> Option<()> {
-        if node == self.scores || depth > DEPTH {
+    /// Looks for the comparison in what a value at a point is computed from; `None` if there are several, or one is read at several places: what
+    /// it says of a row and a key is one thing only then.
+    fn compared(&mut self, node: NodeId, at: &Index) -> Option<()> {
+        if node == self.scores {
             return Some(());
+        }
+        self.visits += 1;
+        if self.visits > MOST_VISITS {
+            return None;
         }
         let n = self.graph.node(node);
         match &n.kind {
             NodeKind::Map(op @ (ScalarOp::Le | ScalarOp::Lt)) if self.graph.ty(n.operands[0]).dtype.is_int() => {
                 let sides = [self.integer(n.operands[0], at)?, self.integer(n.operands[1], at)?];
                 let compared = self.comparison(node, *op, sides)?;
-                if self.found.as_ref().is_some_and(|f| f.comparison != node) {
+                if self.found.as_ref().is_some_and(|f| *f != compared) {
                     return None;
                 }
                 self.found = Some(compared);
             }
             NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy => {
                 for o in &n.operands {
-                    self.compared(*o, at, depth + 1)?;
+                    self.compared(*o, at)?;
                 }
             }
             NodeKind::View(view) if view.fill().is_none() => {
                 let from = &self.graph.ty(n.operands[0]).shape;
                 let at = view.operand_index(from, &n.ty.shape, at, &self.vars).index;
-                self.compared(n.operands[0], &at, depth + 1)?;
+                self.compared(n.operands[0], &at)?;
             }
             _ => {}
         }
@@ -116,8 +125,20 @@ impl Search<'_> {
         loop {
             let n = self.graph.node(node);
             match &n.kind {
-                NodeKind::Iota { axis, .. } => return Some(at[*axis as usize].clone()),
-                NodeKind::Const(value) => return Some(IndexExpr::Const(value.as_i64())),
+                NodeKind::Iota { axis, ty } => {
+                    // Numbers of narrow types go round.
+                    let last = ty.shape[*axis as usize].interval(&self.vars).hi;
+                    let whole = match ty.dtype {
+                        DType::I64 => true,
+                        DType::I32 => last <= i64::from(i32::MAX),
+                        _ => false,
+                    };
+                    return whole.then(|| at[*axis as usize].clone());
+                }
+                NodeKind::Const(value) => {
+                    let small = value.as_i64().unsigned_abs() <= MOST_OFFSET.unsigned_abs();
+                    return small.then(|| IndexExpr::Const(value.as_i64()));
+                }
                 NodeKind::View(view) if view.fill().is_none() => {
                     let from = &self.graph.ty(n.operands[0]).shape;
                     at = view.operand_index(from, &n.ty.shape, &at, &self.vars).index;

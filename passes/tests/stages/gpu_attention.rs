@@ -604,3 +604,55 @@ fn only_masks_of_positions_have_a_horizon() {
     );
     assert!(!none("-inf", ""));
 }
+
+/// One comparison that is read at two places says two things of a row and a key: a band hides keys before a row as well.
+#[test]
+fn a_band_has_no_horizon() {
+    let band = "%i = iota {axis=1} : i64DIMS
+       %j = iota {axis=2} : i64DIMS
+       %five = const 5 : i64[]
+       %five1 = expand %five : i64DIMS
+       %near = add %j, %five1 : i64DIMS
+       %before = lt %near, %i : boolDIMS
+       %behind = permute %before {axes=[0, 2, 1]} : boolDIMS
+       %hidden = or %before, %behind : boolDIMS
+       %low = const -inf : WIDE[]
+       %low1 = expand %low : SHAPE
+       %x = select %hidden, %low1, %s : SHAPE";
+    let text = rounded(sizes("1", "400", "400", 16, 16), ("", ""), band);
+    let compiled = check(&case(&text, &[], 2e-2), &Pipeline::default(), in_groups());
+    let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
+    assert!(!by_four_warps(&compiled)[1]);
+}
+
+/// Numbers of narrow types go round, and those near the end of 64 bits overflow.
+#[test]
+fn positions_that_go_round_have_no_horizon() {
+    for (dtype, more, expected) in [
+        ("i64", "0", true),
+        ("i32", "0", true),
+        ("i8", "0", false),
+        ("i64", "1099511627776", true),
+        ("i64", "9223372036854775807", false),
+    ] {
+        let middle = format!(
+            "%i0 = iota {{axis=1}} : {dtype}DIMS
+             %j = iota {{axis=2}} : {dtype}DIMS
+             %more = const {more} : {dtype}[]
+             %more1 = expand %more : {dtype}DIMS
+             {}
+             %seen = le %j, %i : boolDIMS
+             %low = const -inf : WIDE[]
+             %low1 = expand %low : SHAPE
+             %x = select %seen, %s, %low1 : SHAPE",
+            match dtype {
+                "i64" => "%i = add %i0, %more1 : i64DIMS".to_string(),
+                _ => format!("%i = iota {{axis=1}} : {dtype}DIMS"),
+            }
+        );
+        let text = rounded(sizes("1", "64", "400", 16, 16), ("", ""), &middle);
+        let compiled = check(&case(&text, &[], 2e-2), &Pipeline::default(), in_groups());
+        let compiled = compiled.unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert_eq!(by_four_warps(&compiled)[1], expected, "{dtype} {more}");
+    }
+}
