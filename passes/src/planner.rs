@@ -91,6 +91,9 @@ struct Setting {
     precision: Precision,
 }
 
+/// Naive kernels of one hash, with the setting and what was made of them there.
+type Nests = SmallVec<[(Kernel, Setting, Known); 1]>;
+
 /// What is told of each kernel as soon as it is decided, with a device that runs it and what makes it there.
 pub type Announce<'a> = &'a dyn Fn(&Kernel, DeviceId, EmitterId);
 
@@ -117,7 +120,7 @@ struct Planner<'g> {
     kernel_of: FxHashMap<u64, SmallVec<[KernelId; 1]>>,
     emitters: Vec<EmitterId>,
     /// Scheduled and legalized kernels by the hash of their naive form: equal nests are scheduled once.
-    known: FxHashMap<u64, SmallVec<[(Kernel, Setting, Known); 1]>>,
+    known: FxHashMap<u64, Nests>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     /// Kernels that do nothing but copy their first parameter to the second.
     copies: FxHashSet<KernelId>,
