@@ -85,13 +85,16 @@ pub fn shared(ordinal: u32) -> Result<Arc<dyn Queued>, RunError> {
     Ok(device)
 }
 
+/// What a kernel is given, where a buffer is.
+type Values<'v> = &'v dyn Fn(&DeviceBuffer) -> [u64; 3];
+
 /// Nanoseconds of a kernel that is given as text with its name, the least of several times: so many blocks of threads, and values that know
 /// where a buffer of so many bytes is.
 pub(super) fn timed_text(
     context: &Arc<Context>,
     (text, name): (&str, &str),
     grid: (u32, u32),
-    (bytes, values): (usize, &dyn Fn(&DeviceBuffer) -> [u64; 3]),
+    (bytes, values): (usize, Values<'_>),
     times: usize,
 ) -> Result<u64, RunError> {
     let gpu = Arc::new(Gpu::new(context, 1, true));
