@@ -13,18 +13,8 @@ pub(super) fn apart(kernel: &mut Kernel, scratch: u32, row: i64, gap: i64) -> Re
     if !matches!(held.scope, Scope::Cache | Scope::Shared) || held.swizzled || row < 1 || gap < 0 {
         return Err(refused);
     }
-    // Tiles of contractions and what is copied as one block have rows of their own.
     let memory = Memory::Scratch(scratch);
-    let fixed = kernel.statements().any(|s| match s {
-        Stmt::Contract(c) => c.dst == memory,
-        Stmt::CopyAsync(c) => c.to == memory,
-        Stmt::Loop {
-            bind: Bind::Copy | Bind::Stream,
-            body,
-            ..
-        } => walk(body).flat_map(|s| s.accesses()).any(|a| a.memory == memory),
-        _ => false,
-    });
+    let fixed = has_rows_of_its_own(kernel, memory);
     if fixed {
         return Err(refused);
     }
@@ -41,4 +31,18 @@ pub(super) fn apart(kernel: &mut Kernel, scratch: u32, row: i64, gap: i64) -> Re
     kernel.body = body;
     kernel.scratch[scratch as usize].len = IndexExpr::Const(len);
     Ok(Vec::new())
+}
+
+/// Whether rows of a memory cannot be moved: it is the tile of a contraction, or is copied to as one block or beside the threads.
+pub(super) fn has_rows_of_its_own(kernel: &Kernel, memory: Memory) -> bool {
+    kernel.statements().any(|s| match s {
+        Stmt::Contract(c) => c.dst == memory,
+        Stmt::CopyAsync(c) => c.to == memory,
+        Stmt::Loop {
+            bind: Bind::Copy | Bind::Stream,
+            body,
+            ..
+        } => walk(body).flat_map(|s| s.accesses()).any(|a| a.memory == memory),
+        _ => false,
+    })
 }

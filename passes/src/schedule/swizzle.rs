@@ -1,9 +1,10 @@
 //! Rows of shared scratch that become rows of swizzled memory, as four warps that multiply together read them.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{walk, walk_mut};
-use tlc_ir::kernel::{Bind, Kernel, Memory, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES, Scope, Stmt};
+use tlc_ir::kernel::visit::walk_mut;
+use tlc_ir::kernel::{Kernel, Memory, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES, Scope, Stmt};
 
+use super::rows_apart::has_rows_of_its_own;
 use crate::directive::DirectiveRefusal;
 
 /// Swizzles a scratch whose rows are so long; returns no loop. Rows that are several of swizzled memory are cut into stretches, all rows of one
@@ -19,23 +20,15 @@ pub(super) fn swizzle(kernel: &mut Kernel, scratch: u32, row: i64) -> Result<Vec
     let Some(rows) = rows.filter(|_| periods && held.scope == Scope::Shared && !held.swizzled) else {
         return Err(refused);
     };
-    // What warps hold already is multiplied as it lies, and what is copied together has its place.
     let memory = Memory::Scratch(scratch);
-    let fragment = |m: Memory| match m {
-        Memory::Param(_) => false,
-        Memory::Scratch(i) => kernel.scratch[i as usize].scope == Scope::WarpFragment,
-    };
-    let fixed = kernel.statements().any(|s| match s {
-        Stmt::Contract(c) => c.dst == memory || fragment(c.dst),
-        Stmt::CopyAsync(c) => c.to == memory,
-        Stmt::Loop {
-            bind: Bind::Copy | Bind::Stream,
-            body,
-            ..
-        } => walk(body).flat_map(|s| s.accesses()).any(|a| a.memory == memory),
+    // What warps hold already is multiplied as its operands lie.
+    let held = kernel.statements().any(|s| match s {
+        Stmt::Contract(c) => {
+            matches!(c.dst, Memory::Scratch(i) if kernel.scratch[i as usize].scope == Scope::WarpFragment)
+        }
         _ => false,
     });
-    if fixed {
+    if held || has_rows_of_its_own(kernel, memory) {
         return Err(refused);
     }
     if row > swizzled {
