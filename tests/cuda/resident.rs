@@ -31,7 +31,7 @@ fn a_state_that_is_given_away_stays_where_it_is() {
 
 /// What so many calls ask of the driver that nobody waits for, and further calls: each ends at an event, which is used again once the host
 /// has seen it reached.
-fn given_alone(calls: i64, further: &[(&str, i64)]) -> BTreeMap<String, i64> {
+pub fn given_alone(calls: i64, further: &[(&str, i64)]) -> BTreeMap<String, i64> {
     let each = ["cuGraphLaunch", "cuEventRecord", "cuEventCreate", "cuEventDestroy_v2"];
     let all = each
         .into_iter()
