@@ -827,6 +827,7 @@ contract i1 i2 i3 rows=4 columns=8 block=16 tf32
 spread i1 rows=64 columns=32 down=4 across=2
 lengthen i1 i2 i3 length=16
 apart scratch=2 row=64 gap=8
+swizzle scratch=2 row=64
 spread-warps i1 rows=64 columns=64 down=32 across=32
 pipeline i1 stages=3
 synchronize i1
