@@ -668,8 +668,12 @@ impl<'a> Blocks<'a> {
 
     /// Whether a lane is the first of its row.
     fn leads(&mut self, lane: &IndexExpr, level: usize) -> ValueId {
-        let among = IndexExpr::modulo(lane, &constant(ROW_LANES));
-        let number = self.lo.index_value(&among, DType::I32);
+        self.is_first(&IndexExpr::modulo(lane, &constant(ROW_LANES)), level)
+    }
+
+    /// Whether a number is 0.
+    fn is_first(&mut self, number: &IndexExpr, level: usize) -> ValueId {
+        let number = self.lo.index_value(number, DType::I32);
         let none = self.lo.constant(DType::I32.zero());
         self.map(ScalarOp::Eq, &[number, none], level)
     }

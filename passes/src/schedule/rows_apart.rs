@@ -14,8 +14,7 @@ pub(super) fn apart(kernel: &mut Kernel, scratch: u32, row: i64, gap: i64) -> Re
         return Err(refused);
     }
     let memory = Memory::Scratch(scratch);
-    let fixed = has_rows_of_its_own(kernel, memory);
-    if fixed {
+    if has_rows_of_its_own(kernel, memory) {
         return Err(refused);
     }
     let rows = held.len.as_const().filter(|n| n % row == 0).map(|n| n / row);

@@ -274,7 +274,7 @@ impl Positions<'_, '_> {
             return Err("expected both operands to be swizzled or fragments");
         }
         let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const().unwrap_or(0);
-        if extent(c.m()) != WARP_GROUP_ROWS || extent(warp) % WARP_GROUP != 0 {
+        if extent(c.m()) != WARP_GROUP_ROWS || extent(warp) < 1 || extent(warp) % WARP_GROUP != 0 {
             return Err("expected 16 rows of each warp and a multiple of four warps");
         }
         // Warp `4 * group + part`, where the parts have their rows one behind another and the columns do not depend on the part.

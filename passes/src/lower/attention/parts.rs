@@ -10,9 +10,9 @@
 //!
 //! Which keys are in which part, and the order that parts are added up in, depend on lengths alone.
 
+use tlc_ir::ScalarOp;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, Bind, Memory};
-use tlc_ir::{DType, ScalarOp};
 
 use super::{BLOCK, Blocks, LOOP, THREAD, constant};
 use crate::partition::SingleRow;
@@ -46,9 +46,7 @@ impl Blocks<'_> {
             this.store(memory, at + thread, all, None, THREAD);
         });
         self.thread_loop(BLOCK, row.threads, |this, thread| {
-            let number = this.lo.index_value(&thread, DType::I32);
-            let none = this.lo.constant(DType::I32.zero());
-            let leads = this.map(ScalarOp::Eq, &[number, none], THREAD);
+            let leads = this.is_first(&thread, THREAD);
             for (n, held) in [(0, most), (1, sum)] {
                 let value = this.load(held, constant(0), THREAD);
                 this.store(memory, first.clone() + constant(width + n), value, Some(leads), THREAD);

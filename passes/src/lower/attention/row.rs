@@ -12,11 +12,11 @@
 //!
 //! All sums are trees that depend on lengths alone. Keys and values go to shared memory as they are stored, 16 bytes at a time.
 
+use tlc_ir::ScalarOp;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Stmt, ValueId};
 use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
-use tlc_ir::{DType, ScalarOp};
 
 use super::warps::Rows;
 use super::{BLOCK, Blocks, LOOP, Stage, THREAD, TILE, around, constant};
@@ -212,9 +212,7 @@ impl Blocks<'_> {
             };
             this.lo.push(TILE, Stmt::Collective(Box::new(all)));
             this.thread_loop(TILE, WARP_THREADS, |this, t| {
-                let number = this.lo.index_value(&t, DType::I32);
-                let none = this.lo.constant(DType::I32.zero());
-                let leads = this.map(ScalarOp::Eq, &[number, none], THREAD);
+                let leads = this.is_first(&t, THREAD);
                 let value = this.load(lane, IndexExpr::ZERO, THREAD);
                 this.store(parts, place.clone() + warp, value, Some(leads), THREAD);
             });

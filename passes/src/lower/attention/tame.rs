@@ -127,7 +127,7 @@ impl<'a> Blocks<'a> {
             })),
         );
         self.thread_loop(TILE, WARP_THREADS, |this, lane| {
-            let leads = this.is_first(&lane);
+            let leads = this.is_first(&lane, THREAD);
             let value = this.load(found, IndexExpr::ZERO, THREAD);
             this.store(parts, warp.into(), value, Some(leads), THREAD);
         });
@@ -150,15 +150,9 @@ impl<'a> Blocks<'a> {
             let tame = this.map(ScalarOp::Le, &[all, most], THREAD);
             let [none, one] = [0, 1].map(|n| this.lo.constant(Scalar::from_i64(DType::I32, n)));
             let wild = this.map(ScalarOp::Select, &[tame, none, one], THREAD);
-            let leads = this.is_first(&thread);
+            let leads = this.is_first(&thread, THREAD);
             this.store(memory, block, wild, Some(leads), THREAD);
         });
-    }
-
-    fn is_first(&mut self, thread: &IndexExpr) -> ValueId {
-        let number = self.lo.index_value(thread, DType::I32);
-        let none = self.lo.constant(DType::I32.zero());
-        self.map(ScalarOp::Eq, &[number, none], THREAD)
     }
 
     /// By point of the other axes and part: 1 where an element is not tame, otherwise 0.
