@@ -11,6 +11,8 @@ use tlc_ir::plan::{DeviceId, DeviceKind};
 use tlc_ir::target::{Cpu, Gpu, HostProducts};
 use tlc_ir::{Graph, NodeId, NodeKind, Precision, Target};
 
+use crate::tuning::Pins;
+
 /// What two devices are joined by, in one direction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Link {
@@ -160,6 +162,8 @@ pub struct Placement<'d> {
     caller: DeviceId,
     /// How exactly products are computed.
     precision: Precision,
+    /// What choices are to be, where they may be pinned.
+    pins: Option<&'d Pins>,
     /// By node: the device of the kernel or step that computes it.
     of: Vec<DeviceId>,
     /// Where a graph that is divided is cut.
@@ -188,6 +192,7 @@ pub fn place<'d>(graph: &Graph, devices: &'d Devices, place: Place) -> Placement
         place,
         caller: DeviceId::HOST,
         precision: Precision::Exact,
+        pins: None,
         of: Vec::new(),
         cuts: match place {
             Place::Divided => cuts(graph, devices.count() - 1),
@@ -328,6 +333,18 @@ impl<'d> Placement<'d> {
         self
     }
 
+    /// Where choices of schedules may be pinned, with what they are to be.
+    #[must_use]
+    pub fn with_pins(mut self, pins: Option<&'d Pins>) -> Placement<'d> {
+        self.pins = pins;
+        self
+    }
+
+    /// What choices are to be, where they may be pinned.
+    pub fn pins(&self) -> Option<&'d Pins> {
+        self.pins
+    }
+
     /// What the host's library of products multiplies beside f32 and f64.
     pub fn products(&self) -> HostProducts {
         self.devices.host().products
@@ -398,7 +415,9 @@ impl<'d> Placement<'d> {
             Place::Divided => Place::On(self.part(node)),
             same => same,
         };
-        place(body, self.devices, inside).with_precision(self.precision)
+        place(body, self.devices, inside)
+            .with_precision(self.precision)
+            .with_pins(self.pins)
     }
 
     /// The device between whose cuts a node is.

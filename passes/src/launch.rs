@@ -8,6 +8,7 @@ use tlc_ir::plan::KernelId;
 use crate::emitters::EmitterChoice;
 use crate::lower::Form;
 use crate::schedule::Schedule;
+use crate::tuning::KernelKey;
 
 /// What was decided about one kernel launch.
 #[derive(Clone, Debug)]
@@ -24,4 +25,6 @@ pub struct LaunchReport {
     pub schedule: Arc<Schedule>,
     /// The kernel in the plan.
     pub kernel: KernelId,
+    /// What it is known by to those who pin its choices, where that may be done.
+    pub key: Option<KernelKey>,
 }

@@ -35,6 +35,7 @@ pub mod segments;
 mod sequences;
 mod tile;
 pub mod tree;
+pub mod tuning;
 pub mod weight_gradient;
 
 pub use pipeline::{Announce, Compiled, Options, PassError, compile, compile_announcing};

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
@@ -25,6 +26,7 @@ use crate::rewrite::panels::Layouts;
 use crate::rewrite::{Context, Failure, bodies, own_outputs};
 pub use crate::rewrite::{PASSES, Pass};
 use crate::segments::{self, Segmented};
+use crate::tuning::Pins;
 
 /// A list of optional passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -85,6 +87,8 @@ pub struct Options {
     pub arena_limits: Vec<u64>,
     /// How exactly products are computed.
     pub precision: Precision,
+    /// What choices of schedules are to be, by kernel; where there are pins, if only of no kernel, schedules note which choices there were.
+    pub pins: Option<Arc<Pins>>,
     /// Whether loops are cut whose derivatives keep what each iteration began with; see [`crate::segments`].
     pub segment_loops: bool,
     /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
@@ -104,6 +108,7 @@ impl Options {
             max_memory_bytes: None,
             arena_limits: Vec::new(),
             precision: Precision::Exact,
+            pins: None,
             segment_loops: false,
             verify_passes: false,
         }
@@ -125,6 +130,7 @@ impl Options {
             .with_states(graph, &self.states)
             .for_caller(self.caller)
             .with_precision(self.precision)
+            .with_pins(self.pins.as_deref())
     }
 }
 

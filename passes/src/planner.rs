@@ -30,6 +30,7 @@ use crate::reason::{FusionDecision, FusionStage};
 use crate::rematerialize::{Cost, Draft, Rematerialized};
 use crate::schedule::{Schedule, moved_bytes, schedule};
 use crate::sequences;
+use crate::tuning::{KernelKey, Pinned};
 
 mod control;
 mod queues;
@@ -78,10 +79,14 @@ struct Known {
     in_place: Vec<(u32, u32)>,
     /// Bytes that it moves, over the kernel's symbols.
     bytes: IndexExpr,
+    /// What it is known by to those who pin its choices, where that may be done.
+    key: Option<KernelKey>,
+    /// Picoseconds of the least work that is handed to another thread.
+    least_work: i64,
 }
 
 /// What a schedule depends on besides the naive kernel.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct Setting {
     device: DeviceId,
     emitter: EmitterId,
@@ -657,10 +662,28 @@ impl Planner<'_> {
                 scheduled,
                 in_place,
                 bytes,
+                key,
+                least_work,
             } = match self.known(hash, &nest.kernel, &setting) {
                 Some(known) => known.clone(),
                 None => {
-                    let (mut kernel, made) = schedule(&nest, target, emitter);
+                    let pins = self.placement.pins();
+                    let key = match target {
+                        Target::Cpu(cpu) => {
+                            let again = nest.again;
+                            let setting = format_args!("{setting:?}{again}{}", cpu.threads);
+                            pins.map(|_| KernelKey::of(&nest.kernel, setting))
+                        }
+                        Target::Gpu(_) => None,
+                    };
+                    let pins = key.and_then(|key| Some(pins?.of(key)));
+                    let (mut kernel, mut made) = schedule(&nest, target, emitter, pins);
+                    let least_work = match (pins, target) {
+                        (Some(pins), Target::Cpu(cpu)) if cpu.threads > 1 => {
+                            share::least_work(Pinned(pins), &mut made.choices)
+                        }
+                        _ => share::CHUNK_PICOSECONDS,
+                    };
                     let scheduled = Arc::new(kernel.clone());
                     legalize(&mut kernel, target.emitter(emitter));
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
@@ -673,6 +696,8 @@ impl Planner<'_> {
                         scheduled,
                         in_place,
                         bytes: moved_bytes(&nest.kernel),
+                        key,
+                        least_work,
                     };
                     let on = self.known.entry(hash).or_default();
                     on.push((nest.kernel.clone(), setting, known.clone()));
@@ -706,7 +731,8 @@ impl Planner<'_> {
             match target {
                 Target::Cpu(cpu) => {
                     let extent = launch.outer(&made.parallel_extent());
-                    let grain = share::grain(cpu, emitter, &extent, &launch.bytes, &launch.flops);
+                    let work = [&launch.bytes, &launch.flops];
+                    let grain = share::grain(cpu, emitter, least_work, &extent, work);
                     launch.work = Work::Chunks { grain };
                 }
                 // The schedule gives every kernel for a GPU one loop over blocks.
@@ -728,6 +754,7 @@ impl Planner<'_> {
                 emitter: c.emitter,
                 schedule,
                 kernel,
+                key,
             });
             self.push(Step::Launch(launch), pairs);
         }

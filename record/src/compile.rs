@@ -29,6 +29,7 @@ use tlc_passes::contraction::has_products;
 use tlc_passes::devices::{Devices, Link, Place, StateBinding};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
+use tlc_passes::tuning::Pins;
 use tlc_passes::{Compiled, Options, memory};
 use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit::{self, JitError};
@@ -43,6 +44,7 @@ use tlc_runtime::target::LEAST_LIBRARY_EXTENT;
 use crate::error::{Error, Errors};
 use crate::graph::Graph;
 use crate::graph::states::Append;
+use crate::tuned::Tuned;
 use specializations::Specializations;
 
 use resident::Resident;
@@ -82,6 +84,9 @@ pub struct CompileOptions {
     pub precision: Precision,
     /// What computes matrix products of a GPU: kernels of tlc's own, or the library cuBLASLt, where that is found.
     pub products: Products,
+    /// Choices of schedules that were measured to be faster on a processor than those that are calculated, as [`tune`](crate::tune::tune) finds them. They
+    /// change no result.
+    pub tuned: Option<Arc<Tuned>>,
 }
 
 /// Why a graph could not be compiled.
@@ -567,6 +572,7 @@ fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result
         },
         max_memory_bytes: options.max_memory_bytes,
         precision: options.precision,
+        pins: options.tuned.as_deref().map(|tuned| Arc::new(tuned.pins())),
         ..base
     })
 }
@@ -579,17 +585,32 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     compile_with_states(graph, Vec::new(), options)
 }
 
+/// As [`compile_ir`], with these choices in place of those of [`CompileOptions::tuned`].
+pub(crate) fn compile_pinned(
+    graph: &IrGraph,
+    options: &CompileOptions,
+    pins: Arc<Pins>,
+) -> Result<Executable, BuildError> {
+    let mut compiler = Compiler::new(graph, options)?;
+    compiler.options.pins = Some(pins);
+    compile_by(compiler, graph, options)
+}
+
 /// As [`compile_ir`], for a graph some of whose inputs and outputs are states.
 fn compile_with_states(
     graph: &IrGraph,
     states: Vec<StateBinding>,
     options: &CompileOptions,
 ) -> Result<Executable, BuildError> {
+    let mut compiler = Compiler::new(graph, options)?;
+    compiler.options.states = states;
+    compile_by(compiler, graph, options)
+}
+
+fn compile_by(compiler: Compiler, graph: &IrGraph, options: &CompileOptions) -> Result<Executable, BuildError> {
     let start = Instant::now();
     let _mode = DefaultMode::enter();
-    let mut compiler = Compiler::new(graph, options)?;
-    let stateless = states.is_empty();
-    compiler.options.states = states;
+    let stateless = compiler.options.states.is_empty();
     let errors = verify(graph);
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));

@@ -14,6 +14,7 @@ use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::planner::{LaunchReport, Planned};
 use tlc_passes::rematerialize::Rematerialized;
+use tlc_passes::tuning::Choice;
 use tlc_runtime::driver::LoopTime;
 
 /// What one step costs, as predicted from the machine model.
@@ -762,6 +763,10 @@ fn write_schedule(out: &mut String, plan: &Plan, devices: &Devices, l: &LaunchRe
         .collect();
     if !inner.is_empty() {
         writeln!(out, "      innermost loops: {}", inner.join(", "))?;
+    }
+    if let (Some(key), false) = (l.key, schedule.choices.is_empty()) {
+        let choices: Vec<String> = schedule.choices.iter().map(Choice::to_string).collect();
+        writeln!(out, "      choices ({key}): {}", choices.join(", "))?;
     }
     Ok(())
 }

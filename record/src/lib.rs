@@ -21,6 +21,8 @@ pub mod prediction;
 pub mod promotion;
 pub mod streams;
 pub mod tlir;
+pub mod tune;
+mod tuned;
 
 pub use autodiff::{grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp};
 pub use batch::{Vmap, vmap};
@@ -51,3 +53,4 @@ pub use ops::sort::Unique;
 pub use ops::storage::{Conversion, PowerRounding};
 pub use promotion::{Operand, Weak, promote};
 pub use streams::named_scope;
+pub use tuned::{Tuned, TunedError, TunedKernel};

@@ -318,3 +318,90 @@ fn the_limit_takes_sizes_from_the_inputs() {
         .out;
     assert!(text.contains("x the limit"), "{text}");
 }
+
+const SUMS: &str = "graph @sums(%x: f32[300, 400]) {
+  %0 = exp %x : f32[300, 400]
+  %1 = reduce add %0 {axes=[0]} : f32[400]
+  return %1
+}
+";
+
+#[test]
+fn tune_keeps_what_is_faster_and_others_take_it() {
+    let p = Place::new();
+    p.write("m.tlir", SUMS);
+    let tune = ["tune", "m.tlir", "--threads", "2", "--time", "2", "-o", "tuned.json"];
+    let ran = p.run(&tune).code(0);
+    assert!(
+        ran.out.contains(" tried for ") && ran.out.contains("\na call took ") && ran.err.contains("kept in tuned.json"),
+        "{}{}",
+        ran.out,
+        ran.err
+    );
+    // A second run goes on from there.
+    let ran = p.run(&[&tune[..], &["--format", "json"]].concat()).code(0);
+    let json = ran.json();
+    assert!(
+        json["tried"].as_u64() > Some(0) && json["kernels"].as_array().is_some_and(|k| !k.is_empty()),
+        "{json}"
+    );
+    let explained = p
+        .run(&["explain", "m.tlir", "--threads", "2", "--tuned", "tuned.json"])
+        .code(0);
+    let choices = explained
+        .out
+        .lines()
+        .find(|l| l.contains("choices ("))
+        .expect("choices");
+    assert!(
+        choices.contains("by the model") || choices.contains("measured"),
+        "{choices}"
+    );
+    let plain = p.run(&["explain", "m.tlir", "--threads", "2"]).code(0);
+    assert!(!plain.out.contains("choices ("), "{}", plain.out);
+    // What is pinned is taken, and computes what the graph means.
+    let key = choices.split(['(', ')']).nth(1).expect("a key");
+    let text = std::fs::read_to_string(p.path("tuned.json")).unwrap();
+    let mut file: serde_json::Value = serde_json::from_str(&text).unwrap();
+    file["kernels"] = serde_json::json!([{
+        "cpu": tlc_runtime::machine::MachineInfo::detect_without_gpu().cpu.key(),
+        "level": tlc_runtime::cpu::level::wide().map_or("sse", |l| l.name()),
+        "threads": 2, "kernel": key, "label": "by hand", "choices": ["thread-work=32"], "calculated_ns": 2.0, "tuned_ns": 1.0,
+    }]);
+    p.write("pinned.json", file.to_string());
+    let pinned = ["--threads", "2", "--tuned", "pinned.json"];
+    let explained = p.run(&[&["explain", "m.tlir"], &pinned[..]].concat()).code(0);
+    assert!(explained.out.contains("thread-work=32 measured"), "{}", explained.out);
+    p.run(&[&["verify", "m.tlir"], &pinned[..]].concat()).code(0);
+}
+
+#[test]
+fn files_of_choices_that_are_none_are_refused() {
+    let p = Place::new();
+    p.write("m.tlir", SUMS);
+    p.write("bad.json", "{}");
+    p.write("other.json", r#"{"tuned": 9, "kernels": []}"#);
+    for (file, code, wrong) in [
+        ("bad.json", 3, "bad.json: missing field `tuned`"),
+        (
+            "other.json",
+            3,
+            "other.json: the file has version 9 of its form; expected 1",
+        ),
+        ("none.json", 3, "none.json"),
+    ] {
+        for command in [
+            &["run", "m.tlir", "-i", "x=zeros"][..],
+            &["explain", "m.tlir"],
+            &["bench", "m.tlir"],
+        ] {
+            let ran = p.run(&[command, &["--tuned", file]].concat()).code(code);
+            assert!(ran.first_error().contains(wrong), "{}", ran.err);
+        }
+    }
+    // A file that is none is not written over, and nothing is left where one cannot be written.
+    p.run(&["tune", "m.tlir", "--time", "1", "-o", "bad.json"]).code(3);
+    assert_eq!(std::fs::read_to_string(p.path("bad.json")).unwrap(), "{}");
+    p.run(&["tune", "m.tlir", "--time", "1", "-o", "no/such/tuned.json"])
+        .code(3);
+}

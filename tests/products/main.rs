@@ -11,4 +11,5 @@ mod few_rows;
 mod half;
 mod quotients;
 mod regrouping;
+mod tuned;
 mod weight_gradients;

@@ -6,16 +6,27 @@
 use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{Cpu, EmitterId};
 
+use crate::tuning::{Choice, Pinned, Tunable};
+
 /// Picoseconds of the least work that is worth handing to another thread: about four times what waking it and waiting for it take.
 pub const CHUNK_PICOSECONDS: i64 = 8_000_000;
 
+/// Microseconds of such work that may be better.
+pub const CHUNK_MICROSECONDS: [i64; 6] = [2, 4, 8, 16, 32, 1_000_000];
+
 /// Parallel iterations of a chunk, of a launch that has `extent` of them, and in all moves so many bytes and makes so many
-/// floating-point operations. Where sizes are symbolic it is evaluated when they are bound.
-pub fn grain(cpu: &Cpu, emitter: EmitterId, extent: &IndexExpr, bytes: &IndexExpr, flops: &IndexExpr) -> IndexExpr {
+/// floating-point operations; a chunk is at least so many picoseconds of work. Where sizes are symbolic it is evaluated when they are bound.
+pub fn grain(
+    cpu: &Cpu,
+    emitter: EmitterId,
+    least_work: i64,
+    extent: &IndexExpr,
+    [bytes, flops]: [&IndexExpr; 2],
+) -> IndexExpr {
     let (byte, flop) = picoseconds(cpu, emitter);
     let work = bytes.clone() * IndexExpr::Const(byte) + flops.clone() * IndexExpr::Const(flop);
     let work = IndexExpr::max(&work, &IndexExpr::ONE);
-    let chunk = extent.clone() * IndexExpr::Const(CHUNK_PICOSECONDS);
+    let chunk = extent.clone() * IndexExpr::Const(least_work);
     IndexExpr::max(&IndexExpr::floor_div(&chunk, &work), &IndexExpr::ONE)
 }
 
@@ -27,4 +38,11 @@ fn picoseconds(cpu: &Cpu, emitter: EmitterId) -> (i64, i64) {
         each(cpu.bytes_per_second[1]),
         each(cpu.emitter(emitter).f32_ops_per_second()),
     )
+}
+
+/// Picoseconds of the least work that is worth handing to another thread, where another time may be pinned.
+pub(crate) fn least_work(pinned: Pinned<'_>, made: &mut Vec<Choice>) -> i64 {
+    const PICOSECONDS: i64 = 1_000_000;
+    let model = CHUNK_PICOSECONDS / PICOSECONDS;
+    pinned.choose(made, Tunable::ThreadWork, model, CHUNK_MICROSECONDS) * PICOSECONDS
 }

@@ -1,5 +1,6 @@
 //! Columns: tiles of them, lanes across the columns of a tile, several rows added up in registers.
 
+use tlc_ir::DType;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
@@ -8,6 +9,7 @@ use super::{Directive, ScheduleReason, Scheduler};
 use crate::lower::Nest;
 use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
+use crate::tuning::Tunable;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;
@@ -26,6 +28,14 @@ impl Scheduler<'_> {
             0 => accumulator_tile(columns, self.cpu.threads, self.cpu.l1_bytes),
             bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
         };
+        let lanes = self.emitter.lanes(DType::F32);
+        let width = self.choose(Tunable::ColumnTile, width, |_| {
+            // One vector alone would be added up another way.
+            let widths = [width / 4, width / 2, width * 2];
+            widths
+                .into_iter()
+                .filter(move |w| *w >= 2 * lanes && columns.is_none_or(|n| *w <= n))
+        });
         let tiles = Directive::TileColumns { var: column, width };
         let Some(made) = self.because(ScheduleReason::ColumnTile { columns: width }).apply(tiles) else {
             outer.push(column);

@@ -23,6 +23,7 @@ use super::prefetch::lines_of_iteration;
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::direct::{fewest_accumulators, tiles};
 use crate::tree;
+use crate::tuning::Tunable;
 
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
 const FEWEST_TURNED: i64 = 3;
@@ -259,7 +260,7 @@ impl Scheduler<'_> {
         // Blocks of channels that are walked for one row of pixels after the other, so that the image comes from far once for all of them.
         let (mut pixels, mut between) = (pixels, between.to_vec());
         let sums = self.sum_over_windows(self.only_loop(pixels)?)?;
-        let at_once = (self.extent(blocks)).and_then(|all| self.blocks_at_once(outer, all, behind, &sums, columns));
+        let at_once = (self.extent(blocks)).and_then(|all| self.chosen_blocks(outer, all, behind, &sums, columns));
         if at_once.is_some() && between.is_empty() {
             let pieces = self
                 .extent(pixels)
@@ -287,10 +288,11 @@ impl Scheduler<'_> {
         if between.is_empty() {
             pixels = self.balanced(pixels, tile, &mut shared);
         }
-        let factor = self.even_rows(pixels, tile);
+        let factor = self.chosen_rows(pixels, tile);
+        let ahead = self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1));
         let around = Around {
             rows: between.last().copied(),
-            ahead: self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1)),
+            ahead: self.choose(Tunable::WeightsAhead, ahead.into(), |_| [0, ahead.into()]) != 0,
             close,
         };
         self.cut_rows(pixels, [factor, columns], around, &mut shared)?;
@@ -318,7 +320,7 @@ impl Scheduler<'_> {
         })?;
         let mut shared: Vec<VarId> = outer.iter().copied().chain([blocks]).collect();
         let rows_of_all = self.balanced(rows_of_all, tile, &mut shared);
-        let factor = self.even_rows(rows_of_all, tile);
+        let factor = self.chosen_rows(rows_of_all, tile);
         self.cut_rows(rows_of_all, [factor, columns], Around::default(), &mut shared)?;
         self.schedule.inner.push(Ok(self.emitter.lanes(dtype) as u32));
         self.parallel(&shared).map(|_| ())
@@ -379,6 +381,22 @@ impl Scheduler<'_> {
         (2..=all).rev().find(|n| all % n == 0 && n * each <= half)
     }
 
+    /// As [`Self::blocks_at_once`], where these or others may be chosen.
+    fn chosen_blocks(
+        &mut self,
+        outer: &[VarId],
+        all: i64,
+        image: &[VarId],
+        sums: &[VarId],
+        columns: i64,
+    ) -> Option<i64> {
+        let model = self.blocks_at_once(outer, all, image, sums, columns).unwrap_or(0);
+        let chosen = self.choose(Tunable::BlocksPerRow, model, |_| {
+            (2..=all).filter(move |n| all % n == 0).chain([0])
+        });
+        (chosen > 0).then_some(chosen)
+    }
+
     /// Elements that a memory has for each of the images that loops go through.
     fn elements_of_one(&self, memory: Memory, images: &[VarId]) -> Option<i64> {
         let images = images
@@ -390,6 +408,19 @@ impl Scheduler<'_> {
     /// Pixels of a tile: of those that take the least time for a row of a known length, the most.
     fn even_rows(&self, pixels: VarId, tile: Tile) -> i64 {
         self.extent(pixels).map_or(tile.rows, |n| self.rows_and_time(n, tile).0)
+    }
+
+    /// As [`Self::even_rows`], where these or others may be chosen: with them a row has as many tiles, and none that is much smaller.
+    fn chosen_rows(&mut self, pixels: VarId, tile: Tile) -> i64 {
+        let model = self.even_rows(pixels, tile);
+        self.choose(Tunable::TilePixels, model, |s| {
+            let n = s.extent(pixels).unwrap_or(model);
+            let most = s.emitter.tile(tile.dtype, tile.columns).map_or(tile.rows, |t| t.rows);
+            let least = (model / 2).max(2);
+            (1..=n / least.max(1))
+                .map(move |tiles| (n + tiles - 1) / tiles)
+                .filter(move |r| (least..=most).contains(r))
+        })
     }
 
     /// The tile that takes the least time for a row of so many pixels, and that time. What whole tiles leave over is a tile of its own, and one
@@ -529,7 +560,11 @@ impl Scheduler<'_> {
         if products / self.emitter.lanes(DType::F32) < LINE_PRODUCTS * lines as i64 {
             return;
         }
-        let ahead = (CHANNELS_AHEAD / products).clamp(1, 16);
+        let model = (CHANNELS_AHEAD / products).clamp(1, 16);
+        let ahead = self.choose(Tunable::ChannelsAhead, model, |_| [0, 1, 2, 4, 8, 16]);
+        if ahead == 0 {
+            return;
+        }
         self.because(ScheduleReason::ChannelsAhead);
         // A hint: tiles are as good without it.
         self.apply(Directive::PrefetchIteration { var, param, ahead });

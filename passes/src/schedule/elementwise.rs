@@ -9,9 +9,12 @@ use super::vectorize::UNROLL;
 use super::windows::MANY_IMAGES;
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::tree;
+use crate::tuning::Tunable;
 
 /// Elements of one parallel iteration of a flat loop.
 const BLOCK: i64 = 4096;
+/// Others that may be better.
+const BLOCKS: [i64; 5] = [1024, 2048, 4096, 8192, 16384];
 /// Bytes of results that are computed into scratch before they are written past the caches. Few enough that the loads of the
 /// next piece start while the stores of this one drain: with 8 KiB a sum of two tensors takes 1.3 times as long.
 const STREAMED_BYTES: i64 = 2 << 10;
@@ -74,7 +77,11 @@ impl Scheduler<'_> {
             return;
         }
         // Blocks cover the whole range: the last one is cut short, so that there is one parallel loop and no tail.
-        let (var, factor) = (last, streamed.first().map_or(BLOCK, |s| s.1));
+        let (var, factor) = match streamed.first() {
+            Some(&(_, length)) => (last, length),
+            None => (last, self.choose(Tunable::BlockElements, BLOCK, |_| BLOCKS)),
+        };
+        let n = &self.kernel.extents[var.0 as usize];
         let divides = n.as_const().is_some_and(|n| n % factor == 0);
         let blocks = if divides {
             Directive::Split { var, factor }
@@ -159,10 +166,11 @@ impl Scheduler<'_> {
             self.apply(Directive::Bind { var, bind });
         }
         let mut rest = Some(made[0]);
-        if n >= lanes * UNROLL {
-            self.because(ScheduleReason::SideBySide { vectors: UNROLL });
+        let factor = self.side_by_side();
+        if n >= lanes * factor && factor > 1 {
+            self.because(ScheduleReason::SideBySide { vectors: factor });
             let var = made[0];
-            let split = self.apply(Directive::Split { var, factor: UNROLL }).unwrap_or_default();
+            let split = self.apply(Directive::Split { var, factor }).unwrap_or_default();
             if let Some(&var) = split.get(1) {
                 let bind = Bind::Unroll;
                 self.apply(Directive::Bind { var, bind });
@@ -246,6 +254,9 @@ impl Scheduler<'_> {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
         let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
         let (rows, columns) = tile(self.cpu, widest.unwrap_or(4));
+        let elements = rows * columns;
+        let rows = self.choose(Tunable::TransposedRows, rows, |_| [16, 32, 64, 128, 256]);
+        let columns = (elements / rows).max(16);
         let tiles = ScheduleReason::Tiles { rows, columns };
         self.because(tiles);
         // Bring `across` next to the innermost loop.

@@ -61,6 +61,7 @@ use keep::{Room, keep_rows};
 use crate::legalize::legal_statements;
 use crate::lower::{Form, Nest};
 use crate::tree;
+use crate::tuning::{Choice, Pin, Pinned, Tunable};
 
 /// What was done to a nest.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +74,8 @@ pub struct Schedule {
     pub inner: Vec<Result<u32, ScalarReason>>,
     /// Floating-point operations of what is computed, a transcendental counting 20.
     pub flops: IndexExpr,
+    /// Choices among candidates, in order. They are noted where they may be pinned ([`schedule`]), and else not.
+    pub choices: Vec<Choice>,
 }
 
 impl Default for Schedule {
@@ -82,6 +85,7 @@ impl Default for Schedule {
             refused: Vec::new(),
             inner: Vec::new(),
             flops: IndexExpr::ZERO,
+            choices: Vec::new(),
         }
     }
 }
@@ -110,19 +114,22 @@ struct Scheduler<'t> {
     kept_bytes: i64,
     /// Whether a loop runs the kernel again and again.
     again: bool,
+    /// What choices are to be, where they may be pinned.
+    pinned: Option<Pinned<'t>>,
 }
 
-/// Schedules a nest for one of the emitters of a target, which is to make the kernel.
-pub fn schedule(nest: &Nest, target: &Target, emitter: EmitterId) -> (Kernel, Schedule) {
+/// Schedules a nest for one of the emitters of a target, which is to make the kernel. Where choices may be pinned, they are as `pins` say.
+pub fn schedule(nest: &Nest, target: &Target, emitter: EmitterId, pins: Option<&[Pin]>) -> (Kernel, Schedule) {
     let cpu = match target {
         Target::Cpu(cpu) => cpu,
         Target::Gpu(gpu) => return gpu::schedule(nest, gpu),
     };
     let emitter = &cpu.emitter(emitter).table;
-    let (kernel, made) = scheduled(nest, cpu, emitter, false);
+    let pinned = pins.map(Pinned);
+    let (kernel, made) = scheduled(nest, cpu, emitter, pinned, false);
     // Nearly every kernel is small. For the others each directive is looked at: one that copies too much is refused.
     match legal_statements(&kernel) > MOST_STATEMENTS {
-        true => scheduled(nest, cpu, emitter, true),
+        true => scheduled(nest, cpu, emitter, pinned, true),
         false => (kernel, made),
     }
 }
@@ -137,7 +144,13 @@ fn keeps_rows(nest: &Nest) -> bool {
     }
 }
 
-fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kernel, Schedule) {
+fn scheduled<'t>(
+    nest: &Nest,
+    cpu: &'t Cpu,
+    emitter: &'t Emitter,
+    pinned: Option<Pinned<'t>>,
+    bounded: bool,
+) -> (Kernel, Schedule) {
     let mut s = Scheduler {
         kernel: nest.kernel.clone(),
         cpu,
@@ -147,6 +160,7 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
         why: ScheduleReason::OneRange,
         kept_bytes: 0,
         again: nest.again,
+        pinned,
     };
     if keeps_rows(nest) {
         let room = Room {
@@ -228,6 +242,18 @@ impl Scheduler<'_> {
     fn because(&mut self, reason: ScheduleReason) -> &mut Self {
         self.why = reason;
         self
+    }
+
+    /// Makes a choice: what the model says, or what is pinned.
+    fn choose<I: IntoIterator<Item = i64>>(
+        &mut self,
+        tunable: Tunable,
+        model: i64,
+        candidates: impl FnOnce(&Self) -> I,
+    ) -> i64 {
+        let Some(pinned) = self.pinned else { return model };
+        let candidates = candidates(self);
+        pinned.choose(&mut self.schedule.choices, tunable, model, candidates)
     }
 
     fn apply(&mut self, directive: Directive) -> Option<Vec<VarId>> {

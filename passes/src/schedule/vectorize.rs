@@ -7,6 +7,7 @@ use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::legalize::legal_block;
 use crate::tree;
+use crate::tuning::Tunable;
 
 /// Vectors computed side by side in a loop body.
 pub(super) const UNROLL: i64 = 4;
@@ -33,15 +34,20 @@ impl Scheduler<'_> {
         let mut tail = Some(var);
         let few = self.few_vectors(var, lanes);
         let several = self.overlaps(var) && !few;
+        let vectors = match several && !reduces {
+            true => self.side_by_side(),
+            false => UNROLL,
+        };
         if several && !self.bounded && reduces && self.only_extrema(var) && hi >= lanes * EXTREMUM_UNROLL {
             tail = self.extrema(var, lanes);
         } else if several
-            && hi >= lanes * UNROLL
+            && vectors > 1
+            && hi >= lanes * vectors
             && let Some(made) = self
-                .because(ScheduleReason::SideBySide { vectors: UNROLL })
+                .because(ScheduleReason::SideBySide { vectors })
                 .apply(Directive::Split {
                     var,
-                    factor: lanes * UNROLL,
+                    factor: lanes * vectors,
                 })
         {
             tail = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
@@ -84,6 +90,11 @@ impl Scheduler<'_> {
             self.schedule.inner.pop();
             self.schedule.inner.push(Err(ScalarReason::Size));
         }
+    }
+
+    /// Vectors of a loop that accumulates nothing to compute side by side.
+    pub(super) fn side_by_side(&mut self) -> i64 {
+        self.choose(Tunable::Vectors, UNROLL, |_| [1, 2, 4, 8])
     }
 
     /// Whether a loop is known to be a few vectors that registers hold all at once: then a loop of several vectors and one of the others

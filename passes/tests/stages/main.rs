@@ -20,3 +20,4 @@ mod sequences;
 mod share;
 mod states;
 mod streamed_lines;
+mod tuning;

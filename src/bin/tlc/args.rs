@@ -7,7 +7,7 @@ use tlc::{Device, Precision, Products};
 
 use crate::{
     bench, cache, check, compare, completions, einsum, emit, explain, export, fmt, grad, hwbench, import, opt, plan,
-    profile, run, verify,
+    profile, run, tune, verify,
 };
 
 const AFTER_HELP: &str = "\
@@ -109,6 +109,9 @@ pub struct Global {
     /// one, for large products that it is faster at)
     #[arg(long, global = true, value_name = "WHICH", default_value_t = Products::Auto)]
     pub products: Products,
+    /// Choices that `tlc tune` found to be faster on this processor; they change no result
+    #[arg(long, global = true, value_name = "FILE.json")]
+    pub tuned: Option<PathBuf>,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
     pub max_memory: Option<u64>,
@@ -145,6 +148,8 @@ pub enum Command {
     Hwbench(hwbench::Hwbench),
     /// Show where the time of a model goes, step by step, and what would help
     Profile(profile::Profile),
+    /// Measure what the compiler chooses otherwise by a model of the machine: tiles, prefetches, work of a thread; keep what is faster
+    Tune(tune::Tune),
     /// Write a model with the derivatives of its outputs, as text
     Grad(grad::Grad),
     /// Write a model as text, with its weights beside it

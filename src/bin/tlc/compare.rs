@@ -89,7 +89,7 @@ fn side(
     let options = CompileOptions {
         threads,
         passes: passes.cloned(),
-        ..session.compile_options()
+        ..session.compile_options()?
     };
     let executable = tlc::compile_ir(&case.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
     let views: Vec<Input<'_>> = case.inputs.iter().map(Into::into).collect();

@@ -186,7 +186,7 @@ fn contract(session: &Session, expression: &str, operands: &[HostTensor]) -> Res
         .collect();
     let refs: Vec<&tlc::Tensor> = inputs.iter().collect();
     graph.output("result", &tlc::einsum(expression, &refs));
-    let executable = graph.compile(&session.compile_options()).map_err(failed)?;
+    let executable = graph.compile(&session.compile_options()?).map_err(failed)?;
     session.stages.show_compiled(&session.console, executable.decisions())?;
     let views: Vec<Input<'_>> = operands.iter().map(Input::from).collect();
     let start = std::time::Instant::now();

@@ -39,6 +39,7 @@ mod stages;
 mod staging;
 mod timing;
 mod top;
+mod tune;
 mod verify;
 
 use std::ffi::OsString;
@@ -204,6 +205,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&session, args),
         Command::Hwbench(args) => hwbench::run(&session, args),
         Command::Profile(args) => profile::run(&session, args),
+        Command::Tune(args) => tune::run(&session, args),
         Command::Grad(args) => grad::run(&session, args),
         Command::Import(args) => import::run(&session, args),
         Command::Export(args) => export::run(&session, args),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
-use tlc::{CompileOptions, DType, Device, Executable};
+use tlc::{CompileOptions, DType, Device, Executable, Tuned};
 use tlc_formats::ReadOptions;
 use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
@@ -26,6 +26,7 @@ use crate::failure::{Code, Failure};
 use crate::onnx::{self, Purpose, is_onnx};
 use crate::specialize::specialize;
 use crate::stages::Stages;
+use crate::tune::read_tuned;
 
 /// Longer model texts are refused before they are read.
 const MAX_MODEL_BYTES: u64 = 1 << 30;
@@ -237,9 +238,15 @@ impl Session {
         Ok((file, graph))
     }
 
+    /// The choices of `--tuned`.
+    pub fn tuned(&self) -> Result<Option<Arc<Tuned>>, Failure> {
+        let read = self.global.tuned.as_deref().map(read_tuned);
+        Ok(read.transpose()?.map(Arc::new))
+    }
+
     /// How to compile.
-    pub fn compile_options(&self) -> CompileOptions {
-        CompileOptions {
+    pub fn compile_options(&self) -> Result<CompileOptions, Failure> {
+        Ok(CompileOptions {
             threads: self.global.threads,
             passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
@@ -247,8 +254,9 @@ impl Session {
             beside: self.global.beside.clone(),
             precision: self.global.precision,
             products: self.global.products,
+            tuned: self.tuned()?,
             ..CompileOptions::default()
-        }
+        })
     }
 
     /// What graph passes are run with: this machine, all its passes, and the memory limit of the command line.
@@ -264,7 +272,7 @@ impl Session {
 
     /// Compiles a model, and shows of it what `TLC` asks for.
     pub fn compile(&self, model: &Model) -> Result<Executable, Failure> {
-        let options = self.compile_options();
+        let options = self.compile_options()?;
         if self.stages.wants_passes() {
             let pipeline = match &options.passes {
                 Some(names) => names
@@ -328,7 +336,7 @@ impl Session {
 
     /// What is decided about a model for devices that this machine need not have.
     pub fn plan_for(&self, model: &Model, devices: Devices) -> Result<Compiled, Failure> {
-        let compiled = tlc::plan_ir(&model.graph, devices, &self.compile_options())
+        let compiled = tlc::plan_ir(&model.graph, devices, &self.compile_options()?)
             .map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, &compiled)?;
         Ok(compiled)

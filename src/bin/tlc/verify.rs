@@ -139,6 +139,13 @@ impl Apart {
             argument.push(path);
             arguments.push(argument);
         }
+        if let Some(tuned) = &options.tuned {
+            let path = self.scratch.path("tuned.json");
+            std::fs::write(&path, tuned.to_json())?;
+            let mut argument = OsString::from("--tuned=");
+            argument.push(path);
+            arguments.push(argument);
+        }
         let numbers = [
             ("--threads", options.threads.map(|n| n as u64)),
             ("--max-memory", options.max_memory_bytes),
@@ -157,7 +164,7 @@ impl Apart {
 
 impl What {
     fn load(&self, session: &Session, purpose: Purpose) -> Result<(Model, Case, CompileOptions), Failure> {
-        let mut options = session.compile_options();
+        let mut options = session.compile_options()?;
         if let Some(names) = &self.passes {
             let parsed: Result<tlc_passes::pipeline::Pipeline, _> = names.parse();
             parsed.map_err(|e: tlc_passes::PassError| Failure::new(Code::Usage, e.to_string()))?;

@@ -6,6 +6,7 @@
 use tlc_ir::index::VarId;
 
 use super::{Directive, Scheduler, Tile};
+use crate::tuning::Tunable;
 
 /// A cut must take so many parts less of the time.
 const LEAST_GAIN: i64 = 20;
@@ -20,7 +21,13 @@ impl Scheduler<'_> {
     /// Cuts a row of pixels in pieces, if threads share the loops around them more evenly with one over pieces. Returns the row, or the
     /// piece; the loop over pieces is added to those that are shared.
     pub(super) fn balanced(&mut self, pixels: VarId, tile: Tile, shared: &mut Vec<VarId>) -> VarId {
-        if let Some(factor) = self.even_piece(pixels, tile, shared)
+        let model = self.even_piece(pixels, tile, shared).unwrap_or(0);
+        let factor = self.choose(Tunable::PiecePixels, model, |s| {
+            let (n, threads) = (s.extent(pixels).unwrap_or(1), s.cpu.threads as i64);
+            let pieces = (2..=MOST_PIECES * threads).filter(move |k| n % k == 0 && n / k >= tile.rows && threads > 1);
+            pieces.map(move |k| n / k).chain([0])
+        });
+        if factor > 0
             && let Some(&[pieces, piece]) = self.apply(Directive::Split { var: pixels, factor }).as_deref()
         {
             shared.push(pieces);

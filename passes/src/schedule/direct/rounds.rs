@@ -11,6 +11,7 @@ use tlc_ir::{DType, Precision};
 use super::{Tile, loads};
 use crate::schedule::{Directive, ScheduleReason, Scheduler};
 use crate::tree;
+use crate::tuning::Tunable;
 
 /// The fewest products that are added to a sum at once: as many times as there are more, sums are loaded and stored.
 const FEWEST_SUMMED: i64 = 64;
@@ -39,6 +40,18 @@ impl Scheduler<'_> {
         };
         let rounds = self.rounds_of_one_row(outer, channels, behind, &sums, tile);
         let rounds = rounds.or_else(|| self.rounds_of_long_sums(outer, channels, behind, &sums, tile))?;
+        let summed = self.choose(Tunable::RoundChannels, rounds.summed, |s| {
+            let all = s.extent(sums[0]).unwrap_or(1);
+            let others = [rounds.summed / 2, rounds.summed * 2];
+            others
+                .into_iter()
+                .filter(move |n| *n > 0 && all % n == 0 && *n < all)
+                .chain([0])
+        });
+        if summed == 0 {
+            return None;
+        }
+        let rounds = Rounds { summed, ..rounds };
         let saved = (self.kernel.clone(), self.schedule.clone());
         self.because(ScheduleReason::DirectConvolution { rows, columns });
         let done = self.direct_rounds(outer, channels, behind, tile, rounds);
