@@ -40,6 +40,9 @@ pub const LEAST_OPT_IN_SHARED_BYTES: i64 = 99 << 10;
 /// Bytes of shared memory that a block of any of these devices may be given at most (the same table, of 9.0 and 10.0).
 pub const MOST_OPT_IN_SHARED_BYTES: i64 = 227 << 10;
 
+/// 64-bit values that a kernel can be given on every CUDA device: 4 KiB of parameters (the same table).
+pub const MOST_PARAMETER_VALUES: usize = 512;
+
 /// Blocks that a launch has at most along the first dimension of its grid on every CUDA device (the same table).
 pub const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
 

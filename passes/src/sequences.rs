@@ -9,14 +9,12 @@
 use tlc_ir::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use tlc_ir::kernel::Stmt;
 use tlc_ir::plan::{DeviceId, Launch, Plan, SlotId, Step, Work};
-use tlc_ir::target::{Gpu, MAX_BLOCK_THREADS};
+use tlc_ir::target::{Gpu, MAX_BLOCK_THREADS, MOST_PARAMETER_VALUES};
 
 use crate::groups::Touched;
 
 /// The most launches of a sequence.
 const MOST_LAUNCHES: usize = 64;
-/// The most addresses and sizes that its launches are given together: a kernel may have 4 KiB of parameters.
-const MOST_VALUES: usize = 480;
 /// Bytes that a sequence of launches moves at most.
 const MOST_BYTES: i64 = 1 << 20;
 /// A launch that takes so many times as long as to begin one gains nothing worth mentioning.
@@ -120,7 +118,7 @@ impl Open {
         let threads = self.threads.max(small.threads);
         self.device == small.device
             && self.launches < MOST_LAUNCHES
-            && self.values + small.values <= MOST_VALUES
+            && self.values + small.values <= MOST_PARAMETER_VALUES
             && self.bytes.saturating_add(small.bytes) <= MOST_BYTES
             && (threads <= THREADS_OF_PRODUCTS || !(self.multiplies || small.multiplies))
             && self.behind.leaves_alone(step, plan)

@@ -61,7 +61,7 @@ use crate::flat::{self, Capability, Flat};
 use crate::generator::CodeGenerator;
 
 pub use fragments::with_fragments_placed;
-pub use sequence::{MOST_VALUES, emit_sequence};
+pub use sequence::emit_sequence;
 use table::GROUPS_ON;
 pub use table::{emitter, emitter_for};
 

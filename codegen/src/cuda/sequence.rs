@@ -10,16 +10,15 @@ use std::fmt::Write;
 
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Grid, Kernel};
-use tlc_ir::target::{GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES};
+use tlc_ir::target::{
+    GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, MOST_PARAMETER_VALUES, STATIC_SHARED_BYTES,
+};
 
 use super::groups::multiplies_in_groups;
 use super::{
     CudaError, CudaKernel, CudaOptions, SHARED, capability, declared_by_launch, flatten, is_identifier, limit,
     parameters, prelude, scratch, symbols, with_fragments_placed, write,
 };
-
-/// The most 64-bit values that a kernel is given: 4 KiB.
-pub const MOST_VALUES: usize = 512;
 
 /// What the function of a kernel is called within its namespace.
 const BODY: &str = "body";
@@ -50,7 +49,7 @@ pub fn emit_sequence(
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     let each = |k: usize| 1 + kernels[k].params.len() + kernels[k].symbols.len();
     let values: usize = order.iter().map(|&k| each(k)).sum();
-    limit("values of a sequence", values as i64, MOST_VALUES as i64)?;
+    limit("values of a sequence", values as i64, MOST_PARAMETER_VALUES as i64)?;
     let own = grids.iter().map(|g| g.shared_bytes).max().unwrap_or(0);
     // What says where everything is comes first.
     let table = (values as i64 * 8 + GPU_ACCESS_BYTES - 1) / GPU_ACCESS_BYTES * GPU_ACCESS_BYTES;
