@@ -121,6 +121,8 @@ pub struct Cpu {
     /// Whether a core loads two whole vectors in a cycle and itself fetches ahead what is read at a steady distance: a product with a vector then
     /// runs along the lines of its matrix at the speed of the caches, and instructions that ask for lines further down only cost.
     pub streams_lines: bool,
+    /// Whether the last cache gives a core the weights of a tile of products as fast as it multiplies by them.
+    pub feeds_tiles: bool,
 }
 
 /// A device that runs blocks of threads, each block with memory that its threads share.
@@ -168,6 +170,7 @@ impl Cpu {
             bytes_per_second: [100e9, 40e9, 15e9],
             f32_flops_per_second: 200e9,
             streams_lines: false,
+            feeds_tiles: false,
         }
     }
 

@@ -295,10 +295,23 @@ const ZEN5: u32 = 26;
 /// Whether a core streams lines, as [`tlc_ir::target::Cpu::streams_lines`] says.
 pub(crate) fn streams_lines() -> bool {
     static STREAMS: OnceLock<bool> = OnceLock::new();
-    *STREAMS.get_or_init(|| {
-        let family = cpuid_signature().map(|[family, ..]| family);
-        family.is_some_and(|family| family >= ZEN5) && cpuid_vendor().is_some_and(|vendor| vendor == "AuthenticAMD")
-    })
+    *STREAMS.get_or_init(|| is_of_amd_since(ZEN5))
+}
+
+/// The first family of AMD's processors, Zen, whose last caches are each beside a few cores. Measured on Zen 4: convolutions of 16x16 pixels and
+/// 1024 channels take 0.86 to 0.99 of the time if weights come from there for each tile, and not for parts of the sums, which are then in memory.
+const ZEN: u32 = 23;
+
+/// Whether the last cache feeds tiles, as [`tlc_ir::target::Cpu::feeds_tiles`] says.
+pub(crate) fn feeds_tiles() -> bool {
+    static FEEDS: OnceLock<bool> = OnceLock::new();
+    *FEEDS.get_or_init(|| is_of_amd_since(ZEN))
+}
+
+/// Whether the processor is one of AMD's, of that family or a later one.
+fn is_of_amd_since(first: u32) -> bool {
+    let family = cpuid_signature().map(|[family, ..]| family);
+    family.is_some_and(|family| family >= first) && cpuid_vendor().is_some_and(|vendor| vendor == "AuthenticAMD")
 }
 
 /// Counts groups of sibling threads.

@@ -9,7 +9,7 @@ use tlc_ir::target::{
 use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
-use crate::machine::{cache_sizes, streams_lines};
+use crate::machine::{cache_sizes, feeds_tiles, streams_lines};
 use crate::pool::default_threads;
 
 /// What the passes need to know of this machine: what its emitters have, caches from the processor, speeds from the machine
@@ -25,6 +25,7 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
         l2_bytes: caches.l2.bytes,
         l3_bytes: caches.last_level_bytes(),
         streams_lines: streams_lines(),
+        feeds_tiles: feeds_tiles(),
         ..Cpu::with_emitters(emitters)
     }
 }

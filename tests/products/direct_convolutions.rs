@@ -689,6 +689,7 @@ fn long_sums_are_added_up_in_rounds_to_the_same_bits() {
             let cpu = Cpu {
                 l1_bytes: 32 << 10,
                 l2_bytes: 256 << 10,
+                feeds_tiles: false,
                 threads: shared_by,
                 ..tlc_runtime::target::cpu(emitters.clone())
             };

@@ -64,6 +64,7 @@ fn candidates_of_convolutions_compute_the_same_bits() {
             threads: 2,
             l1_bytes,
             l2_bytes,
+            feeds_tiles: false,
             ..tlc_runtime::target::cpu(emitters.clone())
         };
         let (graph, inputs) = convolution(channels, size, image);

@@ -1,7 +1,7 @@
 //! Long sums of direct convolutions in rounds: a few channels of the image are added up for all pixels before the next ones, with the sums
 //! in memory in between. That keeps close what tiles read again where a tile has so few pixels that it uses less than half of each cache line
 //! of a long sum's image, and the image is one short row; and where the second cache holds neither the image nor what one row of pixels
-//! multiplies.
+//! multiplies, and the last one is far.
 
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope};
@@ -100,6 +100,9 @@ impl Scheduler<'_> {
         sums: &[VarId],
         Tile { columns, .. }: Tile,
     ) -> Option<Rounds> {
+        if self.cpu.feeds_tiles {
+            return None;
+        }
         let (bytes, second) = (DType::F32.bytes() as i64, self.cpu.l2_bytes as i64);
         let all = |vars: &[VarId]| vars.iter().try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?));
         let (pixels, length) = (all(behind)?, self.extent(sums[0])?);
