@@ -367,7 +367,7 @@ impl Scheduler<'_> {
         Some(())
     }
 
-    /// Blocks of channels whose weights half of the second cache holds, if it does not hold the image beside them.
+    /// Blocks of channels whose weights half of the second cache holds, or all of it where the last one feeds tiles, if half does not hold the image.
     fn blocks_at_once(&self, outer: &[VarId], all: i64, image: &[VarId], sums: &[VarId], columns: i64) -> Option<i64> {
         let body = tree::loop_body(&self.kernel.body, *sums.last()?)?;
         let windows = loads(body).find(|(_, e)| image.iter().any(|&v| e.uses(v)))?.0;
@@ -378,7 +378,11 @@ impl Scheduler<'_> {
         }
         let row = columns * DType::F32.bytes() as i64;
         let each = sums.iter().try_fold(row, |n, v| n.checked_mul(self.extent(*v)?))?;
-        (2..=all).rev().find(|n| all % n == 0 && n * each <= half)
+        let room = match self.cpu.feeds_tiles {
+            true => 2 * half,
+            false => half,
+        };
+        (2..=all).rev().find(|n| all % n == 0 && n.saturating_mul(each) <= room)
     }
 
     /// As [`Self::blocks_at_once`], where these or others may be chosen.
