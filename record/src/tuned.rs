@@ -3,7 +3,8 @@
 //! It is JSON and ships with a model. An entry is of one kernel on one processor, at one level of instructions and so many threads; those of
 //! other machines and other models may stand beside it, and do nothing.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,8 @@ use tlc_runtime::machine::MachineInfo;
 
 /// The version of the file's form.
 const SCHEMA: u32 = 1;
+/// The most bytes of a file: those of some ten thousand kernels.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// Choices that were measured, by kernel and processor: what [`tune`](crate::tune::tune) finds and
 /// [`CompileOptions::tuned`](crate::CompileOptions::tuned) takes.
@@ -72,6 +75,9 @@ pub enum TunedError {
     /// It is no JSON of this form.
     #[error("{0}; expected a file that `tlc tune` wrote")]
     Json(#[from] serde_json::Error),
+    /// It has more bytes than any such file.
+    #[error("more than {MOST_BYTES} bytes; expected a file that `tlc tune` wrote")]
+    Long,
     /// It is of another version.
     #[error("the file has version {0} of its form; expected {SCHEMA}")]
     Version(u32),
@@ -105,7 +111,12 @@ impl Tuned {
     /// # Errors
     /// [`TunedError`].
     pub fn read(path: impl AsRef<Path>) -> Result<Tuned, TunedError> {
-        Tuned::from_json(&std::fs::read_to_string(path)?)
+        let mut text = String::new();
+        File::open(path)?.take(MOST_BYTES + 1).read_to_string(&mut text)?;
+        match text.len() as u64 > MOST_BYTES {
+            true => Err(TunedError::Long),
+            false => Tuned::from_json(&text),
+        }
     }
 
     /// From the text of a file.

@@ -381,6 +381,11 @@ fn files_of_choices_that_are_none_are_refused() {
     p.write("m.tlir", SUMS);
     p.write("bad.json", "{}");
     p.write("other.json", r#"{"tuned": 9, "kernels": []}"#);
+    #[cfg(unix)]
+    {
+        let ran = p.run(&["explain", "m.tlir", "--tuned", "/dev/zero"]).code(3);
+        assert!(ran.first_error().contains("more than 16777216 bytes"), "{}", ran.err);
+    }
     for (file, code, wrong) in [
         ("bad.json", 3, "bad.json: missing field `tuned`"),
         (

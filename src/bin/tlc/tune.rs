@@ -45,8 +45,13 @@ pub fn read_tuned(path: &Path) -> Result<Tuned, Failure> {
 
 /// Runs the command.
 pub fn run(session: &Session, args: &Tune) -> Result<(), Failure> {
+    // Better now than after a minute of measuring.
+    let folder = args.output.parent().filter(|p| !p.as_os_str().is_empty());
+    if let Some(Err(e)) = folder.map(std::fs::metadata) {
+        return Err(Failure::writing(&display(&args.output), &e));
+    }
     // What begins where an earlier run ended goes on from there.
-    let known = match args.output.exists() {
+    let known = match args.output.is_file() {
         true => Some(read_tuned(&args.output)?),
         false => session.tuned()?.map(Arc::unwrap_or_clone),
     };
@@ -110,9 +115,10 @@ fn json_of(tuning: &Tuning) -> Value {
 fn table(tuning: &Tuning) -> String {
     let better = tuning.kernels.iter().filter(|k| !k.choices.is_empty()).count();
     let mut out = format!(
-        "{} tried for {}, of which {better} are faster otherwise\n",
+        "{} tried for {}; {better} of these {} faster otherwise\n",
         counted(tuning.tried, "candidate"),
         counted(tuning.kernels.len(), "kernel"),
+        if better == 1 { "is" } else { "are" },
     );
     let [before, after] = tuning.call_ns;
     out += &format!(
