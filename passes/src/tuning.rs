@@ -49,7 +49,7 @@ tunables! {
     WeightsAhead "weights-ahead",
     /// By how many iterations over the channels of an image the next ones are asked for; 0 is not at all.
     ChannelsAhead "channels-ahead",
-    /// Rows of results whose windows run together; 0 is one by one.
+    /// Rows of results whose windows run together.
     WindowRows "window-rows",
     /// Elements of one parallel iteration of a flat loop.
     BlockElements "block-elements",

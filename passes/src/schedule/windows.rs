@@ -186,14 +186,10 @@ impl Scheduler<'_> {
         let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
         // Of elements that lie apart those that are padding are left out one by one.
         let sums = sums && !(padded && strided);
-        let model = self.rows_at_once(before, most, many).unwrap_or(0);
-        let rows = match sums {
-            true => self.choose(Tunable::WindowRows, model, |s| s.rows_that_divide(before, most)),
-            false => 0,
-        };
-        if rows < 2 {
+        let Some(model) = self.rows_at_once(before, most, many).filter(|_| sums) else {
             return false;
-        }
+        };
+        let rows = self.choose(Tunable::WindowRows, model, |s| s.rows_that_divide(before, most));
         let saved = (self.kernel.clone(), self.schedule.clone());
         let (whole, masked) = lanes;
         // Rows of padded images have masks of their own.
@@ -232,10 +228,10 @@ impl Scheduler<'_> {
         even.or_else(|| (many && rows.interval(&self.kernel).hi > most).then(about_even))
     }
 
-    /// Rows that may run together, at most so many: those that divide a known number of them, and 0.
+    /// Rows that may run together, at most so many: those that divide a known number of them. One by one, large windows would be added up otherwise.
     fn rows_that_divide(&self, before: VarId, most: i64) -> impl Iterator<Item = i64> + use<> {
         let rows = self.kernel.extents[before.0 as usize].as_const().unwrap_or(0);
-        (2..=most).filter(move |r| rows % r == 0 && rows > 0).chain([0])
+        (2..=most).filter(move |r| rows % r == 0 && rows > 0)
     }
 
     fn rows_of_windows(

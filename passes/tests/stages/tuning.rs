@@ -129,6 +129,12 @@ fn candidates_of_windows_columns_and_moves_compute_the_same_bits() {
            %2 = einsum %1, %k {abcdef,bef->abcd} : f32[1, 4, 12, 32]
            return %2
          }",
+        "graph @large(%x: f32[1, 3, 20, 40], %k: f32[3, 7, 7]) {
+           %0 = window %x {axis=2, size=7} : f32[1, 3, 14, 40, 7]
+           %1 = window %0 {axis=3, size=7} : f32[1, 3, 14, 34, 7, 7]
+           %2 = einsum %1, %k {abcdef,bef->abcd} : f32[1, 3, 14, 34]
+           return %2
+         }",
         "graph @turned(%x: f32[70, 90]) {
            %0 = permute %x {axes=[1, 0]} : f32[90, 70]
            %1 = neg %0 : f32[90, 70]
