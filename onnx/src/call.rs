@@ -3,6 +3,7 @@
 use tlc_formats::onnx::{Attribute, AttributeKind, Node};
 use tlc_ir::{DType, HostTensor};
 
+use super::fold::is_decided_by_data;
 use super::refusal::{Outcome, invalid, unsupported};
 use super::scope::Importer;
 use super::value::Value;
@@ -110,6 +111,14 @@ impl<'a> Call<'_, '_, 'a> {
         }
         let numbers = self.input_ints(i)?;
         Ok(numbers.map(|all| all.into_iter().map(Dim::from).collect()))
+    }
+
+    /// Operand `i`, if values that come with each call decide it.
+    pub(super) fn decided_by_data(&self, i: usize) -> Option<Tensor> {
+        match self.value(i) {
+            Some(Value::Tensor(tensor, None)) => is_decided_by_data(tensor).then(|| tensor.clone()),
+            _ => None,
+        }
     }
 
     /// The attribute of that name: the node's, or, in a function, the call's.

@@ -54,6 +54,18 @@ pub(super) fn elements(
     }
 }
 
+/// Whether values that come with each call decide the tensor: it needs more of the inputs than the few integers that models are given sizes by.
+pub(super) fn is_decided_by_data(tensor: &Tensor) -> bool {
+    let Some(root) = tensor.id() else {
+        return false;
+    };
+    let part = tensor.graph().with_ir(|ir| part(ir, root));
+    part.is_ok_and(|(part, _)| {
+        let mut types = part.inputs().iter().map(|&i| part.ty(i));
+        types.any(|ty| !ty.dtype.is_int() || ty.rank() > 1)
+    })
+}
+
 /// The part of a graph that one node needs, and the inputs in it with their element types.
 fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<(String, DType)>), tlc_ir::graph::GraphError> {
     let mut needed = BTreeSet::from([root.0]);

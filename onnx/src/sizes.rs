@@ -73,7 +73,10 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "Mod" => remainder(call)?,
         "Neg" => unary(call, |a| Dim::from(0) - a),
         "Abs" => absolute(call),
-        "ReduceProd" => product(call)?,
+        "ReduceProd" => folded(call, 18, |a, b| a * b)?,
+        "ReduceSum" => folded(call, 13, |a, b| a + b)?,
+        "ReduceMin" => folded(call, 18, |a, b| a.min(b))?,
+        "ReduceMax" => folded(call, 18, |a, b| a.max(b))?,
         "Equal" => compared(call, |d| match (d.lo, d.hi) {
             (0, 0) => Some(true),
             (lo, hi) if lo > 0 || hi < 0 => Some(false),
@@ -240,10 +243,10 @@ fn absolute(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     s.dims.iter().all(|d| lowest(&graph, d) >= 0).then(|| s.clone())
 }
 
-/// The product of all, where nothing says otherwise.
-fn product(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
+/// All in one, where there are some and nothing says otherwise. `since` is the opset from which axes are an operand.
+fn folded(call: &Call<'_, '_, '_>, since: i64, f: impl Fn(&Dim, &Dim) -> Dim) -> Outcome<Option<Sizes>> {
     let keeps = call.flag("keepdims", true)?;
-    let axes = match call.version < 18 {
+    let axes = match call.version < since {
         true => call.ints("axes")?,
         false => match call.value(1) {
             None => None,
@@ -253,14 +256,19 @@ fn product(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
             },
         },
     };
-    let all = axes.is_none_or(|a| matches!(a[..], [0 | -1]));
-    Ok(sizes(call, 0)
-        .filter(|s| s.shape.len() == 1 && s.dtype == DType::I64 && all)
-        .map(|s| Sizes {
-            dims: vec![s.dims.iter().fold(Dim::from(1), |n, d| n * d)],
-            shape: if keeps { vec![1] } else { vec![] },
-            dtype: s.dtype,
-        }))
+    let all = match axes {
+        Some(a) => matches!(a[..], [0 | -1]),
+        None => !call.flag("noop_with_empty_axes", false)?,
+    };
+    let operand = sizes(call, 0).filter(|s| s.shape.len() == 1 && s.dtype == DType::I64 && all);
+    let Some((first, rest)) = operand.and_then(|s| s.dims.split_first()) else {
+        return Ok(None);
+    };
+    Ok(Some(Sizes {
+        dims: vec![rest.iter().fold(first.clone(), |n, d| f(&n, d))],
+        shape: if keeps { vec![1] } else { vec![] },
+        dtype: DType::I64,
+    }))
 }
 
 fn decided(yes: bool, no: bool) -> Option<bool> {

@@ -3,10 +3,11 @@
 
 use std::fmt::Write;
 
+use rustc_hash::FxHashMap;
 use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
-use tlc_ir::plan::{Arena, DeviceId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
+use tlc_ir::plan::{Arena, DeviceId, KernelId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Occupancy, STATIC_SHARED_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
@@ -540,6 +541,44 @@ fn write_size(out: &mut String, graph: &Graph, clusters: &Clusters, plan: &Plan)
     )
 }
 
+/// What there is of each cluster and kernel in a plan, looked up once for all of them.
+struct Whereabouts<'p> {
+    /// The device of each matrix product, by the value that it makes.
+    products: FxHashMap<NodeId, DeviceId>,
+    /// What was decided about the kernels of each cluster.
+    reports: Vec<Vec<&'p LaunchReport>>,
+    /// The first launch of each kernel.
+    launches: FxHashMap<KernelId, &'p Launch>,
+}
+
+impl<'p> Whereabouts<'p> {
+    fn of(planned: &'p Planned, clusters: &Clusters) -> Whereabouts<'p> {
+        let plan = &planned.plan;
+        let mut found = Whereabouts {
+            products: FxHashMap::default(),
+            reports: vec![Vec::new(); clusters.clusters.len()],
+            launches: FxHashMap::default(),
+        };
+        for step in plan.init.iter().chain(&plan.steps) {
+            if let Step::Gemm(g) = step {
+                let slot = g.dst.slot.0 as usize;
+                if let Some(value) = planned.values[slot] {
+                    found.products.entry(value).or_insert(plan.slots[slot].device);
+                }
+            }
+            for launch in step.launches() {
+                found.launches.entry(launch.kernel).or_insert(launch);
+            }
+        }
+        for report in &planned.launches {
+            if let Some(of) = found.reports.get_mut(report.cluster) {
+                of.push(report);
+            }
+        }
+        found
+    }
+}
+
 /// Steps, clusters, decisions and memory of a graph or of the body of a loop.
 fn write_plan(
     out: &mut String,
@@ -549,6 +588,7 @@ fn write_plan(
     devices: &Devices,
 ) -> std::fmt::Result {
     let plan = &planned.plan;
+    let whereabouts = Whereabouts::of(planned, clusters);
     for (title, steps) in [("once, in the first call", &plan.init), ("steps", &plan.steps)] {
         if title != "steps" && steps.is_empty() {
             continue;
@@ -595,13 +635,8 @@ fn write_plan(
                 }
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => {
-                let results = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
-                    Step::Gemm(g) => Some(g.dst.slot.0 as usize),
-                    _ => None,
-                });
-                let mut of = results.filter(|slot| planned.values[*slot] == Some(c.roots[0]));
-                let device = of.next().map_or(DeviceId::HOST, |slot| plan.slots[slot].device);
-                match devices.target(device) {
+                let device = whereabouts.products.get(&c.roots[0]);
+                match devices.target(device.copied().unwrap_or(DeviceId::HOST)) {
                     Target::Gpu(Gpu {
                         products: Some(library),
                         ..
@@ -639,8 +674,9 @@ fn write_plan(
             };
             writeln!(out, "    {}: {kept}", node_text(graph, r))?;
         }
-        for l in planned.launches.iter().filter(|l| l.cluster == number) {
-            write_schedule(out, plan, devices, l)?;
+        for l in &whereabouts.reports[number] {
+            let launch = whereabouts.launches.get(&l.kernel).copied();
+            write_schedule(out, plan, devices, l, launch)?;
         }
     }
     writeln!(out, "\nfusion decisions")?;
@@ -730,13 +766,17 @@ fn write_rematerialized(out: &mut String, plan: &Plan, device: DeviceId, made: &
 }
 
 /// How a kernel runs: the directives, those of one reason on a line, and what became of its innermost loops.
-fn write_schedule(out: &mut String, plan: &Plan, devices: &Devices, l: &LaunchReport) -> std::fmt::Result {
+fn write_schedule(
+    out: &mut String,
+    plan: &Plan,
+    devices: &Devices,
+    l: &LaunchReport,
+    launch: Option<&Launch>,
+) -> std::fmt::Result {
     let form = format!("{:?}", l.form).to_lowercase();
     writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
     writeln!(out, "      emitter {}: {}", l.emitter.name, l.emitter.reason)?;
-    let steps = plan.init.iter().chain(&plan.steps);
-    let launched = steps.flat_map(Step::launches).find(|s| s.kernel == l.kernel);
-    if let Some((launch, Work::Grid(grid))) = launched.map(|s| (s, &s.work)) {
+    if let Some((launch, Work::Grid(grid))) = launch.map(|s| (s, &s.work)) {
         writeln!(out, "      {}", grid_text(plan, launch, grid))?;
         if let Some(occupancy) = occupancy(plan, devices, launch, None) {
             writeln!(

@@ -236,10 +236,11 @@ pub fn ending_signal() -> Option<i32> {
 }
 
 /// Has `set` set one handler for all signals that ask a process to end, and keeps the number of the one that comes for
-/// [`ending_signal`]. A hang-up that is ignored, as under `nohup`, stays so.
+/// [`ending_signal`]. A hang-up that is ignored, as under `nohup`, stays so. A signal that comes meanwhile waits until it can be told.
 pub fn tell_signals_apart(set: impl FnOnce()) {
     #[cfg(unix)]
     {
+        let _held = Held::hold();
         let hang_up = action(libc::SIGHUP);
         set();
         for (signal, behind) in ENDING.into_iter().zip(&BEHIND) {
@@ -262,6 +263,36 @@ pub fn tell_signals_apart(set: impl FnOnce()) {
     }
     #[cfg(not(unix))]
     set();
+}
+
+/// The signals that ask a process to end wait, on this thread and those that it starts, until it is dropped on this thread.
+#[cfg(unix)]
+struct Held {
+    before: libc::sigset_t,
+}
+
+#[cfg(unix)]
+impl Held {
+    fn hold() -> Held {
+        // SAFETY: all zeros are a value of the sets, which are ours and which the calls write.
+        unsafe {
+            let (mut signals, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+            libc::sigemptyset(&raw mut signals);
+            for signal in ENDING {
+                libc::sigaddset(&raw mut signals, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, &raw mut before);
+            Held { before }
+        }
+    }
+}
+
+#[cfg(unix)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: the set is the one that the system gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut()) };
+    }
 }
 
 /// What is done at a signal.
@@ -298,5 +329,27 @@ extern "C" fn aborting(signal: libc::c_int) {
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
         libc::raise(signal);
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    #[test]
+    fn a_signal_that_comes_while_the_handlers_are_set_is_told() {
+        let handler: extern "C" fn(libc::c_int) = nothing;
+        tell_signals_apart(|| {
+            // SAFETY: the handler does nothing, and the signal is sent to this thread alone.
+            unsafe {
+                libc::signal(libc::SIGTERM, handler as libc::sighandler_t);
+                libc::raise(libc::SIGTERM);
+            }
+        });
+        assert_eq!(ending_signal(), Some(libc::SIGTERM));
+        // SAFETY: the default action needs nothing.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
     }
 }

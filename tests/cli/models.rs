@@ -1,5 +1,7 @@
 //! check, fmt, opt, explain, emit.
 
+use serde_json::json;
+
 use super::support::{CHAIN, PRODUCT, Place, Ran};
 
 const BROKEN: &str = "graph @f(%x: f32[4]) {
@@ -423,6 +425,30 @@ fn emit_prints_every_stage() {
     emit("poem", &[]).code(2);
     let ran = emit("cuda", &["--arch", "sm_1"]).code(2);
     assert!(ran.first_error().contains("unknown architecture `sm_1`"), "{}", ran.err);
+}
+
+#[test]
+fn what_a_gpu_does_in_one_launch_is_shown_as_one() {
+    let p = Place::new();
+    let steps = (1..6).map(|k| format!("  %{k} = einsum %{}, %w {{ab,bc->ac}} : f32[32, 32]\n", k - 1));
+    let (first, steps) = (
+        "  %0 = einsum %x, %w {ab,bc->ac} : f32[32, 32]\n",
+        steps.collect::<String>(),
+    );
+    let graph = format!("graph @chain(%x: f32[32, 32], %w: f32[32, 32]) {{\n{first}{steps}  return %5\n}}\n");
+    p.write("m.tlir", graph);
+    let emit = |more: &[&str]| p.run(&[&["emit", "m.tlir", "--what", "cuda"], more].concat()).code(0);
+    let ran = emit(&[]);
+    let headings: Vec<&str> = ran.out.lines().filter(|l| l.starts_with("// ")).collect();
+    let one = "// one launch that does 6 in turn, of kernels 0";
+    assert_eq!(headings, ["// kernel 0", one], "{}", ran.out);
+    assert_eq!(ran.out.matches("extern \"C\" __global__").count(), 2, "{}", ran.out);
+    let texts = &emit(&["--format", "json"]).json()["texts"];
+    assert_eq!((&texts[0]["kernel"], &texts[0]["sequence"]), (&json!(0), &json!(null)));
+    assert_eq!(texts[1]["sequence"], json!([0, 0, 0, 0, 0, 0]));
+    assert!(!emit(&["--kernel", "0"]).out.contains("in turn"));
+    // Where the architecture is another, too.
+    assert!(emit(&["--arch", "sm_80"]).out.contains(one));
 }
 
 #[test]

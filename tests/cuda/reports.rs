@@ -3,6 +3,7 @@
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::child::{real, skip};
 use crate::faults::{expect, no_nvrtc, tlc};
 
 const EXPLAIN: [&str; 5] = ["explain", "sums.tlir", "--device", "cuda", "--set"];
@@ -201,4 +202,45 @@ fn a_device_is_measured() {
     ] {
         assert!(said[rate].as_f64().is_some_and(|r| r > 0.0), "{rate}: {said}");
     }
+}
+
+/// Four warps multiply it together on a device of compute capability 9.0, and on no other.
+const LARGE: &str = "graph @large(%x: bf16[2048, 2048], %y: bf16[2048, 2048]) {
+  %0 = einsum %x, %y {ab,bc->ac} : bf16[2048, 2048]
+  return %0
+}
+";
+
+#[test]
+fn what_is_emitted_and_predicted_is_for_the_gpu_that_is_here() {
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("large.tlir");
+    std::fs::write(&path, LARGE).expect("written");
+    let path = path.to_str().expect("a path in UTF-8");
+    let emit = |device: &str, more: &[&str]| -> Option<String> {
+        let arguments = [&["emit", path, "--what", "cuda"], more].concat();
+        let (code, text) = tlc(&[("TLC_SIM_DEVICE", device)], &arguments)?;
+        assert_eq!(code, 0, "{text}");
+        Some(text)
+    };
+    let plan = |device: &str| Some(tlc(&[("TLC_SIM_DEVICE", device)], &["plan", path, "--device", "cuda"])?.1);
+    let Some(here) = emit("h200", &[]) else {
+        skip("no libtlc_gpusim_driver.so");
+        return;
+    };
+    if real() {
+        // The variable names another one than the system has.
+        return;
+    }
+    let in_groups = |text: Option<String>| text.expect("a device").contains("wgmma");
+    assert!(in_groups(Some(here)));
+    assert!(!in_groups(emit("a100", &[])));
+    assert!(in_groups(emit("a100", &["--arch", "sm_90a"])));
+    assert!(!in_groups(emit("h200", &["--arch", "sm_80"])));
+    // Of several, that of the number.
+    assert!(in_groups(emit("a100,h200", &["--device", "cuda:1"])));
+    // One that is not there need not be.
+    assert!(in_groups(emit("a100", &["--device", "cuda:1"])));
+    let slow = plan("laptop-4gib").expect("a device");
+    assert_ne!(slow, plan("h200").expect("a device"), "the laptop is as fast");
 }

@@ -218,21 +218,22 @@ mod children {
     fn packed() {
         // A weight that a call on the device sets, and a product that the library of the host packs it for.
         let scale = Graph::new("scale");
-        let w = scale.state("w", DType::F32, [70, 130]);
+        let w = scale.state("w", DType::F32, [130, 70]);
         scale.set("w", &(&w * 2.0));
         let scale = compiled(&scale, Device::cuda(0));
         let g = Graph::new("layer");
         let x = g.input("x", DType::F32, [96, 70]);
-        g.output("y", &x.matmul(&g.state("w", DType::F32, [70, 130])));
+        // Its transposition is copied in every call otherwise, whatever the vectors of the host and however many threads share the product.
+        g.output("y", &x.matmul(&g.state("w", DType::F32, [130, 70]).t()));
         let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
         let x = data(&[96, 70], 4);
         let run = |e: &Executable, state: &mut State| e.run_with(state, &inputs![&x]).expect("it runs")[0].to_host();
-        let weight = data(&[70, 130], 3);
+        let weight = data(&[130, 70], 3);
         let (mut state, mut plain) = (State::new(), State::new());
         state.insert("w", &weight).expect("memory");
         scale.run_with(&mut state, &[]).expect("it runs");
         let doubled: Vec<f32> = weight.as_slice::<f32>().expect("f32").iter().map(|v| v * 2.0).collect();
-        let doubled = HostTensor::from_slice(&[70, 130], &doubled).expect("as many");
+        let doubled = HostTensor::from_slice(&[130, 70], &doubled).expect("as many");
         plain.insert("w", &doubled).expect("memory");
         state.freeze(|_| true);
         let mut other = state.share();

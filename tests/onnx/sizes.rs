@@ -277,3 +277,74 @@ fn the_statistics_of_a_layer_of_f64_are_f32() {
         [tlc::DType::F64, tlc::DType::F32, tlc::DType::F32]
     );
 }
+
+#[test]
+fn the_least_the_greatest_and_the_sum_of_sizes_are_sizes() {
+    // As exporters write `min(n, 3)` of the best: a reduction of a list.
+    for (name, of) in [
+        ("ReduceMin", (|n, m| n.min(m)) as fn(usize, usize) -> usize),
+        ("ReduceMax", |n, m| n.max(m)),
+        ("ReduceSum", |n, m| n + m),
+    ] {
+        let nodes = vec![
+            op("Shape x -> s", &[]),
+            op("Concat s three -> c", &[("axis", I(0))]),
+            op(&format!("{name} c -> k"), &[]),
+            op("Expand one k -> y", &[]),
+        ];
+        let constants = vec![list("three", &[3]), floats("one", &[], &[1.0])];
+        let e = compiled(nodes, constants, &[D::Sym("n")]);
+        for n in [0, 2, 3, 5] {
+            let found = run(&e, &[n]).expect("it runs");
+            assert_eq!(found, (vec![of(n, 3)], vec![1.0; of(n, 3)]), "{name} {n}");
+        }
+    }
+    // Over no axes it is no reduction: the list stays one.
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("ReduceSum s -> k", &[("noop_with_empty_axes", I(1))]),
+        op("Expand one k -> y", &[]),
+    ];
+    let e = compiled(nodes, vec![floats("one", &[], &[1.0])], &[D::N(2), D::N(3)]);
+    assert_eq!(run(&e, &[2, 3]).expect("it runs").0, [2, 3]);
+}
+
+#[test]
+fn as_many_of_the_best_are_taken_as_sizes_say() {
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Concat s three -> c", &[("axis", I(0))]),
+        op("ReduceMin c -> k", &[]),
+        op("TopK x k -> y places", &[]),
+    ];
+    let e = compiled(nodes, vec![list("three", &[3])], &[D::Sym("n")]);
+    assert_eq!(run(&e, &[5]), Ok((vec![3], vec![5.0, 4.0, 3.0])));
+    assert_eq!(run(&e, &[2]), Ok((vec![2], vec![2.0, 1.0])));
+}
+
+/// The best of each row, as many as elements are above 4 altogether, less one.
+#[test]
+fn as_many_of_the_best_are_taken_as_data_says() {
+    for (largest, first) in [(1, [3.0f32, 2.0, 1.0]), (0, [1.0, 2.0, 3.0])] {
+        let nodes = vec![
+            op("Greater x four -> m", &[]),
+            op("Cast m -> i", &[("to", I(INT64))]),
+            op("ReduceSum i -> s", &[("keepdims", I(0))]),
+            op("Sub s one -> k", &[]),
+            op("TopK x k -> y places", &[("largest", I(largest))]),
+        ];
+        let constants = vec![floats("four", &[], &[4.0]), list("one", &[1])];
+        let e = compiled(nodes, constants, &[D::Sym("n"), D::N(3)]);
+        // None are above 4, which is one less than none; 2; more than a row has.
+        for (rows, count) in [(1, 0), (2, 1), (3, 3)] {
+            let expected: Vec<f32> = (0..rows)
+                .flat_map(|r| first[..count].iter().map(move |v| v + 3.0 * r as f32))
+                .collect();
+            assert_eq!(
+                run(&e, &[rows, 3]),
+                Ok((vec![rows, count], expected)),
+                "{largest} {rows}"
+            );
+        }
+    }
+}

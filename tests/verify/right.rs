@@ -2,7 +2,7 @@
 
 use tlc::verify::data::random as random_data;
 use tlc::verify::{Case, guilty, verify};
-use tlc::{CompileOptions, DType, Graph, keep};
+use tlc::{CompileOptions, DType, Graph, HostTensor, keep};
 use tlc_ir::NodeKind;
 use tlc_ir::testgen::{GenOptions, random_case, seeds};
 use tlc_ir::text::parse_graph;
@@ -73,6 +73,29 @@ fn random_graphs_are_right_on_the_ends_of_their_dtypes() {
     assert!(elements > 1000, "{elements} elements");
     assert!(uncertain * 2 < elements, "{uncertain} of {elements} may be anything");
     assert!(ranks > 7 || seeds(0..160) != (0..160), "rank {ranks}");
+}
+
+/// Sums that overflow only where they are taken before the product: `Σ 0 x` of numbers whose own sum is infinite.
+#[test]
+fn a_contraction_that_overflows_in_its_order_alone_is_right() {
+    let text = "graph @g(%v: f64[17], %x: f64[63, 31]) {
+  %0 = expand %v : f64[31, 17]
+  %1 = einsum %0, %x {ab,ca->bc} : f64[17, 63]
+  return %1 as y
+}";
+    let mut x = vec![1.0f64; 63 * 31];
+    x[..31].fill(f64::MAX);
+    let case = Case {
+        graph: parse_graph(text, &mut tlc_ir::text::no_data).expect("a graph"),
+        inputs: vec![
+            HostTensor::from_slice(&[17], &[0.0f64; 17]).expect("as many"),
+            HostTensor::from_slice(&[63, 31], &x).expect("as many"),
+        ],
+        symbols: vec![],
+    };
+    let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");
+    assert!(report.is_right(), "{}", report.findings[0]);
+    assert!(report.regrouped);
 }
 
 /// A recorded graph on random data, under values of its symbols.
@@ -209,7 +232,7 @@ fn windows_that_do_not_fit_have_no_position() {
         let x = [1.0f32, -2.0, 3.0, 4.0, 0.5];
         let case = Case {
             graph,
-            inputs: vec![tlc::HostTensor::from_slice(&[5], &x).expect("a tensor")],
+            inputs: vec![HostTensor::from_slice(&[5], &x).expect("a tensor")],
             symbols: vec![],
         };
         let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");

@@ -9,6 +9,10 @@ use tlc_record::Tensor;
 pub(super) fn top_k(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
     let axis = c.axis(c.int("axis", -1)?, x.rank())? as i64;
+    let largest = c.flag("largest", true)?;
+    if let Some(count) = c.decided_by_data(1) {
+        return top_of_counted(c, &x, &count, axis, largest);
+    }
     let count = match c.version < 10 {
         true => match c.maybe_int("k")? {
             Some(k) => k.into(),
@@ -22,14 +26,24 @@ pub(super) fn top_k(c: &mut Call<'_, '_, '_>) -> Answer {
     if count.as_const().is_some_and(|k| k < 0) {
         return invalid("a negative k; expected 0 or more");
     }
-    let largest = c.flag("largest", true)?;
     // In any order, so also in this one, where `sorted` is 0.
     let (values, places) = x.top_k(count, axis, largest);
     Ok(vec![values.into(), places.cast(DType::I64).into()])
 }
 
+/// As many of the first in order as data says, none where it says less than none, and all where it says more than there are.
+fn top_of_counted(c: &Call<'_, '_, '_>, x: &Tensor, count: &Tensor, axis: i64, largest: bool) -> Answer {
+    outside_of_bodies(c)?;
+    let all = x.shape()[axis as usize].clone();
+    let (values, places) = x.top_k(&all, axis, largest);
+    let positions = c.graph().range(&all, DType::I64);
+    let picked = positions.lt(&count.reshape(())).nonzero().select_index(0, 0);
+    let of = |t: Tensor| t.take_from_start(&picked, axis);
+    Ok(vec![of(values).into(), of(places.cast(DType::I64)).into()])
+}
+
 /// Refuses a size that data decides in the body of a loop.
-pub(super) fn outside_of_bodies(c: &mut Call<'_, '_, '_>) -> Outcome<()> {
+pub(super) fn outside_of_bodies(c: &Call<'_, '_, '_>) -> Outcome<()> {
     match c.graph().is_body() {
         true => unsupported("data decides a size in the body of a loop; expected sizes that are known before it"),
         false => Ok(()),

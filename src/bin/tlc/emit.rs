@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc::Device;
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, capability, identifier};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, capability, emit_sequence, identifier};
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::plan::{Launch, Step};
@@ -18,13 +18,15 @@ use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::planner::{LaunchReport, Planned};
 use tlc_runtime::cpu::jit;
+use tlc_runtime::cuda::arch_name;
 use tlc_runtime::error::Unavailable;
 use tlc_runtime::nvrtc::Nvrtc;
+use tlc_runtime::target;
 
 use crate::args::ModelArgs;
 use crate::failure::{Code, Failure};
 use crate::opt::graph_text;
-use crate::session::{Model, Session, any_gpu};
+use crate::session::{Model, Session, any_gpu, gpu_here};
 
 /// What to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -64,10 +66,14 @@ pub struct Emit {
     /// Only this kernel, for schedule, kernel, flat, clif, asm, cuda and ptx
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
-    /// The GPU architecture, for cuda and ptx
-    #[arg(long, default_value = "sm_90a")]
-    arch: String,
+    /// The GPU architecture that is compiled for, with --device cuda or --what cuda or ptx [default: that of the GPU if it is here,
+    /// else sm_90a]
+    #[arg(long)]
+    arch: Option<String>,
 }
+
+/// What is compiled for where neither `--arch` nor a GPU says it.
+const USUAL_ARCH: &str = "sm_90a";
 
 /// A kernel as text.
 pub fn kernel_text(kernel: &Kernel) -> String {
@@ -235,12 +241,77 @@ impl Made<'_> {
     }
 }
 
-/// The kernels of a plan, and behind them those of its loops' bodies.
-fn kernels_of<'c>(planned: &'c Planned, out: &mut Vec<Made<'c>>) {
-    out.extend((0..planned.plan.kernels.len()).map(|number| Made { planned, number }));
-    for body in &planned.bodies {
-        kernels_of(&body.planned, out);
+/// What a plan launches.
+#[derive(Default)]
+struct Launched<'c> {
+    /// The kernels of the plan, and behind them those of its loops' bodies.
+    kernels: Vec<Made<'c>>,
+    /// The kernels that are one launch, in turn, by their place among `kernels`: each such list once.
+    sequences: Vec<Vec<usize>>,
+}
+
+impl<'c> Launched<'c> {
+    fn add(&mut self, planned: &'c Planned) {
+        let first = self.kernels.len();
+        let plan = &planned.plan;
+        self.kernels
+            .extend((0..plan.kernels.len()).map(|number| Made { planned, number }));
+        for step in plan.init.iter().chain(&plan.steps) {
+            if let Step::Sequence(all) = step {
+                let order = all.iter().map(|l| first + l.kernel.0 as usize).collect();
+                if !self.sequences.contains(&order) {
+                    self.sequences.push(order);
+                }
+            }
+        }
+        for body in &planned.bodies {
+            self.add(&body.planned);
+        }
     }
+}
+
+/// What a text is of.
+enum Of {
+    /// All that was compiled.
+    All,
+    /// The kernel of that number.
+    Kernel(usize),
+    /// Kernels that are one launch, in turn.
+    Sequence(Vec<usize>),
+}
+
+impl Of {
+    /// What stands in front of its text, among others.
+    fn heading(&self) -> Option<String> {
+        match self {
+            Of::All => None,
+            Of::Kernel(number) => Some(format!("kernel {number}")),
+            Of::Sequence(order) => {
+                let each: Vec<String> = distinct(order).iter().map(usize::to_string).collect();
+                let (count, each) = (order.len(), each.join(", "));
+                Some(format!("one launch that does {count} in turn, of kernels {each}"))
+            }
+        }
+    }
+
+    fn json(&self, text: &str) -> Value {
+        match self {
+            Of::All => json!({ "kernel": null, "text": text }),
+            Of::Kernel(number) => json!({ "kernel": number, "text": text }),
+            Of::Sequence(order) => json!({ "kernel": null, "sequence": order, "text": text }),
+        }
+    }
+}
+
+/// Each number of a list once, as they first appear.
+fn distinct(order: &[usize]) -> Vec<usize> {
+    let mut each = Vec::new();
+    for &number in order {
+        if !each.contains(&number) {
+            each.push(number);
+        }
+    }
+    each
 }
 
 /// Texts of the asked kernels with a heading each.
@@ -249,7 +320,7 @@ fn chosen<T>(
     only: Option<usize>,
     file: &str,
     text: impl Fn(usize, &T) -> Result<String, Failure>,
-) -> Result<Vec<(usize, String)>, Failure> {
+) -> Result<Vec<(Of, String)>, Failure> {
     if let Some(n) = only
         && n >= all.len()
     {
@@ -265,7 +336,7 @@ fn chosen<T>(
         ));
     }
     let picked = all.iter().enumerate().filter(|(i, _)| only.is_none_or(|n| n == *i));
-    picked.map(|(i, k)| Ok((i, text(i, k)?))).collect()
+    picked.map(|(i, k)| Ok((Of::Kernel(i), text(i, k)?))).collect()
 }
 
 /// Runs the command.
@@ -285,22 +356,24 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             "--device does not go with this --what; clif and asm are of the cpu, cuda and ptx are of cuda",
         ));
     }
+    let gpu = for_gpu.then(|| gpu_of(device, args.arch.as_deref()));
     // The executable lives as long as its decisions are looked at.
     let (executable, planned);
-    let compiled = match device {
-        Device::Cpu => {
+    let compiled = match &gpu {
+        None => {
             executable = session.compile(&model)?;
             executable.decisions()
         }
-        Device::Cuda(_) => {
-            planned = session.plan_for(&model, session.devices([gpu_of(&args.arch)])?)?;
+        Some((gpu, _)) => {
+            planned = session.plan_for(&model, session.devices([gpu.clone()])?)?;
             &planned
         }
     };
-    let mut kernels = Vec::new();
-    kernels_of(&compiled.planned, &mut kernels);
-    let kernels = &kernels[..];
-    let whole = |text: String| -> Vec<(usize, String)> { vec![(0, text)] };
+    let mut launched = Launched::default();
+    launched.add(&compiled.planned);
+    let kernels = &launched.kernels[..];
+    let arch = gpu.as_ref().map_or(USUAL_ARCH, |(_, arch)| arch.as_str());
+    let whole = |text: String| -> Vec<(Of, String)> { vec![(Of::All, text)] };
     let one = args.kernel;
     let per_kernel = matches!(
         args.what,
@@ -349,14 +422,11 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 Ok(text.map_or_else(none, |t| t.to_string()))
             })?
         }
-        What::Cuda => cuda(&model, kernels, one, &args.arch)?,
-        What::Ptx => ptx(&model, cuda(&model, kernels, one, &args.arch)?, &args.arch)?,
+        What::Cuda => cuda(&model, &launched, one, arch)?,
+        What::Ptx => ptx(&model, cuda(&model, &launched, one, arch)?, arch)?,
     };
     if session.console.json() {
-        let all: Vec<Value> = texts
-            .iter()
-            .map(|(i, t)| json!({ "kernel": per_kernel.then_some(*i), "text": t }))
-            .collect();
+        let all: Vec<Value> = texts.iter().map(|(of, text)| of.json(text)).collect();
         let what = args.what.to_possible_value().map(|v| v.get_name().to_string());
         return session.console.json_result(&json!({ "what": what, "texts": all }));
     }
@@ -366,12 +436,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         "//"
     };
     let mut out = String::new();
-    for (i, (number, text)) in texts.iter().enumerate() {
+    for (i, (of, text)) in texts.iter().enumerate() {
         if i > 0 {
             out.push('\n');
         }
-        if per_kernel && one.is_none() {
-            out += &format!("{comment} kernel {number}\n");
+        if let (Some(heading), None) = (of.heading(), one) {
+            out += &format!("{comment} {heading}\n");
         }
         out += text.trim_end_matches('\n');
         out.push('\n');
@@ -380,16 +450,17 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
 }
 
 /// What NVRTC makes of kernels.
-fn ptx(model: &Model, texts: Vec<(usize, String)>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
+fn ptx(model: &Model, texts: Vec<(Of, String)>, arch: &str) -> Result<Vec<(Of, String)>, Failure> {
     let nvrtc = Nvrtc::load().map_err(|e| {
         let missing = Unavailable::Compiler { message: e.to_string() };
         Failure::new(Code::Unsupported, missing.to_string())
     })?;
     let virtual_arch = arch.replace("sm_", "compute_");
-    let compiled = texts.into_iter().map(|(i, text)| {
+    let compiled = texts.into_iter().map(|(of, text)| {
         let made = nvrtc.compile_to_ptx(&text, "tlc.cu", &virtual_arch, &COMPILE_FLAGS);
-        let made = made.map_err(|e| Failure::at(Code::Unsupported, &model.file, format!("kernel {i}: {e}")))?;
-        Ok((i, made))
+        let named = |e| format!("{}: {e}", of.heading().unwrap_or_default());
+        let made = made.map_err(|e| Failure::at(Code::Unsupported, &model.file, named(e)))?;
+        Ok((of, made))
     });
     compiled.collect()
 }
@@ -416,35 +487,57 @@ fn flat_text(model: &Model, device: Device, number: usize, made: &Made<'_>) -> R
     }
 }
 
-/// A GPU of that architecture, which need not be here. One that is not known is refused where its text is made.
-fn gpu_of(arch: &str) -> Gpu {
+/// The GPU that is compiled for, and its architecture: one of the architecture that is asked for, which need not be here; else the device, if it
+/// is; else a usual one. An architecture that is not known is refused where its text is made.
+fn gpu_of(device: Device, arch: Option<&str>) -> (Gpu, String) {
+    let here = arch.is_none().then(|| gpu_here(device)).flatten();
+    if let Some(properties) = here {
+        return (target::gpu(&properties), arch_name(properties.capability));
+    }
+    let arch = arch.unwrap_or(USUAL_ARCH);
     let any = any_gpu();
-    Gpu {
+    let gpu = Gpu {
         opt_in_shared_bytes: capability(arch).map_or(any.opt_in_shared_bytes, Gpu::opt_in_of),
         multiprocessor: capability(arch).map_or(any.multiprocessor, Multiprocessor::of),
         emitter: Arc::new(tlc_codegen::cuda::emitter_for(arch)),
         ..any
-    }
+    };
+    (gpu, arch.to_string())
 }
 
-/// The kernels of a graph compiled for a GPU as CUDA C++, each once.
-fn cuda(model: &Model, kernels: &[Made<'_>], one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
-    let options = CudaOptions {
+/// What a graph launches on a GPU as CUDA C++: its kernels, each once, and behind them those that are one launch.
+fn cuda(model: &Model, launched: &Launched<'_>, one: Option<usize>, arch: &str) -> Result<Vec<(Of, String)>, Failure> {
+    let options = |may_alias| CudaOptions {
         arch: arch.into(),
-        ..CudaOptions::default()
+        may_alias,
     };
-    chosen(kernels, one, &model.file, |i, k| {
+    let failed = |what: &str, e: CudaError| {
+        let code = match e {
+            CudaError::Arch(_) => Code::Usage,
+            // The kernel was made for the emitter's table.
+            CudaError::Kernel(_) => Code::Bug,
+            _ => Code::Unsupported,
+        };
+        Failure::at(code, &model.file, format!("{what}: {e}"))
+    };
+    let kernels = &launched.kernels;
+    let mut texts = chosen(kernels, one, &model.file, |i, k| {
         let name = identifier(&format!("{}_{i}", model.graph.name));
-        tlc_codegen::cuda::emit(k.kernel(), &name, &options)
-            .map(|c| c.source)
-            .map_err(|e| {
-                let code = match e {
-                    CudaError::Arch(_) => Code::Usage,
-                    // The kernel was made for the emitter's table.
-                    CudaError::Kernel(_) => Code::Bug,
-                    _ => Code::Unsupported,
-                };
-                Failure::at(code, &model.file, format!("kernel {i}: {e}"))
-            })
-    })
+        let made = tlc_codegen::cuda::emit(k.kernel(), &name, &options(false));
+        made.map(|c| c.source).map_err(|e| failed(&format!("kernel {i}"), e))
+    })?;
+    if one.is_some() {
+        return Ok(texts);
+    }
+    for (number, order) in launched.sequences.iter().enumerate() {
+        let each = distinct(order);
+        let bodies: Vec<&Kernel> = each.iter().map(|&k| kernels[k].kernel()).collect();
+        let places: Vec<usize> = order.iter().filter_map(|k| each.iter().position(|e| e == k)).collect();
+        let name = identifier(&format!("{}_in_turn_{number}", model.graph.name));
+        let of = Of::Sequence(order.clone());
+        let made = emit_sequence(&bodies, &places, &name, &options(true));
+        let made = made.map_err(|e| failed(&of.heading().unwrap_or_default(), e))?;
+        texts.push((of, made.source));
+    }
+    Ok(texts)
 }

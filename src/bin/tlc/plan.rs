@@ -18,7 +18,7 @@ use tlc_runtime::null::{Counts, DeviceMemory};
 use crate::args::ModelArgs;
 use crate::data::number_json;
 use crate::failure::{Code, Failure};
-use crate::session::{Session, any_gpu, limits};
+use crate::session::{Session, any_gpu, gpu_here, limits};
 
 /// Arguments.
 #[derive(Args, Debug)]
@@ -50,7 +50,10 @@ pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let gpus: Vec<Gpu> = match session.global.device.unwrap_or_default() {
         Device::Cpu => Vec::new(),
         // They need not be here.
-        Device::Cuda(_) => vec![any_gpu(); 1 + session.global.beside.len()],
+        first => std::iter::once(first)
+            .chain(session.global.beside.iter().copied())
+            .map(|d| gpu_here(d).map_or_else(any_gpu, |p| tlc_runtime::target::gpu(&p)))
+            .collect(),
     };
     let devices = session.devices(gpus)?;
     let compiled = session.plan_for(&model, devices.clone())?;

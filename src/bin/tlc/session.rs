@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
 use tlc::{CompileOptions, DType, Device, Executable, Tuned};
+use tlc_codegen::cuda::capability;
 use tlc_formats::ReadOptions;
 use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
@@ -16,7 +17,7 @@ use tlc_ir::text::{Module, ParseError};
 use tlc_passes::Compiled;
 use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::{Options, Pipeline};
-use tlc_runtime::cuda::{self, PoolUse};
+use tlc_runtime::cuda::{self, PoolUse, Properties, arch_name};
 use tlc_runtime::machine::total_memory_bytes;
 
 use crate::args::{Global, ModelArgs};
@@ -65,6 +66,15 @@ pub fn any_gpu() -> Gpu {
         products: None,
         ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
     }
+}
+
+/// What the driver says of a GPU, if it is here and not too old to run anything.
+pub fn gpu_here(device: Device) -> Option<Properties> {
+    let Device::Cuda(number) = device else {
+        return None;
+    };
+    let mut all = cuda::devices().ok()?.into_iter();
+    all.find(|p| p.ordinal == number && capability(&arch_name(p.capability)).is_ok())
 }
 
 /// A file's name for messages.
