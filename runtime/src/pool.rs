@@ -16,12 +16,19 @@
 //!   caller goes on taking chunks meanwhile and does all of them if it must.
 //! - Chunks are taken one by one ([`Pool::parallel_for`]) or in runs of neighbours, fewer and fewer the fewer are left
 //!   ([`Pool::parallel_ranges`]).
-//! - A chunk is run exactly once, except that after a panic the chunks that nobody has begun are skipped.
+//! - A thread takes the chunks of its own *home* first, from the front: the first threads the first part of the range, and
+//!   so on, in every dispatch. What it has none of any longer it takes from the back of others' homes. So what a thread
+//!   has written in one dispatch it is most likely to read in the next, from its own cache: a line that another core has
+//!   written comes late, and very late where the two share no cache.
+//! - A chunk is run exactly once, except that after a panic the chunks that nobody has begun are skipped. What is taken of
+//!   a home is one word, which carries the number of its dispatch: a word of an earlier one is a home that nobody has
+//!   taken from, so that a dispatch need not write to all of them.
 //! - A panic never leaves a worker's loop, so the count always returns to zero and the pool stays usable.
 //! - A dispatch allocates nothing once the workers run (the first one spawns them).
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -29,6 +36,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::float_mode::DefaultMode;
+
+mod spread;
 
 /// The most threads a pool has; more are clamped to this.
 pub const MAX_THREADS: usize = 1024;
@@ -70,28 +79,125 @@ pub struct Pool {
     workers: OnceLock<Vec<JoinHandle<()>>>,
 }
 
-/// The published range and body of one dispatch.
+/// The published range and body of one dispatch. With the word that opens it, it fills a line of the cache.
 #[derive(Clone, Copy)]
 struct Job {
     body: *const Body<'static>,
     extent: u64,
+    /// What a call of the body covers, or if `ranges` what is taken at once at least, and a call covers all of it.
     grain: u64,
-    chunks: u64,
-    /// A thread takes one of so many parts of the chunks that are left, but at least one chunk.
-    parts: u64,
+    /// What is split: chunks, or if `ranges` single iterations.
+    cells: u64,
+    /// The dispatch, as homes' words have it.
+    mark: u32,
+    /// Units that are taken at once at least.
+    least: u32,
+    /// A thread takes one of so many parts of the units that are left of a home.
+    parts: u16,
+    /// Into how many homes the cells are split.
+    homes: u8,
+    /// A unit is two to that power cells, so that the number of a unit fits a home's word.
+    unit: u8,
+    ranges: bool,
 }
 
 impl Job {
-    /// Chunks to take of those from `next` on.
-    fn share(&self, next: u64) -> u64 {
-        ((self.chunks - next) / self.parts).max(1)
+    /// A job of at least one chunk, on a pool of at least two threads.
+    fn new(threads: usize, extent: u64, grain: u64, ranges: bool) -> Job {
+        let chunks = extent.div_ceil(grain);
+        let cells = if ranges { extent } else { chunks };
+        // No thread is at home with less than a chunk.
+        let homes = MOST_HOMES
+            .min(threads)
+            .min(usize::try_from(chunks).unwrap_or(usize::MAX));
+        let most = cells.div_ceil(homes as u64);
+        // One bit less than there are: the last unit may be a part of one.
+        let unit = (u64::BITS - most.leading_zeros()).saturating_sub(UNIT_BITS - 1);
+        let least = if ranges { grain >> unit } else { 1 };
+        // Half of an even share: threads that are as fast as each other take few runs, and the last are short.
+        let parts = if ranges {
+            2 * threads.div_ceil(homes)
+        } else {
+            usize::MAX
+        };
+        Job {
+            body: &|_, _, _| {},
+            extent,
+            grain,
+            cells,
+            mark: 0,
+            least: u32::try_from(least.max(1)).unwrap_or(u32::MAX),
+            parts: u16::try_from(parts).unwrap_or(u16::MAX),
+            homes: homes as u8,
+            unit: unit as u8,
+            ranges,
+        }
     }
 
-    /// What a run of chunks covers.
-    fn range(&self, first: u64, count: u64) -> (u64, u64) {
-        let begin = first * self.grain;
-        let end = begin.saturating_add(self.grain.saturating_mul(count));
-        (begin, end.min(self.extent))
+    /// The first cell of a home; that of the one behind the last is the number of cells.
+    fn start(&self, home: usize) -> u64 {
+        let (home, homes) = (home as u64, u64::from(self.homes));
+        self.cells / homes * home + home.min(self.cells % homes)
+    }
+
+    /// Units of a home.
+    fn units(&self, home: usize) -> u64 {
+        (self.start(home + 1) - self.start(home)).div_ceil(1 << self.unit)
+    }
+
+    /// Units to take where so many are left: all, if what would be left is hardly worth a call.
+    fn share(&self, left: u64) -> u64 {
+        let least = u64::from(self.least);
+        let share = (left / u64::from(self.parts)).max(least);
+        if share + least / 2 < left { share } else { left }
+    }
+
+    /// The cells of units of a home.
+    fn run(&self, home: usize, units: Range<u64>) -> Range<u64> {
+        let start = self.start(home);
+        let end = start.saturating_add(units.end << self.unit);
+        start + (units.start << self.unit)..end.min(self.start(home + 1))
+    }
+
+    /// What cells cover.
+    fn range(&self, run: &Range<u64>) -> (u64, u64) {
+        if self.ranges {
+            return (run.start, run.end);
+        }
+        let end = run.end.saturating_mul(self.grain);
+        (run.start * self.grain, end.min(self.extent))
+    }
+}
+
+/// The most homes: a thread without work looks at all of them, so many threads share some.
+const MOST_HOMES: usize = 8;
+
+/// Bits of the number of a unit in a home's word; what is left is the dispatch.
+const UNIT_BITS: u32 = 20;
+const UNIT_MASK: u64 = (1 << UNIT_BITS) - 1;
+const MARK_SHIFT: u32 = 2 * UNIT_BITS;
+const MARK_MASK: u64 = u64::MAX >> MARK_SHIFT;
+
+/// What is left of a home, in a cache line of its own: from its low bits up, the first unit that nobody took, the one
+/// behind the last, and the dispatch that this is said of. No dispatch is 0.
+#[repr(align(128))]
+#[derive(Default)]
+struct Home(AtomicU64);
+
+impl Home {
+    /// The first unit that is left in a dispatch, and the one behind the last.
+    fn left(&self, job: &Job, home: usize) -> (u64, Range<u64>) {
+        let word = self.0.load(Ordering::Relaxed);
+        let left = if word >> MARK_SHIFT == u64::from(job.mark) {
+            word & UNIT_MASK..word >> UNIT_BITS & UNIT_MASK
+        } else {
+            0..job.units(home)
+        };
+        (word, left)
+    }
+
+    fn word(job: &Job, left: &Range<u64>) -> u64 {
+        u64::from(job.mark) << MARK_SHIFT | left.end << UNIT_BITS | left.start
     }
 }
 
@@ -99,8 +205,6 @@ impl Job {
 #[repr(align(128))]
 struct Shared {
     state: AtomicU64,
-    /// The next chunk that nobody has taken.
-    next: AtomicU64,
     job: UnsafeCell<Job>,
     /// Workers that are parked (or about to be) and have no permit yet; changed only under `parked`.
     sleepers: AtomicUsize,
@@ -113,6 +217,9 @@ struct Shared {
     done: Mutex<()>,
     all_left: Condvar,
     panic: Mutex<Option<PoolPanic>>,
+    homes: [Home; MOST_HOMES],
+    /// Of this pool's threads.
+    threads: usize,
 }
 
 impl std::fmt::Debug for Shared {
@@ -149,14 +256,7 @@ impl Pool {
         let spin = if threads <= cores { SPIN } else { Duration::ZERO };
         let shared = Shared {
             state: AtomicU64::new(0),
-            next: AtomicU64::new(0),
-            job: UnsafeCell::new(Job {
-                body: &|_, _, _| {},
-                extent: 0,
-                grain: 1,
-                chunks: 0,
-                parts: u64::MAX,
-            }),
+            job: UnsafeCell::new(Job::new(2, 1, 1, false)),
             sleepers: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -166,6 +266,8 @@ impl Pool {
             done: Mutex::new(()),
             all_left: Condvar::new(),
             panic: Mutex::new(None),
+            homes: Default::default(),
+            threads,
         };
         Pool {
             threads,
@@ -192,25 +294,23 @@ impl Pool {
     /// [`PoolPanic`] if a body panicked (the first one, should several have); the pool stays usable.
     pub fn parallel_for(&self, extent: u64, grain: u64, body: &Body<'_>) -> Result<(), PoolPanic> {
         let grain = grain.max(1);
-        self.run_on_all(extent, grain, u64::MAX, body)
+        self.run_on_all(extent, grain, false, body)
             .unwrap_or_else(|| run_inline(extent, grain, body))
     }
 
-    /// As [`Pool::parallel_for`], but a call of the body covers as many neighbouring chunks as balance allows: all of them
-    /// where one thread runs them, else a part of those that are left.
+    /// As [`Pool::parallel_for`], but calls of the body cover any parts of the range, as long as balance allows: all of it
+    /// where one thread runs it, else at least about `grain` of a thread's even share.
     ///
     /// # Errors
     ///
     /// [`PoolPanic`] if a body panicked (the first one, should several have); the pool stays usable.
     pub fn parallel_ranges(&self, extent: u64, grain: u64, body: &Body<'_>) -> Result<(), PoolPanic> {
-        // Half of an even share: threads that are as fast as each other take few runs, and the last are short.
-        let parts = 2 * self.threads as u64;
-        self.run_on_all(extent, grain.max(1), parts, body)
+        self.run_on_all(extent, grain.max(1), true, body)
             .unwrap_or_else(|| run_inline(extent, extent.max(1), body))
     }
 
     /// Runs the chunks on the workers and this thread; `None`, and nothing done, in a pool or a body without others.
-    fn run_on_all(&self, extent: u64, grain: u64, parts: u64, body: &Body<'_>) -> Option<Result<(), PoolPanic>> {
+    fn run_on_all(&self, extent: u64, grain: u64, ranges: bool, body: &Body<'_>) -> Option<Result<(), PoolPanic>> {
         if self.threads == 1 || IN_BODY.get() {
             return None;
         }
@@ -221,17 +321,11 @@ impl Pool {
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
                 .is_err();
         if alone {
-            let whole = if parts == u64::MAX { grain } else { extent };
+            let whole = if ranges { extent } else { grain };
             return Some(run_inline(extent, whole, body));
         }
         self.workers.get_or_init(|| self.spawn());
-        let job = Job {
-            body: &|_, _, _| {},
-            extent,
-            grain,
-            chunks: extent.div_ceil(grain),
-            parts,
-        };
+        let job = Job::new(self.threads, extent, grain, ranges);
         let result = self.shared.dispatch(job, body);
         busy.store(false, Ordering::Release);
         Some(result)
@@ -239,11 +333,13 @@ impl Pool {
 
     fn spawn(&self) -> Vec<JoinHandle<()>> {
         let mut workers = Vec::with_capacity(self.threads - 1);
+        let core = spread::core();
         for index in 1..self.threads {
             let shared = Arc::clone(&self.shared);
             let spawned = std::thread::Builder::new().name(format!("tlc-{index}")).spawn(move || {
                 // A thread starts in the mode of the one that made it.
                 let _mode = DefaultMode::enter();
+                spread::leave(core, index);
                 shared.work(index);
             });
             match spawned {
@@ -337,20 +433,26 @@ impl Shared {
         // SAFETY: only the lifetime changes. The pointer is followed by threads that have entered this dispatch, and
         // `close` below returns only when all of them have left and none can enter any more.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
-        let job = Job { body, ..job };
-        let first = job.share(0);
+        let epoch = self.next_epoch();
+        let mark = (epoch & MARK_MASK) as u32;
+        let job = Job { body, mark, ..job };
+        // What the caller begins with it need not ask for. Its home is the first.
+        let units = job.units(0);
+        let count = job.share(units);
+        self.homes[0]
+            .0
+            .store(Home::word(&job, &(count..units)), Ordering::Relaxed);
+        let first = job.run(0, 0..count);
         // SAFETY: we hold `busy`, the previous dispatch closed with nobody inside, and nobody enters before `OPEN`.
         unsafe { *self.job.get() = job };
-        // The caller's first chunks need no counting.
-        self.next.store(first, Ordering::Relaxed);
-        let epoch = (self.state.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1);
         // Sequentially consistent with `sleepers`: either we see a worker about to park, or it sees this dispatch.
         self.state.store((epoch << EPOCH_SHIFT) | OPEN, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            self.wake(usize::try_from(job.chunks - first).unwrap_or(usize::MAX));
+            let others = (job.cells - first.end).div_ceil(u64::from(job.least) << job.unit);
+            self.wake(usize::try_from(others).unwrap_or(usize::MAX));
         }
         // SAFETY: the body is borrowed by our caller for the length of this function.
-        unsafe { self.run(job, 0, Some((0, first))) };
+        unsafe { self.run(job, 0, Some(first)) };
         self.close();
         if self.panicked.load(Ordering::Relaxed) {
             self.panicked.store(false, Ordering::Relaxed);
@@ -361,24 +463,57 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the next chunks: the first of them, and how many.
-    fn take(&self, job: &Job) -> Option<(u64, u64)> {
-        if job.parts >= job.chunks {
-            let chunk = self.next.fetch_add(1, Ordering::Relaxed);
-            return (chunk < job.chunks).then_some((chunk, 1));
+    /// The number of the next dispatch; the caller holds `busy`.
+    fn next_epoch(&self) -> u64 {
+        let epoch = (self.state.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1);
+        if epoch & MARK_MASK != 0 {
+            return epoch;
         }
-        let mut next = self.next.load(Ordering::Relaxed);
-        while next < job.chunks {
-            let count = job.share(next);
-            match self
-                .next
-                .compare_exchange_weak(next, next + count, Ordering::Relaxed, Ordering::Relaxed)
+        // Words could be of a dispatch with the same mark, so long ago that the marks have come round.
+        self.homes.iter().for_each(|home| home.0.store(0, Ordering::Relaxed));
+        epoch.wrapping_add(1)
+    }
+
+    /// Takes the next cells of a worker: from the front of its home, or the back of another's, farthest from what is taken there.
+    fn take(&self, job: &Job, worker: usize) -> Option<Range<u64>> {
+        let homes = usize::from(job.homes);
+        let own = worker * homes / self.threads;
+        self.take_from(job, own, |left, count| left.start..left.start + count)
+            .or_else(|| {
+                let mut others = (1..homes).map(|other| (own + other) % homes);
+                others.find_map(|home| self.take_from(job, home, |left, count| left.end - count..left.end))
+            })
+    }
+
+    /// Takes from a home: `which` units, of those that are left and how many to take, at one of their ends.
+    fn take_from(&self, job: &Job, home: usize, which: impl Fn(&Range<u64>, u64) -> Range<u64>) -> Option<Range<u64>> {
+        let of = &self.homes[home].0;
+        loop {
+            let (word, left) = self.homes[home].left(job, home);
+            if left.is_empty() {
+                return None;
+            }
+            let taken = which(&left, job.share(left.end - left.start));
+            let rest = if taken.start == left.start {
+                taken.end..left.end
+            } else {
+                left.start..taken.start
+            };
+            let rest = Home::word(job, &rest);
+            if of
+                .compare_exchange_weak(word, rest, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
             {
-                Ok(_) => return Some((next, count)),
-                Err(now) => next = now,
+                return Some(job.run(home, taken));
             }
         }
-        None
+    }
+
+    /// Leaves nothing of a job to take.
+    fn exhaust(&self, job: &Job) {
+        for home in &self.homes[..usize::from(job.homes)] {
+            home.0.store(Home::word(job, &(0..0)), Ordering::Relaxed);
+        }
     }
 
     /// Takes chunks until none is left, beginning with `first`; a panic ends the job for everybody and is noted.
@@ -386,19 +521,20 @@ impl Shared {
     /// # Safety
     ///
     /// The job's body must outlive the call.
-    unsafe fn run(&self, job: Job, worker: usize, first: Option<(u64, u64)>) {
+    unsafe fn run(&self, job: Job, worker: usize, first: Option<Range<u64>>) {
         // SAFETY: the caller vouches for the pointer.
         let body = unsafe { &*job.body };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            let mut taken = first.or_else(|| self.take(&job));
-            while let Some((chunk, count)) = taken {
-                let (begin, end) = job.range(chunk, count);
-                body(worker, begin, end);
-                taken = self.take(&job);
+            let mut taken = first.or_else(|| self.take(&job, worker));
+            while let Some(run) = taken {
+                let (begin, end) = job.range(&run);
+                let step = if job.ranges { end - begin } else { job.grain };
+                in_steps(begin, end, step, |begin, end| body(worker, begin, end));
+                taken = self.take(&job, worker);
             }
         }));
         if let Err(payload) = result {
-            self.next.fetch_max(job.chunks, Ordering::Relaxed);
+            self.exhaust(&job);
             let panic = describe(payload, worker);
             lock(&self.panic).get_or_insert(panic);
             self.panicked.store(true, Ordering::Relaxed);
@@ -506,14 +642,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Calls a function for the steps of a range in turn.
+fn in_steps(mut begin: u64, end: u64, step: u64, body: impl Fn(u64, u64)) {
+    while begin < end {
+        let next = begin.saturating_add(step).min(end);
+        body(begin, next);
+        begin = next;
+    }
+}
+
 fn run_inline(extent: u64, grain: u64, body: &Body<'_>) -> Result<(), PoolPanic> {
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let mut begin = 0;
-        while begin < extent {
-            let end = begin.saturating_add(grain).min(extent);
-            body(0, begin, end);
-            begin = end;
-        }
+        in_steps(0, extent, grain, |begin, end| body(0, begin, end));
     }));
     result.map_err(|payload| describe(payload, 0))
 }

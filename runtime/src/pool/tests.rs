@@ -22,8 +22,8 @@ fn check_coverage(pool: &Pool, extent: u64, grain: u64) {
 }
 
 #[test]
-fn ranges_cover_every_index_exactly_once_and_begin_at_chunks() {
-    for threads in [1, 2, 5] {
+fn ranges_cover_every_index_exactly_once() {
+    for threads in [1, 2, 5, 20] {
         let pool = Pool::new(threads);
         for (extent, grain) in [
             (0u64, 1u64),
@@ -41,8 +41,6 @@ fn ranges_cover_every_index_exactly_once_and_begin_at_chunks() {
                 pool.parallel_ranges(extent, grain, &|worker, begin, end| {
                     assert!(worker < pool.threads());
                     assert!(begin < end && end <= extent);
-                    assert_eq!(begin % grain.max(1), 0);
-                    assert!(end % grain.max(1) == 0 || end == extent);
                     calls.fetch_add(1, Ordering::Relaxed);
                     for i in begin..end {
                         hits[i as usize].fetch_add(1, Ordering::Relaxed);
@@ -51,6 +49,11 @@ fn ranges_cover_every_index_exactly_once_and_begin_at_chunks() {
                 .unwrap();
             }
             assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 20));
+            let chunks = 20 * extent.div_ceil(grain.max(1));
+            assert!(
+                u64::from(calls.load(Ordering::Relaxed)) <= 2 * chunks,
+                "calls are about a chunk at least"
+            );
             if threads == 1 && extent > 0 {
                 assert_eq!(calls.load(Ordering::Relaxed), 20, "one thread needs one call");
             }
@@ -77,6 +80,101 @@ fn a_panic_in_a_range_reaches_the_caller_and_the_pool_lives_on() {
         })
         .unwrap();
         assert_eq!(covered.load(Ordering::Relaxed), u64::MAX);
+    }
+}
+
+/// What each of a job's threads takes if only `who` take, in turn, until nothing is left.
+fn taken(threads: usize, (extent, grain, ranges): (u64, u64, bool), who: &[usize]) -> Vec<Vec<Range<u64>>> {
+    let pool = Pool::new(threads);
+    let mark = 1;
+    let job = Job {
+        mark,
+        ..Job::new(threads, extent, grain, ranges)
+    };
+    let mut found = vec![Vec::new(); threads];
+    let mut left = who.to_vec();
+    while !left.is_empty() {
+        left.retain(|&worker| {
+            let run = pool.shared.take(&job, worker);
+            found[worker].extend(run.clone().map(|run| {
+                let (begin, end) = job.range(&run);
+                begin..end
+            }));
+            run.is_some()
+        });
+    }
+    found
+}
+
+#[test]
+fn a_thread_begins_with_the_same_part_of_every_range() {
+    for (extent, grain, ranges) in [
+        (28, 9, true),
+        (1000, 1, true),
+        (1000, 1, false),
+        (96, 12, true),
+        (96, 12, false),
+    ] {
+        let [first, second] = &taken(2, (extent, grain, ranges), &[0, 1])[..] else {
+            unreachable!()
+        };
+        assert!(first.iter().all(|run| run.end <= extent / 2), "{first:?}");
+        assert!(second.iter().all(|run| run.start >= extent / 2), "{second:?}");
+        let covered = |runs: &[Range<u64>]| runs.iter().map(|run| run.end - run.start).sum::<u64>();
+        assert_eq!((covered(first), covered(second)), (extent / 2, extent / 2));
+    }
+    // Chunks as large as three in a range that has but one more iteration are two even ones.
+    assert_eq!(taken(2, (13, 12, true), &[0, 1]), [vec![0..7], vec![7..13]]);
+}
+
+#[test]
+fn a_thread_takes_from_the_back_of_a_home_whose_thread_is_late() {
+    let found = taken(2, (8, 1, false), &[0]);
+    assert_eq!(found[0], [0..1, 1..2, 2..3, 3..4, 7..8, 6..7, 5..6, 4..5]);
+    let found = taken(2, (16, 1, true), &[1]);
+    assert_eq!(found[1], [8..12, 12..14, 14..15, 15..16, 4..8, 2..4, 1..2, 0..1]);
+}
+
+#[test]
+fn many_threads_share_homes() {
+    for threads in [9, 64, MAX_THREADS] {
+        for ranges in [false, true] {
+            let who: Vec<usize> = (0..threads).collect();
+            let found = taken(threads, (5000, 1, ranges), &who);
+            let mut runs: Vec<_> = found.concat();
+            runs.sort_by_key(|run| run.start);
+            assert_eq!((runs[0].start, runs.last().unwrap().end), (0, 5000));
+            assert!(runs.windows(2).all(|pair| pair[0].end == pair[1].start), "{runs:?}");
+        }
+    }
+}
+
+#[test]
+fn homes_of_any_length_fit_their_words() {
+    for threads in [2, 3, 8, 100] {
+        for extent in [(1 << 20) - 1, 1 << 20, (1 << 21) - 1, (1 << 22) - 1, 1 << 40, u64::MAX] {
+            for ranges in [false, true] {
+                let job = Job::new(threads, extent, 1, ranges);
+                for home in 0..usize::from(job.homes) {
+                    let units = job.units(home);
+                    assert!(units <= UNIT_MASK);
+                    assert_eq!(job.run(home, 0..units), job.start(home)..job.start(home + 1));
+                }
+                assert_eq!(job.start(job.homes.into()), extent);
+            }
+        }
+    }
+}
+
+#[test]
+fn marks_that_come_round_are_not_taken_for_old_ones() {
+    let pool = Pool::new(2);
+    check_coverage(&pool, 100, 1);
+    // The words say of mark 1 that nothing is left.
+    let last = (MARK_MASK << EPOCH_SHIFT) | (7 << (EPOCH_SHIFT + 24));
+    pool.shared.state.store(last, Ordering::SeqCst);
+    for _ in 0..3 {
+        check_coverage(&pool, 100, 1);
     }
 }
 
