@@ -7,6 +7,7 @@ use tlc_ir::target::{
 };
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
+use crate::cpu::level;
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
 use crate::machine::{cache_sizes, streams_lines};
@@ -31,10 +32,9 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
 
 /// What the library of products multiplies here beside f32 and f64.
 fn products() -> HostProducts {
-    let matrices = crate::cpu::level::matrices().is_ok();
     HostProducts {
-        words: matrices,
-        halves: matrices,
+        words: level::matrices().is_ok(),
+        halves: level::halves().is_some(),
     }
 }
 

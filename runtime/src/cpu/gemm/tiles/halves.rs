@@ -1,4 +1,4 @@
-//! Products of bf16 by the micro-kernels of [`amx`], added up in f32 and rounded once.
+//! Products of bf16 by the micro-kernels of [`amx`] or [`pairs`], added up in f32 and rounded once.
 //!
 //! A word is two neighbours along the sum. Strips are read where they lie if their elements lie together along the sum, of which there is an even
 //! number; panels are copied, or lie as words already, in blocks of [`amx::BLOCK`] columns (`passes/src/rewrite/panels.rs` makes such blocks). Results
@@ -12,7 +12,8 @@ use std::arch::x86_64::{
 };
 
 use super::super::{Composite, Product, StridedDim};
-use super::{Tell, along_rows, amx, pack, second_level_bytes};
+use super::{Tell, along_rows, amx, pack, pairs, second_level_bytes};
+use crate::cpu::level::{self, Halves};
 
 /// Elements of a word.
 const PAIR: usize = 2;
@@ -20,6 +21,11 @@ const PAIR: usize = 2;
 const BLOCK_WORDS: usize = 256;
 /// Bytes of a word, and of a sum.
 const WORD_BYTES: usize = 4;
+
+/// Whether tiles of matrices multiply them, in a session of those, and not [`pairs`].
+pub(super) fn by_tiles() -> bool {
+    level::halves() == Some(Halves::Tiles)
+}
 
 /// Words of a sum.
 fn words(k: usize) -> usize {
@@ -89,7 +95,7 @@ impl Side {
     }
 }
 
-/// Computes a piece, in a session of tiles.
+/// Computes a piece, in a session of tiles if it is [by tiles](by_tiles).
 ///
 /// # Safety
 /// As for [`super::run`], and a composite operand [lies in blocks](is_in_blocks).
@@ -133,6 +139,7 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
         }
         return;
     }
+    let tiles = by_tiles();
     let length = words(p.k);
     let pass = panels_of_a_pass(p.k, wide);
     let panels = scratch.cast::<u32>();
@@ -195,7 +202,12 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
                         added: begin > 0,
                     };
                     // SAFETY: the caller's promise; the results are scratch.
-                    unsafe { amx::multiply(amx::Words::Halves, operands, results) };
+                    unsafe {
+                        match tiles {
+                            true => amx::multiply(amx::Words::Halves, operands, results),
+                            false => pairs::multiply(operands, results),
+                        }
+                    }
                 }
             }
             for i in 0..height {
