@@ -80,38 +80,36 @@ pub(super) unsafe fn multiply(o: Operands, r: Results) {
 /// As for [`multiply`].
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn tile<const R: usize, const V: usize>(o: Operands, r: Results) {
+    // Counted loops of constant length, which are unrolled, so that all of it is registers.
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    let at = |row: usize, vector: usize| {
-        let to = row as isize * r.row + (vector * LANES) as isize;
-        r.start.wrapping_offset(to).cast::<f32>()
-    };
+    let start = r.start.cast::<f32>();
     // SAFETY: the caller's promise.
     unsafe {
         if r.added {
-            for (i, row) in sums.iter_mut().enumerate() {
-                for (v, sum) in row.iter_mut().enumerate() {
-                    *sum = _mm512_loadu_ps(at(i, v));
+            for i in 0..R {
+                for v in 0..V {
+                    sums[i][v] = _mm512_loadu_ps(start.wrapping_offset(i as isize * r.row).add(v * LANES));
                 }
             }
         }
         let (mut panel, mut strip) = (o.panel, o.strip);
         for _ in 0..o.depth {
-            let mut line = [_mm512_setzero_si512(); V];
-            for (v, words) in line.iter_mut().enumerate() {
-                *words = _mm512_loadu_si512(panel.add(v * 4 * LANES).cast());
+            let mut words = [_mm512_setzero_si512(); V];
+            for v in 0..V {
+                words[v] = _mm512_loadu_si512(panel.add(v * 4 * LANES).cast());
             }
-            for (i, row) in sums.iter_mut().enumerate() {
+            for i in 0..R {
                 let word = each(strip.wrapping_offset(i as isize * o.strip_row));
-                for (sum, words) in row.iter_mut().zip(line) {
-                    *sum = _mm512_dpbf16_ps(*sum, pairs(words), word);
+                for v in 0..V {
+                    sums[i][v] = _mm512_dpbf16_ps(sums[i][v], pairs(words[v]), word);
                 }
             }
             panel = panel.wrapping_offset(o.panel_sum);
             strip = strip.wrapping_add(4);
         }
-        for (i, row) in sums.iter().enumerate() {
-            for (v, sum) in row.iter().enumerate() {
-                _mm512_storeu_ps(at(i, v), *sum);
+        for i in 0..R {
+            for v in 0..V {
+                _mm512_storeu_ps(start.wrapping_offset(i as isize * r.row).add(v * LANES), sums[i][v]);
             }
         }
     }
