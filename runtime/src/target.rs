@@ -7,7 +7,7 @@ use tlc_ir::target::{
 };
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
-use crate::cpu::level;
+use crate::cpu::level::{self, Halves};
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
 use crate::machine::{cache_sizes, streams_lines};
@@ -32,9 +32,12 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
 
 /// What the library of products multiplies here beside f32 and f64.
 fn products() -> HostProducts {
+    let halves = level::halves();
     HostProducts {
         words: level::matrices().is_ok(),
-        halves: level::halves().is_some(),
+        halves: halves.is_some(),
+        // Of a tile of a matrix one row would be most of the work.
+        vectors: halves == Some(Halves::Pairs),
     }
 }
 

@@ -198,6 +198,7 @@ fn products_of_any_strides_are_sums_of_products() {
 
 #[test]
 fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
+    let halves = halves();
     for k in [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 100, 513, 2048] {
         for (m, n) in [(1, 1), (1, 5), (5, 1), (1, 64), (67, 1), (1, 3001), (3001, 1)] {
             for dst in [Order::Rows, Order::Columns, Order::Backward] {
@@ -210,6 +211,11 @@ fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
                 };
                 check::<f32>(case, 9, &[1, 2, 3]);
                 check::<f64>(case, 9, &[1, 2, 3]);
+                if halves {
+                    check::<Half>(case, 9, &[1, 2, 3]);
+                    let rows = [Order::Rows, Order::Rows, dst];
+                    check::<Half>(Case { orders: rows, ..case }, 9, &[1, 2, 3]);
+                }
             }
         }
     }
@@ -311,7 +317,7 @@ fn a_row_is_summed_alike_among_few_and_among_many() {
         }
     }
     let mut random = Random(3);
-    for few in 2..=18 {
+    for few in 2..=40 {
         let k = [1, 7, 8, 100, 513, 1300][random.below(6)] + random.below(9);
         let n = [17, 64, 200, 700][random.below(4)] + random.below(40);
         let left = [Order::Rows, Order::Columns, Order::Sparse][random.below(3)];
