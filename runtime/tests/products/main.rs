@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use guarded::{Edge, Guarded};
 use tlc_ir::DType;
 use tlc_runtime::cpu::gemm::{Follow, Matrix, Product, Side, cut, multiply};
+use tlc_runtime::cpu::level::{self, Halves};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 
@@ -388,6 +389,72 @@ fn edges_of_tiles_are_right() {
                 }
                 if words {
                     check::<Word>(case, k as u64, &[1]);
+                }
+            }
+        }
+    }
+}
+
+/// What `vdpbf16ps` does with a lane, as the Software Developer's Manual has it: the products of the odd elements, then those of the even ones,
+/// are added with one rounding each, and what is no normal number is zero.
+fn pair_added(sum: f32, [even, odd]: [(Half, Half); 2]) -> f32 {
+    let normal = |x: f32| if x.is_subnormal() { 0f32.copysign(x) } else { x };
+    let added = |sum: f32, (a, b): (Half, Half)| normal(normal(a.to_f32()).mul_add(normal(b.to_f32()), normal(sum)));
+    added(added(sum, odd), even)
+}
+
+/// A result is one chain of pairs along the sum, whatever the strides, the rows beside it and the threads.
+#[test]
+fn pairs_are_added_one_after_the_other() {
+    if level::halves() != Some(Halves::Pairs) {
+        println!("SKIP: bf16 is not multiplied by pairs at {}", level::name());
+        return;
+    }
+    let mut random = Random(21);
+    let sizes = [
+        (2, 33, 7),
+        (3, 40, 520),
+        (13, 64, 65),
+        (40, 31, 33),
+        (33, 70, 1030),
+        (100, 5, 16),
+    ];
+    for (m, n, k) in sizes {
+        for orders in [
+            [Order::Rows; 3],
+            [Order::Columns, Order::Rows, Order::Rows],
+            [Order::Rows, Order::Columns, Order::Columns],
+            [Order::Sparse, Order::Backward, Order::Sparse],
+        ] {
+            let case = Case {
+                batch: 1,
+                m,
+                n,
+                k,
+                orders,
+            };
+            let (la, lb) = (layout(orders[0], 1, m, k), layout(orders[1], 1, k, n));
+            let mut fill = |len: usize| -> Vec<Half> {
+                let value = |random: &mut Random| match random.below(40) {
+                    // Products and elements that are no normal numbers, and zeros.
+                    0 => 1e-39,
+                    1 => -1e-25,
+                    2 => -0.0,
+                    _ => random.value(),
+                };
+                (0..len).map(|_| Half::from_f64(value(&mut random))).collect()
+            };
+            let (mut a, mut b) = (fill(la.len), fill(lb.len));
+            let (c, lc) = run(case, &mut a, &mut b, &[1, 2, 3, 8]);
+            for i in 0..m {
+                for j in 0..n {
+                    let element = |s: usize| match s < k {
+                        true => (a[at(&la, 0, i, s)], b[at(&lb, 0, s, j)]),
+                        false => (Half::ZERO, Half::ZERO),
+                    };
+                    let words = (0..k).step_by(2).map(|s| [element(s), element(s + 1)]);
+                    let sum = Half::from_f32(words.fold(0.0, pair_added));
+                    assert_eq!(c[at(&lc, 0, i, j)].to_bits(), sum.to_bits(), "{case:?} {i} {j}");
                 }
             }
         }
