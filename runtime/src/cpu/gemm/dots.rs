@@ -335,6 +335,10 @@ fn pairs(words: __m512i) -> __m512bh {
 ///
 /// # Safety
 /// The machine has the features, and `k` elements of both can be read.
+#[expect(
+    clippy::needless_range_loop,
+    reason = "counted loops of constant length become registers; iterators are calls, which lack the instructions"
+)]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn dot(line: *const u16, x: *const u16, k: usize) -> u16 {
     const HALVES: usize = 32;

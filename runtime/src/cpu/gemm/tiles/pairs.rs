@@ -6,6 +6,11 @@
 //!
 //! Every result takes its words in order, one chain of them, whatever rows and columns are beside it, and whichever of the two computes it.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "counted loops of constant length become registers; iterators are calls, which lack the instructions"
+)]
+
 use std::arch::x86_64::{
     __m512bh, __m512i, __mmask32, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi16,
     _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_unpackhi_epi16,
@@ -109,6 +114,9 @@ unsafe fn each(word: *const u8) -> __m512bh {
     pairs(_mm512_set1_epi32(unsafe { word.cast::<i32>().read_unaligned() }))
 }
 
+/// Computes the sums of a tile.
+type TileOf = unsafe fn(Strip, Panel, Sums);
+
 /// The functions for 1 to [`ROWS`] rows.
 macro_rules! by_rows {
     ($f:ident $(, $more:literal)*) => {
@@ -133,7 +141,7 @@ fn parts(rows: usize) -> impl Iterator<Item = (usize, usize)> {
 /// # Safety
 /// This machine has the instructions; the operands can be read and the sums written.
 pub(super) unsafe fn multiply(strip: Strip, panel: Panel, sums: Sums) {
-    static TILES: [[unsafe fn(Strip, Panel, Sums); ROWS]; VECTORS] = [by_rows!(tile, 1), by_rows!(tile, 2)];
+    static TILES: [[TileOf; ROWS]; VECTORS] = [by_rows!(tile, 1), by_rows!(tile, 2)];
     debug_assert!(panel.columns.is_multiple_of(LANES) && panel.columns <= PANEL);
     for (first, rows) in parts(sums.rows) {
         let compute = TILES[panel.columns / LANES - 1][rows - 1];
@@ -148,7 +156,6 @@ pub(super) unsafe fn multiply(strip: Strip, panel: Panel, sums: Sums) {
 /// As for [`multiply`].
 #[target_feature(enable = "avx512f,avx512bf16")]
 unsafe fn tile<const R: usize, const V: usize>(strip: Strip, panel: Panel, sums: Sums) {
-    // Counted loops of constant length, which are unrolled, so that all of it is registers.
     let mut tile = [[_mm512_setzero_ps(); V]; R];
     // SAFETY: the caller's promise.
     unsafe {
