@@ -10,7 +10,7 @@
 use std::arch::x86_64::{
     __mmask16, __mmask32, _mm256_mask_storeu_epi16, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_loadu_ps,
     _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16, _mm512_permutex2var_epi64, _mm512_permutexvar_epi64,
-    _mm512_setr_epi64, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
+    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
 };
 
 use super::super::{Composite, Product, StridedDim};
@@ -517,17 +517,26 @@ unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
     }
     for first in (0..across).step_by(amx::BLOCK) {
         let width = amx::BLOCK.min(across - first);
-        for word in 0..length {
-            let room = to.wrapping_add(first * length + word * amx::BLOCK);
-            for column in 0..amx::BLOCK {
-                let element = |sum: usize| match column < width && sum < k {
-                    // SAFETY: an element of the source.
-                    true => u32::from(unsafe { *from.at(first + column, sum) }),
-                    false => 0,
-                };
+        let to = to.wrapping_add(first * length);
+        for column in 0..amx::BLOCK {
+            let element = |sum: usize| match column < width && sum < k {
+                // SAFETY: an element of the source.
+                true => u32::from(unsafe { *from.at(first + column, sum) }),
+                false => 0,
+            };
+            // Neighbours are read together.
+            let read = if column < width && from.sum == 1 { k / PAIR } else { 0 };
+            for word in 0..read {
+                // SAFETY: two elements of the source, and a word of the panel.
+                unsafe {
+                    let pair = from.at(first + column, PAIR * word).cast::<u32>().read_unaligned();
+                    *to.add(word * amx::BLOCK + column) = pair;
+                }
+            }
+            for word in read..length {
                 let pair = element(PAIR * word) | element(PAIR * word + 1) << 16;
                 // SAFETY: a word of the panel.
-                unsafe { *room.add(column) = pair };
+                unsafe { *to.add(word * amx::BLOCK + column) = pair };
             }
         }
     }
@@ -553,8 +562,11 @@ unsafe fn interleave(from: Side, across: usize, k: usize, to: *mut u32) {
                 // SAFETY: elements of the source, and a line of a panel.
                 unsafe {
                     let a = _mm512_maskz_loadu_epi16(mask, from.at(first, PAIR * word).cast());
-                    let mask = if both { mask } else { 0 };
-                    let b = _mm512_maskz_loadu_epi16(mask, from.at(first, PAIR * word + 1).cast());
+                    // Nothing is loaded where no page may be, which takes long even if all of it is masked.
+                    let b = match both {
+                        true => _mm512_maskz_loadu_epi16(mask, from.at(first, PAIR * word + 1).cast()),
+                        false => _mm512_setzero_si512(),
+                    };
                     let (even, odd) = (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
                     _mm512_storeu_si512(room.cast(), _mm512_permutex2var_epi64(even, low, odd));
                     _mm512_storeu_si512(room.add(amx::STEP).cast(), _mm512_permutex2var_epi64(even, high, odd));
