@@ -166,19 +166,50 @@ pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Opti
     if direct_image(graph, id).is_some() {
         return None;
     }
-    let product = product_of(graph, id, library_einsum(graph, id, products)?)?;
-    (graph.ty(id).dtype != DType::BF16 || takes_halves(&product)).then_some(product)
+    let einsum = library_einsum(graph, id, products)?;
+    if graph.ty(id).dtype != DType::BF16 {
+        return product_of(graph, id, einsum, Of::Matrices);
+    }
+    let of = match products.vectors {
+        true => Of::Any,
+        false => Of::Matrices,
+    };
+    product_of(graph, id, einsum, of).filter(takes_halves)
+}
+
+/// Which products are looked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    /// Those of matrices.
+    Matrices,
+    /// Those of a vector too.
+    Any,
 }
 
 /// The shortest sum of products of bf16 that the library computes: of shorter ones most of a tile of a matrix is empty.
 const SHORTEST_SUM_OF_HALVES: i64 = 16;
 
-/// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of.
+/// The fewest multiply-adds of a vector by a matrix of bf16 for the library: with fewer a kernel has what is around them as well.
+const FEWEST_OF_A_VECTOR: i64 = 1 << 16;
+
+/// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of, and a matrix that a vector is multiplied with it
+/// reads where it is.
 fn takes_halves(product: &MatrixProduct) -> bool {
     let pairs = |dims: &[StridedDim]| matches!(dims, [_, pair] if pair.extent.is(HALVES) && pair.stride.is(1));
     let fits = |o: &MatrixOperand| !o.is_composite() || pairs(&o.row.dims) || pairs(&o.column.dims);
     let long = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_HALVES);
-    long && fits(&product.lhs) && fits(&product.rhs)
+    let matrix = match (product.m.is(1), product.n.is(1)) {
+        (false, false) => None,
+        (true, _) => Some(&product.rhs),
+        (false, true) => Some(&product.lhs),
+    };
+    let read = |o: &MatrixOperand| {
+        let steps = product.m.clone() * product.n.clone() * product.k.clone();
+        let together = |s: &Strides| matches!(&s.dims[..], [dim] if dim.stride.is(1));
+        let many = steps.as_const().is_none_or(|n| n >= FEWEST_OF_A_VECTOR);
+        many && product.batch.is_empty() && !o.is_composite() && (together(&o.row) || together(&o.column))
+    };
+    long && fits(&product.lhs) && fits(&product.rhs) && matrix.is_none_or(read)
 }
 
 /// The matrix form of an einsum that the library of a GPU can compute: matrices whose elements lie together along rows or columns, with one
@@ -187,7 +218,7 @@ pub fn stacked_product(graph: &Graph, id: NodeId, library: &ProductLibrary) -> O
     let einsum = binary_einsum(graph, id, Semiring::AddMul, |dtype, accumulator| {
         library.multiplies(dtype, accumulator)
     })?;
-    let mut product = product_of(graph, id, einsum)?;
+    let mut product = product_of(graph, id, einsum, Of::Matrices)?;
     product.stack()?;
     let MatrixProduct {
         m, n, k, lhs, rhs, dst, ..
@@ -218,7 +249,7 @@ pub fn has_products(graph: &Graph, multiply_adds: i64) -> bool {
     })
 }
 
-fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>) -> Option<MatrixProduct> {
+fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>, of: Of) -> Option<MatrixProduct> {
     let Groups {
         labels,
         extents,
@@ -226,7 +257,7 @@ fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>) -
         mut rows,
         mut columns,
         summed,
-    } = groups(graph, id)?;
+    } = groups_in(graph, id, output, of)?;
     let lhs = strided(graph, a, &inputs[0], labels)?;
     let rhs = strided(graph, b, &inputs[1], labels)?;
     let dst_strides = tlc_ir::graph::infer::row_major_strides(&graph.ty(id).shape);
@@ -345,13 +376,13 @@ impl Groups {
 /// Sorts the labels of a binary einsum, if it is a product that is worth the library's call.
 fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
     match &graph.node(id).kind {
-        NodeKind::Einsum { output, .. } => groups_in(graph, id, output),
+        NodeKind::Einsum { output, .. } => groups_in(graph, id, output, Of::Matrices),
         _ => None,
     }
 }
 
 /// As [`groups`], with the labels of the result in an order of the caller's.
-fn groups_in(graph: &Graph, id: NodeId, output: &Labels) -> Option<Groups> {
+fn groups_in(graph: &Graph, id: NodeId, output: &Labels, of: Of) -> Option<Groups> {
     let node = graph.node(id);
     let NodeKind::Einsum { inputs, .. } = &node.kind else {
         return None;
@@ -384,7 +415,8 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels) -> Option<Groups> {
     }
     let product = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
     let (m, n, k) = (product(&rows), product(&columns), product(&summed));
-    if m.is(1) || n.is(1) || k.is(1) || k.is(0) {
+    let vectors = usize::from(m.is(1)) + usize::from(n.is(1));
+    if vectors > usize::from(of == Of::Any) || k.is(1) || k.is(0) {
         return None;
     }
     let flops = (m.clone() * n.clone() * k.clone()).as_const();
@@ -423,7 +455,7 @@ pub fn operands_to_pack(
     if summed.len() < 2 {
         return Vec::new();
     }
-    let Some(g) = groups_in(graph, id, output) else {
+    let Some(g) = groups_in(graph, id, output, Of::Matrices) else {
         return Vec::new();
     };
     let mut out = Vec::new();

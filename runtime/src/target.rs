@@ -7,6 +7,7 @@ use tlc_ir::target::{
 };
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
+use crate::cpu::level::{self, Halves};
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
 use crate::machine::{cache_sizes, feeds_tiles, streams_lines};
@@ -32,10 +33,12 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
 
 /// What the library of products multiplies here beside f32 and f64.
 fn products() -> HostProducts {
-    let matrices = crate::cpu::level::matrices().is_ok();
+    let halves = level::halves();
     HostProducts {
-        words: matrices,
-        halves: matrices,
+        words: level::matrices().is_ok(),
+        halves: halves.is_some(),
+        // Of a tile of a matrix one row would be most of the work.
+        vectors: halves == Some(Halves::Pairs),
     }
 }
 

@@ -339,6 +339,10 @@ fn a_level_of_the_processor_is_forced_or_refused() {
     p.write("m.tlir", CHAIN);
     let asm = |level| p.run_under(("TLC_CPU", level), &["emit", "m.tlir", "--what", "asm"]);
     assert!(!asm("sse").code(0).out.contains("zmm"));
+    // Kernels are those of the level below, and only the library of products has more.
+    if tlc_runtime::cpu::level::name() == "avx512_bf16" {
+        assert!(asm("avx512_bf16").code(0).out.contains("zmm"));
+    }
     for (level, register) in [("avx512", "zmm"), ("avx2", "ymm")] {
         match tlc_runtime::cpu::level::all().iter().any(|l| l.name() == level) {
             true => assert!(asm(level).code(0).out.contains(register)),
@@ -358,7 +362,7 @@ fn a_level_of_the_processor_is_forced_or_refused() {
     }
     assert_eq!(
         asm("mmx").code(2).first_error(),
-        "error: TLC_CPU=mmx: unknown level; expected amx, avx512, avx2 or sse"
+        "error: TLC_CPU=mmx: unknown level; expected amx, avx512_bf16, avx512, avx2 or sse"
     );
 }
 

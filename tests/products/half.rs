@@ -7,6 +7,7 @@ use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Pool, Scalar, Spe
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
+use tlc_runtime::cpu::level::{self, Halves};
 
 /// What is multiplied.
 #[derive(Clone, Debug)]
@@ -313,11 +314,7 @@ fn they_are_multiplied_as_f32_is() {
         let e = compile_ir(&g.finish().unwrap(), &CompileOptions::default()).unwrap();
         let explained = e.explain().to_string();
         let direct = explained.contains("windows are multiplied where they lie");
-        assert_eq!(
-            direct,
-            tlc_runtime::cpu::level::wide().is_some(),
-            "{dtype}: {explained}"
-        );
+        assert_eq!(direct, level::wide().is_some(), "{dtype}: {explained}");
     }
 }
 
@@ -335,6 +332,72 @@ fn a_matrix_that_is_read_once_stays_narrow() {
     }
 }
 
+/// The library has such a row where it multiplies pairs of bf16, and copies nothing for it, whichever axis of the matrix lies together: so it
+/// does at one level alone.
+#[test]
+fn a_row_by_a_matrix_is_multiplied_by_pairs_where_they_are() {
+    let mut rng = Rng::new(4);
+    for (turned, k, n, many) in [
+        (false, 256, 512, true),
+        (true, 512, 256, true),
+        (true, 301, 333, true),
+        (false, 333, 301, true),
+        (false, 64, 64, false),
+        (false, 8, 9000, false),
+    ] {
+        let special = k == 512;
+        let shape = if turned { [n, k] } else { [k, n] };
+        let (x, w) = (
+            data(DType::BF16, &[1, k], &mut rng, special),
+            data(DType::BF16, &shape, &mut rng, special),
+        );
+        let g = Graph::new("row");
+        let weights = g.constant(&w);
+        let weights = if turned { weights.t() } else { weights };
+        let row = g.input("x", DType::BF16, [1, k]).matmul(&weights);
+        g.output("y", &(&row + 0.5).relu());
+        // And a matrix by a column.
+        let matrix = if turned { g.constant(&w) } else { g.constant(&w).t() };
+        g.output("z", &matrix.matmul(&g.input("c", DType::BF16, [k, 1])));
+        let graph = g.finish().unwrap();
+        let column = HostTensor::from_bytes(DType::BF16, &[k, 1], x.bytes()).unwrap();
+        let meant = interpret_with_bounds(&graph, &[x.clone(), column.clone()], &interp::Options::default()).unwrap();
+        let mut first: Option<Vec<HostTensor>> = None;
+        for threads in [1, 2, 8] {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            let calls = e
+                .plan()
+                .steps
+                .iter()
+                .filter(|s| matches!(s, tlc::ir::plan::Step::Gemm(_)))
+                .count();
+            let expected = if many && level::halves() == Some(Halves::Pairs) {
+                2
+            } else {
+                0
+            };
+            assert_eq!(calls, expected, "{k} by {n}: {}", e.explain());
+            assert!(e.plan().init.is_empty(), "{k} by {n}: {}", e.explain());
+            let found = e.run(&[(&x).into(), (&column).into()]).unwrap();
+            let found: Vec<HostTensor> = found.iter().map(|f| f.to_host()).collect();
+            for (found, meant) in found.iter().zip(&meant) {
+                compare(found, meant).unwrap_or_else(|m| panic!("{k} by {n}: {m}"));
+            }
+            match &first {
+                None => first = Some(found),
+                Some(f) => assert!(
+                    f.iter().zip(&found).all(|(a, b)| same(a, b)),
+                    "{k} by {n}, {threads} threads"
+                ),
+            }
+        }
+    }
+}
+
 /// A row of a product has the same bits among few rows and many, whether their number is known or not.
 #[test]
 fn a_row_has_the_same_bits_whatever_is_beside_it() {
@@ -344,14 +407,24 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
             let w = data(DType::BF16, &[k, n], &mut rng, false);
             let all = data(DType::BF16, &[333, k], &mut rng, false);
             let mut first: Option<Vec<Scalar>> = None;
-            for (rows, symbolic, threads) in [
+            let mut sizes = vec![
                 (333, false, 1),
                 (333, true, 2),
+                (333, false, 8),
+                (64, false, 3),
+                (40, true, 1),
                 (16, false, 1),
                 (16, true, 1),
+                (13, false, 4),
                 (2, false, 1),
                 (2, true, 2),
-            ] {
+            ];
+            if level::halves() == Some(Halves::Pairs) {
+                // Of matrices as they lie one row is multiplied as several are.
+                sizes.push((1, true, 1));
+                sizes.extend((k * n >= 1 << 16).then_some((1, false, 2)));
+            }
+            for (rows, symbolic, threads) in sizes {
                 let g = Graph::new("product");
                 let m: Dim = match symbolic {
                     true => (&g.symbol("m", 0..=1 << 12)).into(),
@@ -376,10 +449,13 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
                     inputs.push((&w).into());
                 }
                 let found = e.run(&inputs).unwrap()[0].to_host();
-                let row: Vec<Scalar> = (0..2 * n).map(|i| found.get(i)).collect();
+                let row: Vec<Scalar> = (0..rows.min(2) * n).map(|i| found.get(i)).collect();
                 match &first {
                     None => first = Some(row),
-                    Some(f) => assert!(*f == row, "{k} by {n}, {rows} rows, symbolic {symbolic}, fixed {fixed}"),
+                    Some(f) => assert!(
+                        f[..row.len()] == row,
+                        "{k} by {n}, {rows} rows, symbolic {symbolic}, fixed {fixed}"
+                    ),
                 }
             }
         }

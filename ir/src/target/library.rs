@@ -12,6 +12,8 @@ pub struct HostProducts {
     pub words: bool,
     /// bf16, which is added up in f32 and rounded once.
     pub halves: bool,
+    /// Whether one row, or column, of bf16 by a matrix is among these.
+    pub vectors: bool,
 }
 
 impl HostProducts {

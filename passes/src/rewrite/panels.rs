@@ -98,6 +98,7 @@ impl Layouts {
         products: HostProducts {
             words: false,
             halves: false,
+            vectors: false,
         },
     };
 }

@@ -1,7 +1,8 @@
 //! Which instructions the wide emitter may use here.
 //!
-//! `TLC_CPU` forces a level: `amx`, `avx512`, `avx2`, or `sse` for the portable emitter alone. A level that the processor lacks is not offered,
-//! whatever the variable says. At `amx` kernels are those of `avx512`, and the library of products has matrix instructions beside it.
+//! `TLC_CPU` forces a level: `amx`, `avx512_bf16`, `avx512`, `avx2`, or `sse` for the portable emitter alone. A level that the processor lacks is
+//! not offered, whatever the variable says. At `amx` and `avx512_bf16` kernels are those of `avx512`, and the library of products has matrix
+//! instructions beside it, or products of pairs of bf16 (`vdpbf16ps`).
 
 use std::sync::OnceLock;
 
@@ -18,11 +19,14 @@ pub const PORTABLE: &str = "sse";
 /// What [`VARIABLE`] calls matrix instructions beside the widest kernels.
 pub const MATRICES: &str = "amx";
 
+/// What [`VARIABLE`] calls products of pairs of bf16 beside the widest kernels.
+pub const PAIRS: &str = "avx512_bf16";
+
 /// Why [`VARIABLE`] cannot be obeyed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LevelError {
     /// It names no level.
-    #[error("{VARIABLE}={0}: unknown level; expected amx, avx512, avx2 or sse")]
+    #[error("{VARIABLE}={0}: unknown level; expected amx, avx512_bf16, avx512, avx2 or sse")]
     Unknown(String),
     /// The processor lacks it.
     #[error("{VARIABLE}={0}: the processor lacks it")]
@@ -41,7 +45,8 @@ pub fn check() -> Result<(), LevelError> {
     match forced.as_deref() {
         None | Some("" | PORTABLE) => Ok(()),
         Some(MATRICES) if all().contains(&Level::Avx512) => permitted().map_err(LevelError::Refused),
-        Some(MATRICES) => Err(LevelError::Lacking(MATRICES.into())),
+        Some(PAIRS) if has_pairs() => Ok(()),
+        Some(name @ (MATRICES | PAIRS)) => Err(LevelError::Lacking(name.into())),
         Some(name) if Level::ALL.iter().any(|l| l.name() == name) => match wide() {
             Some(_) => Ok(()),
             None => Err(LevelError::Lacking(name.into())),
@@ -56,6 +61,7 @@ pub fn wide() -> Option<Level> {
     *LEVEL.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
         Err(_) | Ok("") => all().first().copied(),
         Ok(MATRICES) => all().first().copied().filter(|_| matrices().is_ok()),
+        Ok(PAIRS) => all().first().copied().filter(|_| has_pairs()),
         Ok(name) => all().iter().copied().find(|level| level.name() == name),
     })
 }
@@ -87,11 +93,32 @@ pub fn matrices() -> Result<(), NoMatrices> {
     })
 }
 
+/// What the library of products multiplies bf16 by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Halves {
+    /// Tiles of matrices.
+    Tiles,
+    /// Vectors of pairs, whose products are added to lanes of f32.
+    Pairs,
+}
+
+/// What the library of products multiplies bf16 by in this process, if it does. Which it is decides about the last bits of results, so at
+/// `avx512` there is none: kernels multiply f32.
+pub fn halves() -> Option<Halves> {
+    static HALVES: OnceLock<Option<Halves>> = OnceLock::new();
+    *HALVES.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
+        _ if matrices().is_ok() => Some(Halves::Tiles),
+        Err(_) | Ok("" | PAIRS) => has_pairs().then_some(Halves::Pairs),
+        Ok(_) => None,
+    })
+}
+
 /// The name of the level of this process, as [`VARIABLE`] has it: `sse` where the portable emitter makes all kernels.
 pub fn name() -> &'static str {
-    match matrices() {
-        Ok(()) => MATRICES,
-        Err(_) => wide().map_or(PORTABLE, Level::name),
+    match halves() {
+        Some(Halves::Tiles) => MATRICES,
+        Some(Halves::Pairs) => PAIRS,
+        None => wide().map_or(PORTABLE, Level::name),
     }
 }
 
@@ -113,6 +140,18 @@ pub fn multiplies_bytes(level: Level) -> bool {
 /// No code is made for its level.
 #[cfg(not(all(target_arch = "x86_64", unix)))]
 pub fn multiplies_bytes(_: Level) -> bool {
+    false
+}
+
+/// Whether the processor multiplies pairs of bf16 (`vdpbf16ps`), beside the widest kernels.
+#[cfg(all(target_arch = "x86_64", unix))]
+fn has_pairs() -> bool {
+    all().contains(&Level::Avx512) && is_x86_feature_detected!("avx512bf16")
+}
+
+/// No code is made for its level.
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+fn has_pairs() -> bool {
     false
 }
 

@@ -1,6 +1,7 @@
 //! Elements of matrices, and what their products are.
 
 use tlc_ir::DType;
+use tlc_runtime::cpu::level;
 
 /// Numbers that repeat after a long while.
 pub struct Random(pub u64);
@@ -84,13 +85,22 @@ impl Element for Word {
     }
 }
 
-/// Whether this process multiplies words and halves. Says so if not.
-pub fn matrices() -> bool {
-    let permitted = tlc_runtime::cpu::amx::permitted();
-    if let Err(why) = permitted {
-        eprintln!("SKIP: no products of words and halves: {why}");
+/// Whether this process multiplies words. Says so if not.
+pub fn words() -> bool {
+    let matrices = level::matrices();
+    if let Err(why) = matrices {
+        eprintln!("SKIP: no products of words: {why}");
     }
-    permitted.is_ok()
+    matrices.is_ok()
+}
+
+/// Whether this process multiplies halves. Says so if not.
+pub fn halves() -> bool {
+    let by = level::halves();
+    if by.is_none() {
+        eprintln!("SKIP: no products of halves at {}", level::name());
+    }
+    by.is_some()
 }
 
 impl Element for f32 {

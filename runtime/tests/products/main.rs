@@ -1,5 +1,6 @@
 //! Matrix products: values against sums in f64, whatever the strides; the same bits whatever the threads; nothing read or
-//! written beyond the matrices. Where the processor has matrix instructions, the same for words of four bytes and for bf16.
+//! written beyond the matrices. The same for words of four bytes and for bf16, where the processor has
+//! instructions for them.
 
 mod elements;
 #[path = "../guarded/mod.rs"]
@@ -12,10 +13,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use guarded::{Edge, Guarded};
 use tlc_ir::DType;
 use tlc_runtime::cpu::gemm::{Follow, Matrix, Product, Side, cut, multiply};
+use tlc_runtime::cpu::level::{self, Halves};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 
-use elements::{Element, Half, Random, Word, matrices};
+use elements::{Element, Half, Random, Word, halves, words};
 
 /// How a matrix of a stack lies in memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -168,7 +170,7 @@ const OPERANDS: [Order; 5] = [
 
 #[test]
 fn products_of_any_strides_are_sums_of_products() {
-    let (mut random, matrices) = (Random(1), matrices());
+    let (mut random, halves, words) = (Random(1), halves(), words());
     for number in 0..400 {
         let mut extent = |most: usize| match random.below(4) {
             0 => random.below(4),
@@ -186,8 +188,10 @@ fn products_of_any_strides_are_sums_of_products() {
         };
         check::<f32>(case, number, &[1, 3]);
         check::<f64>(case, number, &[1, 3]);
-        if matrices {
+        if halves {
             check::<Half>(case, number, &[1, 3]);
+        }
+        if words {
             check::<Word>(case, number, &[1, 3]);
         }
     }
@@ -195,6 +199,7 @@ fn products_of_any_strides_are_sums_of_products() {
 
 #[test]
 fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
+    let halves = halves();
     for k in [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 100, 513, 2048] {
         for (m, n) in [(1, 1), (1, 5), (5, 1), (1, 64), (67, 1), (1, 3001), (3001, 1)] {
             for dst in [Order::Rows, Order::Columns, Order::Backward] {
@@ -207,6 +212,11 @@ fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
                 };
                 check::<f32>(case, 9, &[1, 2, 3]);
                 check::<f64>(case, 9, &[1, 2, 3]);
+                if halves {
+                    check::<Half>(case, 9, &[1, 2, 3]);
+                    let rows = [Order::Rows, Order::Rows, dst];
+                    check::<Half>(Case { orders: rows, ..case }, 9, &[1, 2, 3]);
+                }
             }
         }
     }
@@ -308,15 +318,17 @@ fn a_row_is_summed_alike_among_few_and_among_many() {
         }
     }
     let mut random = Random(3);
-    for few in 2..=18 {
+    for few in 2..=40 {
         let k = [1, 7, 8, 100, 513, 1300][random.below(6)] + random.below(9);
         let n = [17, 64, 200, 700][random.below(4)] + random.below(40);
         let left = [Order::Rows, Order::Columns, Order::Sparse][random.below(3)];
         let orders = [left, Order::Rows, [Order::Rows, Order::Sparse][random.below(2)]];
         same::<f32>(k, n, orders, few);
         same::<f64>(k, n, orders, few);
-        if matrices() {
+        if halves() {
             same::<Half>(k, n, orders, few);
+        }
+        if words() {
             same::<Word>(k, n, orders, few);
         }
     }
@@ -324,7 +336,7 @@ fn a_row_is_summed_alike_among_few_and_among_many() {
 
 #[test]
 fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
-    let matrices = matrices();
+    let (halves, words) = (halves(), words());
     for (m, n, k) in [
         (97, 130, 1111),
         (3, 700, 513),
@@ -343,8 +355,10 @@ fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
                 };
                 check::<f32>(case, 5, &[1, 2, 3, 8]);
                 check::<f64>(case, 5, &[1, 2, 3, 8]);
-                if matrices {
+                if halves {
                     check::<Half>(case, 5, &[1, 2, 3, 8]);
+                }
+                if words {
                     check::<Word>(case, 5, &[1, 2, 3, 8]);
                 }
             }
@@ -355,9 +369,7 @@ fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
 /// Every way in which rows, columns and sums end within tiles.
 #[test]
 fn edges_of_tiles_are_right() {
-    if !matrices() {
-        return;
-    }
+    let (halves, words) = (halves(), words());
     let edges = [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65];
     let mut random = Random(11);
     for m in edges {
@@ -372,8 +384,78 @@ fn edges_of_tiles_are_right() {
                     k,
                     orders,
                 };
-                check::<Half>(case, k as u64, &[1]);
-                check::<Word>(case, k as u64, &[1]);
+                if halves {
+                    check::<Half>(case, k as u64, &[1]);
+                }
+                if words {
+                    check::<Word>(case, k as u64, &[1]);
+                }
+            }
+        }
+    }
+}
+
+/// What `vdpbf16ps` does with a lane, as the Software Developer's Manual has it: the products of the odd elements, then those of the even ones,
+/// are added with one rounding each, and what is no normal number is zero.
+fn pair_added(sum: f32, [even, odd]: [(Half, Half); 2]) -> f32 {
+    let normal = |x: f32| if x.is_subnormal() { 0f32.copysign(x) } else { x };
+    let added = |sum: f32, (a, b): (Half, Half)| normal(normal(a.to_f32()).mul_add(normal(b.to_f32()), normal(sum)));
+    added(added(sum, odd), even)
+}
+
+/// A result is one chain of pairs along the sum, whatever the strides, the rows beside it and the threads.
+#[test]
+fn pairs_are_added_one_after_the_other() {
+    if level::halves() != Some(Halves::Pairs) {
+        println!("SKIP: bf16 is not multiplied by pairs at {}", level::name());
+        return;
+    }
+    let mut random = Random(21);
+    let sizes = [
+        (2, 33, 7),
+        (3, 40, 520),
+        (13, 64, 65),
+        (40, 31, 33),
+        (33, 70, 1030),
+        (100, 5, 16),
+    ];
+    for (m, n, k) in sizes {
+        for orders in [
+            [Order::Rows; 3],
+            [Order::Columns, Order::Rows, Order::Rows],
+            [Order::Rows, Order::Columns, Order::Columns],
+            [Order::Sparse, Order::Backward, Order::Sparse],
+        ] {
+            let case = Case {
+                batch: 1,
+                m,
+                n,
+                k,
+                orders,
+            };
+            let (la, lb) = (layout(orders[0], 1, m, k), layout(orders[1], 1, k, n));
+            let mut fill = |len: usize| -> Vec<Half> {
+                let value = |random: &mut Random| match random.below(40) {
+                    // Products and elements that are no normal numbers, and zeros.
+                    0 => 1e-39,
+                    1 => -1e-25,
+                    2 => -0.0,
+                    _ => random.value(),
+                };
+                (0..len).map(|_| Half::from_f64(value(&mut random))).collect()
+            };
+            let (mut a, mut b) = (fill(la.len), fill(lb.len));
+            let (c, lc) = run(case, &mut a, &mut b, &[1, 2, 3, 8]);
+            for i in 0..m {
+                for j in 0..n {
+                    let element = |s: usize| match s < k {
+                        true => (a[at(&la, 0, i, s)], b[at(&lb, 0, s, j)]),
+                        false => (Half::ZERO, Half::ZERO),
+                    };
+                    let words = (0..k).step_by(2).map(|s| [element(s), element(s + 1)]);
+                    let sum = Half::from_f32(words.fold(0.0, pair_added));
+                    assert_eq!(c[at(&lc, 0, i, j)].to_bits(), sum.to_bits(), "{case:?} {i} {j}");
+                }
             }
         }
     }
@@ -390,8 +472,10 @@ fn stacks_are_shared_between_threads_to_the_same_bits() {
     ] {
         let orders = [Order::Rows, Order::Columns, Order::Rows];
         check::<f32>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
-        if matrices() {
+        if halves() {
             check::<Half>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
+        }
+        if words() {
             check::<Word>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
         }
     }
@@ -409,8 +493,10 @@ fn an_empty_sum_is_zero_and_an_empty_result_is_nothing() {
             orders,
         };
         check::<f32>(case, 3, &[1, 2]);
-        if matrices() {
+        if halves() {
             check::<Half>(case, 3, &[1, 2]);
+        }
+        if words() {
             check::<Word>(case, 3, &[1, 2]);
         }
     }
@@ -419,7 +505,7 @@ fn an_empty_sum_is_zero_and_an_empty_result_is_nothing() {
 #[test]
 fn nan_and_infinity_stay_in_their_row_and_column() {
     specials_stay_in_place::<f32>();
-    if matrices() {
+    if halves() {
         specials_stay_in_place::<Half>();
     }
 }
@@ -467,10 +553,8 @@ fn specials_stay_in_place<T: Element>() {
 #[test]
 #[cfg(target_os = "linux")]
 fn nothing_beyond_the_end_of_a_matrix_is_touched() {
-    let dtypes: &[DType] = match matrices() {
-        true => &[DType::F32, DType::BF16, DType::I32],
-        false => &[DType::F32],
-    };
+    let asked = [(DType::F32, true), (DType::BF16, halves()), (DType::I32, words())];
+    let dtypes = asked.into_iter().filter(|d| d.1).map(|d| d.0);
     for (m, n, k) in [
         (1, 1, 1),
         (6, 64, 3),
@@ -489,7 +573,7 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                     true => (columns as isize, 1),
                     false => (1, rows as isize),
                 };
-                for dtype in dtypes.iter().copied() {
+                for dtype in dtypes.clone() {
                     let bytes = dtype.bytes();
                     let (a, b, c) = (
                         Guarded::new(bytes * m * k, Edge::End),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use tlc::explain::bytes_text;
-use tlc_runtime::cpu::level;
+use tlc_runtime::cpu::level::{self, Halves};
 use tlc_runtime::cuda;
 use tlc_runtime::error::Unavailable;
 use tlc_runtime::machine::MachineInfo;
@@ -38,6 +38,7 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             "vector_levels": machine.features.names(),
             "kernel_level": level::name(),
             "matrices": level::matrices().is_ok(),
+            "pairs_of_bf16": level::halves() == Some(Halves::Pairs),
             "matrices_missing": level::matrices().err().map(|e| e.to_string()),
             "measured": measured,
             "cache_directory": cache,
@@ -71,7 +72,11 @@ pub fn run(session: &Session) -> Result<(), Failure> {
     row("kernels", level::name().into());
     row(
         "matrices",
-        level::matrices().map_or_else(|e| format!("none: {e}"), |()| "int8 and bf16 by AMX".into()),
+        match (level::matrices(), level::halves()) {
+            (Ok(()), _) => "int8 and bf16 by AMX".into(),
+            (Err(e), Some(_)) => format!("bf16 by AVX512-BF16; no AMX: {e}"),
+            (Err(e), None) => format!("none: {e}"),
+        },
     );
     let caches = &machine.caches;
     let l3 = caches.l3.as_ref().map_or("none".into(), |c| {

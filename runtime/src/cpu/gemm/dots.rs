@@ -3,13 +3,14 @@
 //! Such a product reads every element of the matrix once for all rows, and packs nothing. Below, *vectors* are the few rows, or
 //! the few columns of the mirrored case, and *lines* those of the matrix. Each result is summed in two vector registers of
 //! accumulators, whatever its neighbours, in blocks of which the sums are added up, so its bits depend on the summed extent alone: they are
-//! those of one vector.
+//! those of one vector. One vector of bf16 is multiplied so as well, by pairs; several are the micro-kernels'.
 
 use std::arch::x86_64::*;
 
 use tlc_ir::DType;
 
 use super::{Matrix, Product, Unit};
+use crate::cpu::level::{Halves, halves};
 
 /// The most vectors: with more, micro-kernels make up for what packing takes.
 const FEW: usize = 16;
@@ -37,11 +38,12 @@ pub(super) enum Shape {
 /// What the operands of a product are, if it is such a product and this machine has the instructions.
 pub(super) fn shape(p: &Product<'_>) -> Option<Shape> {
     let together = p.lhs.composite.is_none() && p.rhs.composite.is_none() && p.lhs.column == 1 && p.rhs.row == 1;
-    let few = |vectors: usize| vectors == 1 || vectors <= FEW && p.k >= LONG * vectors;
+    let pairs = p.dtype == DType::BF16 && halves() == Some(Halves::Pairs);
+    let few = |vectors: usize| vectors == 1 || !pairs && vectors <= FEW && p.k >= LONG * vectors;
     let has = std::is_x86_feature_detected!("avx512f")
         || std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx");
     match (few(p.m) && p.m <= p.n, few(p.n)) {
-        _ if !together || !has || p.k == 0 || !p.dtype.is_float() || p.dtype.bytes() < 4 => None,
+        _ if !together || !has || p.k == 0 || !(pairs || p.dtype.is_float() && p.dtype.bytes() >= 4) => None,
         (true, _) => Some(Shape::VectorsByLines),
         (_, true) => Some(Shape::LinesByVectors),
         _ => None,
@@ -105,6 +107,7 @@ pub(super) unsafe fn run(p: &Product<'_>, shape: Shape) {
     // SAFETY: the caller's promise, and the instructions were looked for.
     unsafe {
         match (p.dtype, std::is_x86_feature_detected!("avx512f")) {
+            (DType::BF16, _) => call!(avx512_bf16),
             (DType::F64, true) => call!(avx512_f64),
             (DType::F64, false) => call!(fma_f64),
             (_, true) => call!(avx512_f32),
@@ -315,6 +318,80 @@ dots!(
     fma_f64, "avx,fma", f64, 4, at_once: [4, 3, 2, 1],
     _mm256_setzero_pd, _mm256_loadu_pd, _mm256_fmadd_pd, _mm256_add_pd, sum_256_f64
 );
+
+/// Registers for the sum of a line of bf16.
+const ACCUMULATORS: usize = 4;
+
+/// Words, which are pairs of bf16.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn pairs(words: __m512i) -> __m512bh {
+    // SAFETY: 64 bytes, whatever they are called.
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(words) }
+}
+
+/// The sum of products of a line and a vector, rounded once. Vectors of 16 pairs go by turns to four registers, the last of them filled up with
+/// zeros.
+///
+/// # Safety
+/// The machine has the features, and `k` elements of both can be read.
+#[expect(
+    clippy::needless_range_loop,
+    reason = "counted loops of constant length become registers; iterators are calls, which lack the instructions"
+)]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn dot(line: *const u16, x: *const u16, k: usize) -> u16 {
+    const HALVES: usize = 32;
+    let mut sums = [_mm512_setzero_ps(); ACCUMULATORS];
+    let mut at = 0;
+    // SAFETY: whole vectors before the ends of both, then what is left of them, by a mask.
+    unsafe {
+        while at + ACCUMULATORS * HALVES <= k {
+            for q in 0..ACCUMULATORS {
+                let w = pairs(_mm512_loadu_si512(line.add(at + q * HALVES).cast()));
+                let v = pairs(_mm512_loadu_si512(x.add(at + q * HALVES).cast()));
+                sums[q] = _mm512_dpbf16_ps(sums[q], w, v);
+            }
+            at += ACCUMULATORS * HALVES;
+        }
+        for q in 0..ACCUMULATORS {
+            if at < k {
+                let mask = u32::MAX >> (HALVES - (k - at).min(HALVES));
+                let w = pairs(_mm512_maskz_loadu_epi16(mask, line.add(at).cast()));
+                let v = pairs(_mm512_maskz_loadu_epi16(mask, x.add(at).cast()));
+                sums[q] = _mm512_dpbf16_ps(sums[q], w, v);
+                at += HALVES;
+            }
+        }
+        let [first, second, third, fourth] = sums;
+        let sum = sum_512_f32(_mm512_add_ps(
+            _mm512_add_ps(first, second),
+            _mm512_add_ps(third, fourth),
+        ));
+        let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_set1_ps(sum)));
+        _mm256_extract_epi16::<0>(rounded) as u16
+    }
+}
+
+/// As the others, of bf16 and one vector.
+///
+/// # Safety
+/// As for the others.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn avx512_bf16(
+    (lines, line_count): (Walk<u16>, usize),
+    (vector, _): (Walk<u16>, usize),
+    k: usize,
+    y: (*mut u16, isize, isize),
+) {
+    // A line after the other: that is how memory is read best.
+    let x = vector.at(0).cast_const();
+    for line in 0..line_count {
+        let to = y.0.wrapping_offset(line as isize * y.1);
+        // SAFETY: the caller's promise.
+        unsafe { *to = dot(lines.at(line), x, k) };
+    }
+}
 
 #[cfg(test)]
 mod tests {

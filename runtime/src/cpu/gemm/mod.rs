@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - Every element of the result is summed in an order that depends on the summed extent alone, and on whether the whole product is one of
-//!   `dots`: blocks of the sum in turn, one chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
+//!   `dots`: blocks of the sum in turn, one chain of multiply-adds in each (of bf16, one chain of pairs). So results do not depend on the cut, nor on the number of threads.
 //! - A [`Cut`] and the run that follows it agree on the scratch bytes.
 
 use std::ops::Range;
@@ -108,7 +108,7 @@ impl Matrix<'_> {
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`. At most one operand is composite, and never the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<'a> {
-    /// f32 or f64.
+    /// f32 or f64; i32, which are words of four bytes, and bf16 where the processor has instructions for them.
     pub dtype: DType,
     /// Extents of the batch axes, possibly none.
     pub batch: &'a [usize],

@@ -13,6 +13,7 @@ mod amx;
 mod few;
 mod halves;
 mod pack;
+mod pairs;
 
 use std::sync::OnceLock;
 
@@ -546,7 +547,7 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
         },
         to: progress.as_mut().map(|(_, f)| &mut **f as &mut dyn FnMut(usize)),
     };
-    let session = matches!(p.dtype, DType::I32 | DType::BF16).then(amx::Session::begin);
+    let session = (p.dtype == DType::I32 || p.dtype == DType::BF16 && halves::by_tiles()).then(amx::Session::begin);
     // SAFETY: the caller's promise.
     unsafe {
         match (p.dtype, along_rows(p)) {

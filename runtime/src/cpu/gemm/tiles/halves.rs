@@ -1,18 +1,21 @@
-//! Products of bf16 by the micro-kernels of [`amx`], added up in f32 and rounded once.
+//! Products of bf16 by the micro-kernels of [`amx`] or [`pairs`], added up in f32 and rounded once.
 //!
 //! A word is two neighbours along the sum. Strips are read where they lie if their elements lie together along the sum, of which there is an even
 //! number; panels are copied, or lie as words already, in blocks of [`amx::BLOCK`] columns (`passes/src/rewrite/panels.rs` makes such blocks). Results
-//! of a strip are f32 in scratch memory until their sums are complete.
+//! of a strip are f32 in scratch memory until their sums are complete. Few rows by a matrix whose elements lie together across the sum read it
+//! where it is, if [`pairs`] multiplies: by lines, a few of which are read at once from end to end.
 //!
-//! Invariant: each result takes the pairs of its sum in order, in steps of [`amx::STEP`] from the first one on, whatever is beside it.
+//! Invariant: each result takes the pairs of its sum in order, by tiles in steps of [`amx::STEP`] from the first one on, whatever is beside it.
 
 use std::arch::x86_64::{
-    __mmask16, __mmask32, _mm256_mask_storeu_epi16, _mm512_cvtneps_pbh, _mm512_loadu_ps, _mm512_maskz_loadu_epi16,
-    _mm512_permutex2var_epi64, _mm512_setr_epi64, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
+    __mmask16, __mmask32, _mm256_mask_storeu_epi16, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_loadu_ps,
+    _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16, _mm512_permutex2var_epi64, _mm512_permutexvar_epi64,
+    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
 };
 
 use super::super::{Composite, Product, StridedDim};
-use super::{Tell, along_rows, amx, pack, second_level_bytes};
+use super::{FAR_ROWS, Tell, along_rows, amx, pack, pairs, second_level_bytes};
+use crate::cpu::level::{self, Halves};
 
 /// Elements of a word.
 const PAIR: usize = 2;
@@ -21,10 +24,36 @@ const BLOCK_WORDS: usize = 256;
 /// Bytes of a word, and of a sum.
 const WORD_BYTES: usize = 4;
 
+/// Whether tiles of matrices multiply them, in a session of those, and not [`pairs`].
+pub(super) fn by_tiles() -> bool {
+    level::halves() == Some(Halves::Tiles)
+}
+
+/// Rows up to which a set of the first-level cache has room for a line of each and of a panel.
+const NEAR_ROWS: usize = 4;
+
 /// Words of a sum.
 fn words(k: usize) -> usize {
     k.div_ceil(PAIR)
 }
+
+/// Columns whose sums [`few`] has at once: as many sums of a row stay in the first-level cache beside lines.
+const FEW_COLUMNS: usize = 4096;
+
+/// Rows that are few: of more it takes less time to copy panels than to make words again for each [`pairs::ROWS`].
+const FEW_ROWS: usize = 32;
+
+/// Lines of words that [`few`] adds up in registers: with more, sums are loaded and stored less often, and memory is read in more places at once,
+/// which it is slower at.
+fn lines_at_once(rows: usize) -> usize {
+    match rows {
+        0..=2 => 4,
+        3..=12 => 8,
+        _ => 16,
+    }
+}
+
+const _: () = assert!(pairs::PANEL == amx::BLOCK);
 
 /// Panels of one pass: half of the second-level cache holds them.
 fn panels_of_a_pass(k: usize, wide: usize) -> usize {
@@ -33,11 +62,13 @@ fn panels_of_a_pass(k: usize, wide: usize) -> usize {
     wide.div_ceil(amx::BLOCK).clamp(1, most)
 }
 
-/// Bytes of scratch that a piece needs: panels, a strip, and its results.
+/// Bytes of scratch that a piece needs: panels, a strip, and its results; or a strip and results of few rows.
 pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
-    let wide = if along_rows(p) { p.m } else { p.n };
+    let (tall, wide) = if along_rows(p) { (p.n, p.m) } else { (p.m, p.n) };
     let panels = panels_of_a_pass(p.k, wide);
-    WORD_BYTES * amx::BLOCK * ((panels + 1) * words(p.k) + panels * amx::BLOCK)
+    let few = tall.min(FEW_ROWS) * wide.min(FEW_COLUMNS).next_multiple_of(pairs::PANEL);
+    let words = amx::BLOCK * ((panels + 1) * words(p.k) + panels * amx::BLOCK);
+    WORD_BYTES * words.max(amx::BLOCK * self::words(p.k) + few)
 }
 
 /// Where blocks of words lie that need no copy.
@@ -89,7 +120,7 @@ impl Side {
     }
 }
 
-/// Computes a piece, in a session of tiles.
+/// Computes a piece, in a session of tiles if it is [by tiles](by_tiles).
 ///
 /// # Safety
 /// As for [`super::run`], and a composite operand [lies in blocks](is_in_blocks).
@@ -133,22 +164,170 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
         }
         return;
     }
-    let length = words(p.k);
-    let pass = panels_of_a_pass(p.k, wide);
+    let results = Results {
+        start: dst,
+        tall: dst_tall,
+        wide: dst_wide,
+    };
+    let own = blocks.map(|b| (panel_of.start.cast_const(), b));
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !by_tiles() && own.is_none() && panel.across == 1 && tall <= FEW_ROWS {
+            few((panel, wide), (strip, tall), p.k, results, scratch);
+        } else {
+            by_panels((panel, wide, own), (strip, tall), p.k, results, scratch, tell);
+        }
+    }
+}
+
+/// Where results lie, with their strides.
+#[derive(Clone, Copy)]
+struct Results {
+    start: *mut u16,
+    /// From row to row of a strip.
+    tall: isize,
+    /// From column to column of a panel.
+    wide: isize,
+}
+
+impl Results {
+    fn at(self, row: usize, column: usize) -> *mut u16 {
+        let to = row as isize * self.tall + column as isize * self.wide;
+        self.start.wrapping_offset(to)
+    }
+}
+
+/// The words of some rows, copied if they do not lie as such.
+///
+/// # Safety
+/// The rows can be read, and there is room for their copy: [`amx::BLOCK`] of them at least.
+unsafe fn strip_of(from: Side, rows: usize, k: usize, room: *mut u32) -> Words {
+    let far = rows > NEAR_ROWS && !by_tiles() && from.across.unsigned_abs() * size_of::<u16>() >= FAR_ROWS;
+    if from.sum == 1 && k.is_multiple_of(PAIR) && !far {
+        return Words::InPlace(from);
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        if from.across == 1 && !by_tiles() {
+            pack_panels(from, rows, k, room);
+            return Words::Lines(room);
+        }
+        pack_strip(from, rows, k, room.cast());
+    }
+    Words::Blocks(room, rows)
+}
+
+/// Rows of words.
+#[derive(Clone, Copy)]
+enum Words {
+    /// Elements where they are.
+    InPlace(Side),
+    /// A copy, each block of the sum by itself, of so many rows.
+    Blocks(*const u32, usize),
+    /// A copy, for each word along the sum those of all rows together.
+    Lines(*const u32),
+}
+
+impl Words {
+    /// Those of a block of the sum.
+    fn block(self, begin: usize, depth: usize) -> pairs::Strip {
+        let word = WORD_BYTES as isize;
+        match self {
+            Words::InPlace(from) => pairs::Strip {
+                start: from.at(0, PAIR * begin).cast(),
+                row: from.across * size_of::<u16>() as isize,
+                sum: word,
+            },
+            Words::Blocks(start, rows) => pairs::Strip {
+                start: start.wrapping_add(rows * begin).cast(),
+                row: depth as isize * word,
+                sum: word,
+            },
+            Words::Lines(start) => pairs::Strip {
+                start: start.wrapping_add(amx::BLOCK * begin).cast(),
+                row: word,
+                sum: amx::BLOCK as isize * word,
+            },
+        }
+    }
+}
+
+/// Computes results of few rows from a matrix whose elements lie together across the sum.
+///
+/// # Safety
+/// As for [`run`], by [`pairs`].
+unsafe fn few((panel, wide): (Side, usize), (strip, tall): (Side, usize), k: usize, to: Results, scratch: *mut u8) {
+    let length = words(k);
+    let lines = lines_at_once(tall);
+    let strips = scratch.cast::<u32>();
+    let room = strips.wrapping_add(amx::BLOCK * length).cast::<f32>();
+    // SAFETY: part of the operand, and scratch has room for a strip.
+    let strip = unsafe { strip_of(strip, tall, k, strips) };
+    for first in (0..wide).step_by(FEW_COLUMNS) {
+        let columns = FEW_COLUMNS.min(wide - first);
+        let row = columns.next_multiple_of(pairs::PANEL);
+        for begin in (0..length).step_by(BLOCK_WORDS) {
+            let depth = BLOCK_WORDS.min(length - begin);
+            let block = strip.block(begin, depth);
+            for word in (0..depth).step_by(lines) {
+                let at = PAIR * (begin + word);
+                let lines = pairs::Lines {
+                    start: panel.at(first, at),
+                    line: panel.sum,
+                    depth: (PAIR * lines).min(k - at),
+                    columns,
+                };
+                let sums = pairs::Sums {
+                    start: room,
+                    row,
+                    rows: tall,
+                    added: at > 0,
+                };
+                // SAFETY: the caller's promise; scratch has room for the sums.
+                unsafe { pairs::few(block.from(0, word), lines, sums) };
+            }
+        }
+        for i in 0..tall {
+            for left in (0..columns).step_by(pairs::PANEL) {
+                let sums = room.wrapping_add(i * row + left);
+                let width = pairs::PANEL.min(columns - left);
+                // SAFETY: sums of a panel, and those results.
+                unsafe { round_interleaved(sums, to.at(i, first + left), to.wide, width) };
+            }
+        }
+    }
+}
+
+/// Computes results from panels, which are copied, or lie in blocks from a place on.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn by_panels(
+    (panel, wide, lying): (Side, usize, Option<(*const u8, Blocks)>),
+    (strip, tall): (Side, usize),
+    k: usize,
+    to: Results,
+    scratch: *mut u8,
+    tell: &mut Tell<'_>,
+) {
+    let tiles = by_tiles();
+    let length = words(k);
+    // One strip alone meets a panel once, and its results are few: then each panel is multiplied as soon as it is copied.
+    let once = tall <= amx::BLOCK && lying.is_none();
+    let pass = if once { 1 } else { panels_of_a_pass(k, wide) };
     let panels = scratch.cast::<u32>();
     let strips = panels.wrapping_add(pass * amx::BLOCK * length);
     let sums = strips.wrapping_add(amx::BLOCK * length);
-    // Rows of words where they are.
-    let in_rows = strip.sum == 1 && p.k.is_multiple_of(PAIR);
+    let mut strip_words = None;
     for first in (0..wide).step_by(pass * amx::BLOCK) {
         let across = (pass * amx::BLOCK).min(wide - first);
-        if blocks.is_none() {
+        if lying.is_none() {
             let from = Side {
                 start: panel.at(first, 0),
                 ..panel
             };
             // SAFETY: part of the operand, and scratch has room for whole panels.
-            unsafe { pack_panels(from, across, p.k, panels) };
+            unsafe { pack_panels(from, across, k, panels) };
         }
         for top in (0..tall).step_by(amx::BLOCK) {
             let height = amx::BLOCK.min(tall - top);
@@ -156,61 +335,105 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
                 start: strip.at(top, 0),
                 ..strip
             };
-            if !in_rows {
-                // SAFETY: part of the operand, and scratch has room for a strip.
-                unsafe { pack_strip(from, height, p.k, strips.cast()) };
-            }
+            // SAFETY: part of the operand, and scratch has room for a strip.
+            let words = strip_words
+                .take()
+                .unwrap_or_else(|| unsafe { strip_of(from, height, k, strips) });
             for begin in (0..length).step_by(BLOCK_WORDS) {
                 let depth = BLOCK_WORDS.min(length - begin);
-                let (rows_of_block, row_bytes) = match in_rows {
-                    true => (from.at(0, PAIR * begin), strip.across * size_of::<u16>() as isize),
-                    false => (
-                        strips.wrapping_add(height * begin).cast_const().cast(),
-                        (depth * WORD_BYTES) as isize,
-                    ),
-                };
+                let block = words.block(begin, depth);
                 for left in (0..across).step_by(amx::BLOCK) {
-                    let own = match blocks {
-                        Some(b) => {
+                    let own = match lying {
+                        Some((start, b)) => {
                             let number = b.first + (first + left) / amx::BLOCK;
-                            panel_of.start.cast_const().wrapping_offset(number as isize * b.stride)
+                            start.wrapping_offset(number as isize * b.stride)
                         }
                         None => panels.wrapping_add(left * length).cast_const().cast(),
                     };
-                    let operands = amx::Operands {
-                        strip: rows_of_block.cast(),
-                        strip_row: row_bytes,
+                    // A block after the other.
+                    let sums = sums.wrapping_add(left * amx::BLOCK);
+                    let width = amx::BLOCK.min(across - left);
+                    let tile = Tile {
+                        strip: block,
                         panel: own.wrapping_add(begin * amx::BLOCK * WORD_BYTES),
-                        panel_sum: (amx::BLOCK * WORD_BYTES) as isize,
                         depth,
-                    };
-                    let results = amx::Results {
-                        // A block after the other.
-                        start: sums.wrapping_add(left * amx::BLOCK),
-                        row: amx::BLOCK as isize,
-                        column: 1,
+                        sums,
                         rows: height,
-                        // Whole tiles, for scratch has room: what is beside the result is not looked at.
-                        columns: (across - left).min(amx::BLOCK).next_multiple_of(amx::STEP),
+                        // Whole vectors, for scratch has room: what is beside the result is not looked at.
+                        columns: width.next_multiple_of(amx::STEP),
                         added: begin > 0,
                     };
-                    // SAFETY: the caller's promise; the results are scratch.
-                    unsafe { amx::multiply(amx::Words::Halves, operands, results) };
+                    // SAFETY: the caller's promise; the sums are scratch.
+                    unsafe { tile.multiply(tiles) };
+                    if begin + depth < length {
+                        continue;
+                    }
+                    for i in 0..height {
+                        let from = sums.wrapping_add(i * amx::BLOCK).cast::<f32>();
+                        // SAFETY: sums of a row, of which whole vectors are scratch, and those results.
+                        unsafe { round(from, to.at(top + i, first + left), to.wide, width) };
+                    }
                 }
             }
-            for i in 0..height {
-                for left in (0..across).step_by(amx::BLOCK) {
-                    let from = sums.wrapping_add((left + i) * amx::BLOCK).cast::<f32>();
-                    let to = (top + i) as isize * dst_tall + (first + left) as isize * dst_wide;
-                    let width = amx::BLOCK.min(across - left);
-                    // SAFETY: sums of a row, of which whole vectors are scratch, and those results.
-                    unsafe { round(from, dst.wrapping_offset(to), dst_wide, width) };
-                }
-            }
+            // Of one strip the next panels need it as it is.
+            strip_words = once.then_some(words);
             if across == wide {
                 tell.complete(top + height, size_of::<u16>());
             }
         }
+    }
+}
+
+/// What a micro-kernel is given.
+struct Tile {
+    strip: pairs::Strip,
+    panel: *const u8,
+    depth: usize,
+    sums: *mut u32,
+    rows: usize,
+    columns: usize,
+    added: bool,
+}
+
+impl Tile {
+    /// Computes it.
+    ///
+    /// # Safety
+    /// The operands can be read, of the strip each row's words together if it is by tiles, and the sums written.
+    unsafe fn multiply(self, by_tiles: bool) {
+        let panel_bytes = amx::BLOCK * WORD_BYTES;
+        if !by_tiles {
+            let panel = pairs::Panel {
+                start: self.panel,
+                depth: self.depth,
+                columns: self.columns,
+            };
+            let sums = pairs::Sums {
+                start: self.sums.cast(),
+                row: amx::BLOCK,
+                rows: self.rows,
+                added: self.added,
+            };
+            // SAFETY: the caller's promise.
+            return unsafe { pairs::multiply(self.strip, panel, sums) };
+        }
+        let operands = amx::Operands {
+            strip: self.strip.start,
+            strip_row: self.strip.row,
+            panel: self.panel,
+            panel_sum: panel_bytes as isize,
+            depth: self.depth,
+        };
+        let results = amx::Results {
+            start: self.sums,
+            row: amx::BLOCK as isize,
+            column: 1,
+            rows: self.rows,
+            columns: self.columns,
+            added: self.added,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { amx::multiply(amx::Words::Halves, operands, results) };
     }
 }
 
@@ -241,6 +464,32 @@ unsafe fn round(from: *const f32, to: *mut u16, stride: isize, count: usize) {
     }
 }
 
+/// As [`round`], of 32 sums of a row that [`pairs::few`] made.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn round_interleaved(from: *const f32, to: *mut u16, stride: isize, count: usize) {
+    let order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from.add(amx::STEP)), _mm512_loadu_ps(from));
+        // SAFETY: 32 halves, whatever they are called.
+        let halves = std::mem::transmute::<std::arch::x86_64::__m512bh, std::arch::x86_64::__m512i>(halves);
+        let halves = _mm512_permutexvar_epi64(order, halves);
+        if stride == 1 {
+            let mask = ((1u64 << count) - 1) as __mmask32;
+            _mm512_mask_storeu_epi16(to.cast(), mask, halves);
+            return;
+        }
+        let mut apart = [0u16; pairs::PANEL];
+        _mm512_storeu_si512(apart.as_mut_ptr().cast(), halves);
+        for (i, half) in apart.iter().enumerate().take(count) {
+            *to.wrapping_offset(i as isize * stride) = *half;
+        }
+    }
+}
+
 /// Copies panels of words, each with its words along the sum one after the other. Columns that the last one lacks, up to a whole tile, are zero.
 ///
 /// # Safety
@@ -262,36 +511,66 @@ unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
         // SAFETY: the caller's promise.
         return unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, { amx::STEP }>(source, to.cast()) };
     }
-    let low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
-    let high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    if from.across == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { interleave(from, across, k, to) };
+    }
     for first in (0..across).step_by(amx::BLOCK) {
         let width = amx::BLOCK.min(across - first);
         let to = to.wrapping_add(first * length);
+        for column in 0..amx::BLOCK {
+            let element = |sum: usize| match column < width && sum < k {
+                // SAFETY: an element of the source.
+                true => u32::from(unsafe { *from.at(first + column, sum) }),
+                false => 0,
+            };
+            // Neighbours are read together.
+            let read = if column < width && from.sum == 1 { k / PAIR } else { 0 };
+            for word in 0..read {
+                // SAFETY: two elements of the source, and a word of the panel.
+                unsafe {
+                    let pair = from.at(first + column, PAIR * word).cast::<u32>().read_unaligned();
+                    *to.add(word * amx::BLOCK + column) = pair;
+                }
+            }
+            for word in read..length {
+                let pair = element(PAIR * word) | element(PAIR * word + 1) << 16;
+                // SAFETY: a word of the panel.
+                unsafe { *to.add(word * amx::BLOCK + column) = pair };
+            }
+        }
+    }
+}
+
+/// As [`pack_panels`], of elements that lie together across the sum.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn interleave(from: Side, across: usize, k: usize, to: *mut u32) {
+    let low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    let high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    let length = words(k);
+    // Neighbours to read more of a line at once, but no more: panels are often so far apart that they share sets of the cache.
+    for pair in (0..across).step_by(2 * amx::BLOCK) {
         for word in 0..length {
-            let room = to.wrapping_add(word * amx::BLOCK);
             let both = PAIR * word + 1 < k;
-            if from.across == 1 {
+            for first in (pair..across).step_by(amx::BLOCK).take(2) {
+                let width = amx::BLOCK.min(across - first);
+                let room = to.wrapping_add(first * length + word * amx::BLOCK);
                 let mask = ((1u64 << width) - 1) as __mmask32;
                 // SAFETY: elements of the source, and a line of a panel.
                 unsafe {
                     let a = _mm512_maskz_loadu_epi16(mask, from.at(first, PAIR * word).cast());
-                    let mask = if both { mask } else { 0 };
-                    let b = _mm512_maskz_loadu_epi16(mask, from.at(first, PAIR * word + 1).cast());
+                    // Nothing is loaded where no page may be, which takes long even if all of it is masked.
+                    let b = match both {
+                        true => _mm512_maskz_loadu_epi16(mask, from.at(first, PAIR * word + 1).cast()),
+                        false => _mm512_setzero_si512(),
+                    };
                     let (even, odd) = (_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b));
                     _mm512_storeu_si512(room.cast(), _mm512_permutex2var_epi64(even, low, odd));
                     _mm512_storeu_si512(room.add(amx::STEP).cast(), _mm512_permutex2var_epi64(even, high, odd));
                 }
-                continue;
-            }
-            for column in 0..amx::BLOCK {
-                let element = |sum: usize| match column < width && sum < k {
-                    // SAFETY: an element of the source.
-                    true => u32::from(unsafe { *from.at(first + column, sum) }),
-                    false => 0,
-                };
-                let pair = element(PAIR * word) | element(PAIR * word + 1) << 16;
-                // SAFETY: a word of the panel.
-                unsafe { *room.add(column) = pair };
             }
         }
     }
