@@ -1,4 +1,4 @@
-//! A warm call into the caller's memory allocates nothing, whatever its inputs are made from.
+//! A warm call into the caller's memory allocates nothing, whatever its inputs are made from; and what compiling allocates, which is work that can be counted.
 
 use ndarray::{Array2, array};
 use tlc::{CompileOptions, DType, Graph, Input, OutputMut, Specialize, State, inputs, outputs};
@@ -132,4 +132,63 @@ fn a_warm_call_on_packed_entries_allocates_nothing() {
     assert_eq!(allocated, 0);
     assert!(state.iter().all(|entry| entry.packed() == (1, 64 * 64 * 4)));
     assert_eq!(y[[31, 63]], 4096.0);
+}
+
+/// Layers that are added to what they take, each normalized, with a loss, its derivatives by all parameters, and a step of Adam.
+fn layered(layers: usize) -> Graph {
+    let g = Graph::new("layered");
+    let mut h = g.input("x", DType::F32, [64, 96]);
+    let mut parameters = Vec::new();
+    for k in 0..layers {
+        let w = g.state(&format!("w{k}"), DType::F32, [96, 96]);
+        let b = g.state(&format!("b{k}"), DType::F32, [96]);
+        h = &h + (h.layer_norm(None, None, 1e-5).matmul(&w) + &b).gelu_tanh();
+        parameters.extend([(format!("w{k}"), w), (format!("b{k}"), b)]);
+    }
+    let loss = h.square().reshape([-1]).sum(0);
+    g.output("loss", &loss);
+    let named: Vec<_> = parameters.iter().map(|(name, p)| (name.as_str(), p)).collect();
+    let gradients = tlc::grad(&loss, &named.iter().map(|p| p.1).collect::<Vec<_>>());
+    let adam: tlc::optim::Groups = "adam:lr=0.001".parse().unwrap();
+    adam.step_if(&g.constant(true), &named, &gradients);
+    g
+}
+
+/// Times are noise and instructions are not to be had everywhere; allocations are a part of the work that can be counted.
+#[test]
+fn the_work_of_compiling_grows_with_the_layers_and_no_faster() {
+    // What is made once in a process.
+    layered(1).compile(&options()).unwrap();
+    let of = [8, 16, 32, 64].map(|layers| {
+        let g = layered(layers);
+        let mut compiled = None;
+        let counted = allocation_counter::measure(|| compiled = g.compile(&options()).ok());
+        let compiled = compiled.unwrap();
+        let planned = &compiled.decisions().planned;
+        let mut nests: Vec<_> = planned
+            .launches
+            .iter()
+            .map(|l| std::sync::Arc::as_ptr(&l.scheduled))
+            .collect();
+        let launches = nests.len();
+        nests.sort();
+        nests.dedup();
+        let nodes = compiled.decisions().graph.len() as u64;
+        (
+            counted.count_total,
+            nodes,
+            launches,
+            nests.len(),
+            planned.plan.kernels.len(),
+        )
+    });
+    // Allocations of each layer more.
+    let [first, second, third] = [(1, 8), (2, 16), (3, 32)].map(|(k, more)| (of[k].0 - of[k - 1].0) / more);
+    assert!(second * 20 <= first * 21 && third * 20 <= first * 21, "{of:?}");
+    for (allocations, nodes, launches, nests, kernels) in of {
+        assert!(allocations <= 40 * nodes, "{of:?}");
+        // Layers are alike: what is scheduled and what is made into code does not grow with them.
+        assert!(launches > 3 * nests || of[0].2 == launches, "{of:?}");
+        assert_eq!((nests, kernels), (of[0].3, of[0].4), "{of:?}");
+    }
 }

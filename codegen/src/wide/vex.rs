@@ -300,6 +300,7 @@ forms! {
         EVEX_Vmovsd_xmm_k1z_m64 VEX_Vmovsd_xmm_m64,
         EVEX_Vmovss_xmm_k1z_m32 VEX_Vmovss_xmm_m32,
         EVEX_Vpextrb_r32m8_xmm_imm8 VEX_Vpextrb_r32m8_xmm_imm8,
+        EVEX_Vpinsrb_xmm_xmm_r32m8_imm8 VEX_Vpinsrb_xmm_xmm_r32m8_imm8,
         EVEX_Vpextrw_r32m16_xmm_imm8 VEX_Vpextrw_r32m16_xmm_imm8,
         EVEX_Vpslld_xmm_k1z_xmmm128b32_imm8 VEX_Vpslld_xmm_xmm_imm8,
         EVEX_Vpslld_ymm_k1z_ymmm256b32_imm8 VEX_Vpslld_ymm_ymm_imm8,

@@ -1,4 +1,7 @@
 //! The elementary functions of [`crate::math`], emitted as kernel statements.
+//!
+//! Where an operand is a constant (`0.9 ** n`, `x ** 2.5`), what the formula computes from constants alone is computed here, by the meaning of
+//! its operations, which is what the kernel would compute: to the same bits.
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::index::IndexExpr;
@@ -10,10 +13,14 @@ use crate::math::{self, Double, Emit, Function, Single};
 
 /// Emits `function` on f32 or f64 operands; returns its value.
 pub(super) fn function(l: &mut Legalizer<'_>, function: Function, dtype: DType, args: &[ValueId]) -> ValueId {
+    // Where there is no emitter, it is counted what operands that are no constants take.
+    l.folds = l.emitter.is_some() && args.iter().any(|a| l.constants.contains_key(a));
+    l.has_folded |= l.folds;
     let value = match dtype {
         DType::F64 => math::emit::<Double, _>(function, l, args),
         _ => math::emit::<Single, _>(function, l, args),
     };
+    l.folds = false;
     value.expect("the operation's arity is the function's")
 }
 
@@ -44,6 +51,9 @@ impl Legalizer<'_> {
 
     #[inline(never)]
     fn raw(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
+        if let Some(folded) = self.folded(op, args) {
+            return folded;
+        }
         let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&a| self.kernel.dtype(a)).collect();
         let dtype = op
             .result_dtype(&dtypes)
@@ -51,10 +61,50 @@ impl Legalizer<'_> {
         self.emit(Op::Map(op, args.into()), dtype)
     }
 
+    /// The constant that a value is, if the formula has constants for operands.
+    fn known(&self, v: ValueId) -> Option<Scalar> {
+        self.constants.get(&v).filter(|_| self.folds).copied()
+    }
+
+    /// What an operation on constants comes to, or the operand that it gives whatever the others are. The sign of a NaN is the machine's to choose.
+    fn folded(&mut self, op: ScalarOp, args: &[ValueId]) -> Option<ValueId> {
+        if !self.folds {
+            return None;
+        }
+        if let (ScalarOp::Select, Some(mask)) = (op, self.known(args[0])) {
+            return Some(if mask.as_bool() { args[1] } else { args[2] });
+        }
+        if let (ScalarOp::And | ScalarOp::Or, &[a, b], DType::Bool) = (op, args, self.kernel.dtype(args[0])) {
+            for (one, other) in [(a, b), (b, a)] {
+                if let Some(known) = self.known(one) {
+                    let decides = known.as_bool() == (op == ScalarOp::Or);
+                    return Some(if decides { one } else { other });
+                }
+            }
+        }
+        let values: Option<SmallVec<[Scalar; 3]>> = args.iter().map(|a| self.known(*a)).collect();
+        let value = op.eval(&values?);
+        let is_nan = value.dtype().is_float() && value.as_f64().is_nan();
+        (!is_nan).then(|| self.constant_value(value))
+    }
+
+    #[inline(never)]
+    fn bitcast(&mut self, to: DType, a: ValueId) -> ValueId {
+        match self.known(a) {
+            Some(known) => self.constant_value(Scalar::from_bits(to, known.bits())),
+            None => self.emit(Op::Bitcast(to, a), to),
+        }
+    }
+
     #[inline(never)]
     fn shift(&mut self, a: ValueId, bits: u32, op: ScalarOp) -> ValueId {
         let from = self.kernel.dtype(a);
         let unsigned = if from.bits() == 64 { DType::U64 } else { DType::U32 };
+        if let Some(known) = self.known(a) {
+            let of = |bits: u64| Scalar::from_bits(unsigned, bits);
+            let moved = op.eval(&[of(known.bits()), of(bits as u64)]);
+            return self.constant_value(Scalar::from_bits(from, moved.bits()));
+        }
         let raw = self.emit(Op::Bitcast(unsigned, a), unsigned);
         let by = self.constant_value(Scalar::from_u64(unsigned, bits as u64));
         let moved = self.emit(Op::Map(op, smallvec![raw, by]), unsigned);
@@ -134,11 +184,11 @@ impl Emit for Legalizer<'_> {
     }
     fn bits_of_float(&mut self, a: ValueId) -> ValueId {
         let to = int_of(self.kernel.dtype(a).bits());
-        self.emit(Op::Bitcast(to, a), to)
+        self.bitcast(to, a)
     }
     fn float_of_bits(&mut self, a: ValueId) -> ValueId {
         let to = float_of(self.kernel.dtype(a));
-        self.emit(Op::Bitcast(to, a), to)
+        self.bitcast(to, a)
     }
     fn int_add(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.raw(ScalarOp::Add, &[a, b])
@@ -164,6 +214,9 @@ impl Emit for Legalizer<'_> {
 
     /// The result travels in a register that holds `otherwise` unless the body replaces lanes of it.
     fn if_any(&mut self, mask: ValueId, then: impl FnOnce(&mut Self) -> ValueId, otherwise: ValueId) -> ValueId {
+        if let Some(known) = self.known(mask) {
+            return if known.as_bool() { then(self) } else { otherwise };
+        }
         let dtype = self.kernel.dtype(otherwise);
         let (len, at) = match self.lanes {
             Some(l) => (l.count, IndexExpr::from(l.var)),

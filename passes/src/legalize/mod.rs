@@ -28,6 +28,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 
 use crate::made::{Made, made};
 use crate::math::{self, Function};
+use crate::tree::without_unused;
 
 /// Whether the values of an integer dtype are so few that any of them can be added to the significand of an f64.
 pub(crate) fn fits_significand(dtype: DType) -> bool {
@@ -55,6 +56,11 @@ struct Legalizer<'k> {
     numbers: FxHashMap<ValueId, f64>,
     bounded: FxHashSet<ValueId>,
     in_range: FxHashSet<ValueId>,
+    /// Values that are constants: all of the kernel's, and where a formula has constants for operands, those that it makes.
+    constants: FxHashMap<ValueId, Scalar>,
+    /// Whether the formula that is being emitted has constants for operands, which are computed with at once; and whether some formula had.
+    folds: bool,
+    has_folded: bool,
     /// The emitter; if there is none, every formula is written out.
     emitter: Option<&'k Emitter>,
 }
@@ -87,10 +93,25 @@ fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>) {
         numbers: FxHashMap::default(),
         bounded: FxHashSet::default(),
         in_range: FxHashSet::default(),
+        constants: FxHashMap::default(),
+        folds: false,
+        has_folded: false,
         emitter,
     };
     l.block(body);
-    kernel.body = l.out;
+    // What was computed with constants is for the most part needed by nothing but what became a constant itself.
+    kernel.body = match l.has_folded {
+        true => needed(l.out),
+        false => l.out,
+    };
+}
+
+/// The statements without definitions that nothing uses, in loops and branches too.
+fn needed(mut body: Vec<Stmt>) -> Vec<Stmt> {
+    for inside in body.iter_mut().filter_map(Stmt::body_mut) {
+        *inside = needed(std::mem::take(inside));
+    }
+    without_unused(body)
 }
 
 impl Legalizer<'_> {
@@ -114,6 +135,9 @@ impl Legalizer<'_> {
     fn emit(&mut self, op: Op, dtype: DType) -> ValueId {
         let value = self.kernel.new_value(dtype);
         self.note(value, &op);
+        if let (Op::Const(number), true) = (&op, self.folds) {
+            self.constants.insert(value, *number);
+        }
         self.out.push(Stmt::Let { value, op });
         value
     }
@@ -186,6 +210,9 @@ impl Legalizer<'_> {
                 }
                 op => {
                     self.note(value, &op);
+                    if let Op::Const(number) = op {
+                        self.constants.insert(value, number);
+                    }
                     self.out.push(Stmt::Let { value, op });
                 }
             },

@@ -155,7 +155,7 @@ fn hoisted(
     for (&input, &operand) in body.inputs()[first..].iter().zip(captures) {
         outside[input.index()] = Some(operand);
     }
-    let around = re.origin.clone();
+    let around = re.origin();
     for (id, node) in body.nodes() {
         if !needed[id.index()] || outside[id.index()].is_some() {
             continue;
@@ -164,7 +164,7 @@ fn hoisted(
             Some(outer) => format!("{outer}.{}", body.value_name(id)),
             None => body.value_name(id),
         };
-        re.origin = node.origin.recorded().clone().named(name);
+        re.set_origin(node.origin.recorded().clone().named(name));
         let operands: Operands = node
             .operands
             .iter()
@@ -172,7 +172,7 @@ fn hoisted(
             .collect();
         outside[id.index()] = Some(re.add(node.kind.map_sizes(&mut |_, e| l.outer(e)), &operands)?);
     }
-    re.origin = around;
+    re.set_origin(around);
     // Inside: what is still read of the captures, then what is new.
     let mut live = vec![false; body.len()];
     body.outputs().iter().for_each(|o| live[o.node.index()] = true);
@@ -218,7 +218,7 @@ fn hoisted(
         if !live[id.index()] || map[id.index()].is_some() {
             continue;
         }
-        inside.origin = named(id);
+        inside.set_origin(named(id));
         let operands: Operands = node
             .operands
             .iter()

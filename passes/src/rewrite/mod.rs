@@ -119,9 +119,16 @@ pub struct Rebuilder<'g> {
     /// The new graph.
     pub graph: Graph,
     /// Where the node being rewritten was recorded; new nodes inherit it.
-    pub origin: Origin,
+    origin: Recorded<'g>,
     /// The node being rewritten, if what it is need not be found out again where it stays.
     same: Option<Same<'g>>,
+}
+
+/// Where a node was recorded.
+enum Recorded<'g> {
+    Known(Origin),
+    /// As that node: nodes that are shared never ask for it, and counting who has it costs more than finding it.
+    As(&'g Node),
 }
 
 /// A node that may stay what it is.
@@ -141,9 +148,22 @@ impl<'g> Rebuilder<'g> {
     fn new(name: &str) -> Rebuilder<'g> {
         Rebuilder {
             graph: Graph::new(name),
-            origin: Origin::Unknown,
+            origin: Recorded::Known(Origin::Unknown),
             same: None,
         }
+    }
+
+    /// Where the node being rewritten was recorded.
+    fn origin(&self) -> Origin {
+        match &self.origin {
+            Recorded::Known(origin) => origin.clone(),
+            Recorded::As(node) => node.origin.clone(),
+        }
+    }
+
+    /// Has new nodes be recorded there.
+    fn set_origin(&mut self, origin: Origin) {
+        self.origin = Recorded::Known(origin);
     }
 
     /// Adds a node to the new graph.
@@ -157,7 +177,7 @@ impl<'g> Rebuilder<'g> {
         {
             return self.same_again(&same, || kind);
         }
-        self.graph.add(kind, operands, self.origin.clone())
+        self.graph.add(kind, operands, self.origin())
     }
 
     /// Adds the node being rewritten as it is, over its operands in the new graph. Where the new graph has all nodes before it, and no others, the
@@ -179,7 +199,7 @@ impl<'g> Rebuilder<'g> {
             self.graph.share(same.graph, same.id);
             return Ok(same.id);
         }
-        let origin = self.origin.clone();
+        let origin = self.origin();
         if same.typed {
             let ty = same.graph.ty(same.id).clone();
             return Ok(self.graph.add_typed(kind(), &same.operands, ty, origin));
@@ -260,8 +280,8 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     for (id, node) in graph.nodes() {
         // The first pass writes down what the values of the graph that was given are called.
         re.origin = match graph.is_derived() {
-            true => node.origin.clone(),
-            false => node.origin.clone().named(|| graph.value_name(id)),
+            true => Recorded::As(node),
+            false => Recorded::Known(node.origin.clone().named(|| graph.value_name(id))),
         };
         if let NodeKind::Input { name, ty, .. } = &node.kind {
             map[id.index()] = Some(match shared {

@@ -1,6 +1,6 @@
 //! Elementary functions with rare paths: special arguments in lanes beside ordinary ones.
 
-use tlc_ir::kernel::{Access, Bind};
+use tlc_ir::kernel::{Access, Bind, Op, Stmt};
 use tlc_ir::{DType, Kernel, Scalar, ScalarOp};
 use tlc_passes::legalize::legalize;
 
@@ -104,4 +104,84 @@ fn special_arguments_of_exponentials_do_not_touch_their_neighbours() {
             }
         }
     }
+}
+
+/// `op` of `n` numbers and a constant, or of the constant and the numbers; the constant is loaded if it is not `known` to the kernel.
+fn with_constant(op: ScalarOp, constant: Scalar, first: bool, n: i64, lanes: i64, known: bool) -> Kernel {
+    let mut b = Builder::default();
+    let dtype = constant.dtype();
+    let x = b.param(dtype, c(n), Access::Read);
+    let other = b.param(dtype, c(1), Access::Read);
+    let y = b.param(dtype, c(n), Access::Write);
+    b.repeat(Bind::Serial, c(n / lanes), |b, i| {
+        b.repeat(Bind::Lanes, c(lanes), |b, l| {
+            let at = i * c(lanes) + l;
+            let v = b.load(x, at.clone());
+            let k = match known {
+                true => b.op(dtype, Op::Const(constant)),
+                false => b.load(other, c(0)),
+            };
+            let v = b.map(op, &if first { [k, v] } else { [v, k] });
+            b.store(y, at, v);
+        });
+    });
+    let mut kernel = b.finish();
+    legalize(&mut kernel, &tlc_codegen::clif::emitter(true));
+    kernel
+}
+
+fn statements(body: &[Stmt]) -> usize {
+    body.iter().map(|s| 1 + statements(s.body())).sum()
+}
+
+/// What a formula computes of constants is computed by the compiler, to the bits that the kernel would have computed.
+#[test]
+fn formulas_of_constants_have_the_same_bits() {
+    for (dtype, lanes) in [(DType::F32, 4), (DType::F64, 2), (DType::F64, 1)] {
+        let tiny = Scalar::from_bits(dtype, 1).as_f64();
+        let constants = [
+            0.9,
+            0.999,
+            2.5,
+            -2.0,
+            3.0,
+            1.0,
+            0.0,
+            -0.0,
+            f64::INFINITY,
+            f64::NAN,
+            tiny,
+        ];
+        let constants = constants.map(|x| Scalar::from_f64(dtype, x));
+        let numbers: Vec<Scalar> = edges(dtype).iter().flat_map(|x| [*x; 4]).collect();
+        for op in [ScalarOp::Pow, ScalarOp::Atan2] {
+            for (&constant, first) in constants.iter().flat_map(|x| [(x, false), (x, true)]) {
+                let n = numbers.len() as i64;
+                let of = |known: bool| {
+                    let kernel = with_constant(op, constant, first, n, lanes, known);
+                    let nothing = vec![0; n as usize * dtype.bytes()];
+                    let mut buffers = [bytes(&numbers), bytes(&[constant]), nothing];
+                    run(&kernel, &mut buffers, &[]);
+                    (scalars(dtype, &buffers[2]), statements(&kernel.body))
+                };
+                let ((found, fewer), (expected, more)) = (of(true), of(false));
+                for ((x, found), expected) in numbers.iter().zip(found).zip(expected) {
+                    let bits = |v: Scalar| if v.as_f64().is_nan() { u64::MAX } else { v.bits() };
+                    assert_eq!(
+                        bits(found),
+                        bits(expected),
+                        "{dtype} {}, {constant} and {x}, first {first}: {found}, not {expected}",
+                        op.name()
+                    );
+                }
+                assert!(fewer < more, "{fewer} statements, {more}");
+            }
+        }
+    }
+    // The logarithm of a base takes half of a power.
+    let of = |known| {
+        let base = Scalar::from_f64(DType::F64, 0.9);
+        statements(&with_constant(ScalarOp::Pow, base, true, 4, 1, known).body)
+    };
+    assert!(2 * of(true) < of(false), "{} statements, {}", of(true), of(false));
 }

@@ -2,7 +2,8 @@
 
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::kernel::{Access, Bind};
-use tlc_ir::{DType, Scalar, ScalarOp};
+use tlc_ir::{DType, Kernel, Scalar, ScalarOp};
+use tlc_runtime::cpu::jit::{self, JitOptions};
 
 use crate::build::*;
 
@@ -130,4 +131,64 @@ fn nothing_is_read_of_an_empty_table() {
     let mut buffers = [vec![], bytes(&data), vec![1; 4 * N as usize]];
     run(&k, &mut buffers, &[0]);
     assert_eq!(f32s(&buffers[2]), vec![0.0; N as usize]);
+}
+
+/// `out[column][lane] = bools[lane][column] ? 1 : 2`, three times: the bools of a column lie apart.
+fn by_column(dtype: DType, lanes: i64, columns: i64) -> Kernel {
+    let mut b = Builder::default();
+    let bools = b.param(DType::Bool, c(3 * lanes * columns), Access::Read);
+    let out = b.param(dtype, c(3 * lanes * columns), Access::Write);
+    b.repeat(Bind::Parallel, c(3), |b, i| {
+        b.repeat(Bind::Lanes, c(lanes), |b, l| {
+            let (yes, no) = (b.constant(dtype, 1.0), b.constant(dtype, 2.0));
+            for k in 0..columns {
+                let here = i.clone() * c(lanes * columns);
+                let is = b.load(bools, here.clone() + l.clone() * c(columns) + c(k));
+                let v = b.map(ScalarOp::Select, &[is, yes, no]);
+                b.store(out, here + c(k * lanes) + l.clone(), v);
+            }
+        });
+    });
+    b.finish()
+}
+
+/// Bools whose bytes lie apart: whatever is not 0 is true.
+#[test]
+fn bools_that_lie_apart_are_lanes() {
+    for dtype in [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8] {
+        for lanes in [1, 2, 4, 8, 16] {
+            for columns in [1, 2, 3, 10] {
+                let k = by_column(dtype, lanes, columns);
+                let n = (3 * lanes * columns) as usize;
+                let of = |i: usize| u8::from(i * 7 % 11 < 5);
+                let mut buffers = [(0..n).map(of).collect(), vec![0; n * dtype.bytes()]];
+                run(&k, &mut buffers, &[]);
+                let found = scalars(dtype, &buffers[1]);
+                for (at, found) in found.into_iter().enumerate() {
+                    let (row, rest) = (at / (lanes * columns) as usize, at % (lanes * columns) as usize);
+                    let (column, lane) = (rest / lanes as usize, rest % lanes as usize);
+                    let is = of(row * (lanes * columns) as usize + lane * columns as usize + column) == 1;
+                    let expected = Scalar::from_f64(dtype, if is { 1.0 } else { 2.0 });
+                    assert!(
+                        same(found, expected),
+                        "{dtype}, {lanes} lanes, {columns} columns, {at}: {found}, not {expected}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A bool that lies apart is one instruction, whose address has up to four bytes in place of a few.
+#[test]
+fn bools_that_lie_apart_take_little_code() {
+    for &level in tlc_runtime::cpu::level::all() {
+        let of = |columns| {
+            let k = by_column(DType::F32, 8, columns);
+            let made = jit::compile_wide(level, &[&k], &JitOptions::default()).unwrap();
+            made[0].function.size_bytes()
+        };
+        let each = (of(10) - of(2)) / (8 * 8);
+        assert!(each <= 20, "{each} bytes for each bool at {}", level.name());
+    }
 }

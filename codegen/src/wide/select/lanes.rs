@@ -111,7 +111,11 @@ impl Selector<'_, '_> {
 
     pub(super) fn pack(&mut self, parts: &[Value], dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
         if dtype == DType::Bool {
-            return Ok(self.pack_bools(parts)?.of_value());
+            let mask = match self.loaded_bools(parts)? {
+                Some(mask) => mask,
+                None => self.pack_bools(parts)?,
+            };
+            return Ok(mask.of_value());
         }
         let each: Vec<Reg> = parts.iter().map(|p| self.vector(*p)).collect::<Result<_>>()?;
         Ok((Form::Vector, self.packed(each, dtype.bytes(), lanes)?))

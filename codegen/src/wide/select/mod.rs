@@ -11,12 +11,12 @@
 
 mod arithmetic;
 mod avx2;
-mod broadcast;
 mod bytes;
 mod control;
 mod convert;
 mod index;
 mod lanes;
+mod left;
 mod masks;
 mod memory;
 
@@ -118,8 +118,8 @@ struct Selector<'f, 'k> {
     uses: Vec<u32>,
     /// How many uses of a comparison are choices that an instruction makes by itself.
     compared: FxHashMap<Value, u32>,
-    /// Loads of scalars that their broadcast does.
-    broadcast_loads: FxHashSet<Value>,
+    /// Loads of scalars that what uses them does.
+    left_loads: FxHashSet<Value>,
     /// Whether there is an instruction for products of bytes.
     dots: bool,
     /// Products of bytes that the addition behind them computes.
@@ -183,7 +183,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         forms: vec![Forms::default(); flat.values.len()],
         uses: vec![0; flat.values.len()],
         compared: FxHashMap::default(),
-        broadcast_loads: FxHashSet::default(),
+        left_loads: FxHashSet::default(),
         dots,
         added_products: FxHashSet::default(),
         rounded_back: FxHashSet::default(),
@@ -204,7 +204,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         streams: false,
     };
     s.count(&flat.body);
-    s.broadcast_loads = broadcast::broadcast_loads(flat, &s.uses);
+    s.left_loads = left::left_loads(flat, &s.uses);
     s.added_products = bytes::added_products(flat, &s.uses);
     s.rounded_back = convert::rounded_back(flat, &s.uses);
     if s.has_mask_registers() {
@@ -705,7 +705,7 @@ impl Selector<'_, '_> {
             }
             // Every use makes it by itself.
             Op::Map(..) if self.compared.get(&v) == Some(&self.uses_of(v)) => return Ok(()),
-            Op::Load { .. } if self.broadcast_loads.contains(&v) => return Ok(()),
+            Op::Load { .. } if self.left_loads.contains(&v) => return Ok(()),
             Op::Map(..) if self.added_products.contains(&v) => return Ok(()),
             Op::Convert(_) if self.rounded_back.contains(&v) => return Ok(()),
             Op::Map(..) if self.rounded_to_integers.contains(&v) => return Ok(()),
