@@ -35,10 +35,12 @@ fn walk(flat: &Flat<'_>, uses: &[u32], body: &[Item], found: &mut FxHashSet<Valu
                 Op::Splat(a) if loaded.contains(a) && is_broadcast(flat.dtype(*a)) => {
                     found.insert(*a);
                 }
-                Op::Pack(parts) if flat.dtype(*v) == DType::Bool && parts.len() <= MOST_BOOLS => {
-                    if parts.iter().all(|p| loaded.contains(p)) {
-                        found.extend(parts.iter().copied());
-                    }
+                Op::Pack(parts)
+                    if flat.dtype(*v) == DType::Bool
+                        && parts.len() <= MOST_BOOLS
+                        && parts.iter().all(|p| loaded.contains(p)) =>
+                {
+                    found.extend(parts.iter().copied());
                 }
                 _ => {}
             },
