@@ -37,7 +37,7 @@ fn top_of_counted(c: &Call<'_, '_, '_>, x: &Tensor, count: &Tensor, axis: i64, l
     let all = x.shape()[axis as usize].clone();
     let (values, places) = x.top_k(&all, axis, largest);
     let positions = c.graph().range(&all, DType::I64);
-    let picked = positions.lt(&count.reshape(())).nonzero().select_index(0, 0);
+    let picked = positions.lt(count.reshape(())).nonzero().select_index(0, 0);
     let of = |t: Tensor| t.take_from_start(&picked, axis);
     Ok(vec![of(values).into(), of(places.cast(DType::I64)).into()])
 }
