@@ -134,23 +134,23 @@ fn a_warm_call_on_packed_entries_allocates_nothing() {
     assert_eq!(y[[31, 63]], 4096.0);
 }
 
-/// Layers that are added to what they take, each normalized, with a loss, its derivatives by all parameters, and a step of Adam.
+/// Layers that are added to what they take, each normalized, with a loss and its derivatives by all parameters.
 fn layered(layers: usize) -> Graph {
     let g = Graph::new("layered");
     let mut h = g.input("x", DType::F32, [64, 96]);
     let mut parameters = Vec::new();
     for k in 0..layers {
-        let w = g.state(&format!("w{k}"), DType::F32, [96, 96]);
-        let b = g.state(&format!("b{k}"), DType::F32, [96]);
+        let w = g.input(&format!("w{k}"), DType::F32, [96, 96]);
+        let b = g.input(&format!("b{k}"), DType::F32, [96]);
         h = &h + (h.layer_norm(None, None, 1e-5).matmul(&w) + &b).gelu_tanh();
-        parameters.extend([(format!("w{k}"), w), (format!("b{k}"), b)]);
+        parameters.extend([w, b]);
     }
     let loss = h.square().reshape([-1]).sum(0);
     g.output("loss", &loss);
-    let named: Vec<_> = parameters.iter().map(|(name, p)| (name.as_str(), p)).collect();
-    let gradients = tlc::grad(&loss, &named.iter().map(|p| p.1).collect::<Vec<_>>());
-    let adam: tlc::optim::Groups = "adam:lr=0.001".parse().unwrap();
-    adam.step_if(&g.constant(true), &named, &gradients);
+    let gradients = tlc::grad(&loss, &parameters.iter().collect::<Vec<_>>());
+    for (k, d) in gradients.iter().enumerate() {
+        g.output(&format!("d{k}"), d);
+    }
     g
 }
 
@@ -185,10 +185,10 @@ fn the_work_of_compiling_grows_with_the_layers_and_no_faster() {
     // Allocations of each layer more.
     let [first, second, third] = [(1, 8), (2, 16), (3, 32)].map(|(k, more)| (of[k].0 - of[k - 1].0) / more);
     assert!(second * 20 <= first * 21 && third * 20 <= first * 21, "{of:?}");
-    for (allocations, nodes, launches, nests, kernels) in of {
-        assert!(allocations <= 40 * nodes, "{of:?}");
+    assert!(of[3].0 - of[0].0 <= 80 * (of[3].1 - of[0].1), "{of:?}");
+    for (_, _, launches, nests, kernels) in of {
         // Layers are alike: what is scheduled and what is made into code does not grow with them.
-        assert!(launches > 3 * nests || of[0].2 == launches, "{of:?}");
+        assert!(launches > 3 * nests, "{of:?}");
         assert_eq!((nests, kernels), (of[0].3, of[0].4), "{of:?}");
     }
 }
