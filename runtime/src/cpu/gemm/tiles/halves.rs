@@ -515,29 +515,62 @@ unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
         // SAFETY: the caller's promise.
         return unsafe { interleave(from, across, k, to) };
     }
+    if from.sum == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe { turn(from, across, k, to) };
+    }
     for first in (0..across).step_by(amx::BLOCK) {
         let width = amx::BLOCK.min(across - first);
-        let to = to.wrapping_add(first * length);
-        for column in 0..amx::BLOCK {
-            let element = |sum: usize| match column < width && sum < k {
-                // SAFETY: an element of the source.
-                true => u32::from(unsafe { *from.at(first + column, sum) }),
-                false => 0,
-            };
-            // Neighbours are read together.
-            let read = if column < width && from.sum == 1 { k / PAIR } else { 0 };
-            for word in 0..read {
-                // SAFETY: two elements of the source, and a word of the panel.
-                unsafe {
-                    let pair = from.at(first + column, PAIR * word).cast::<u32>().read_unaligned();
-                    *to.add(word * amx::BLOCK + column) = pair;
-                }
-            }
-            for word in read..length {
+        for word in 0..length {
+            let room = to.wrapping_add(first * length + word * amx::BLOCK);
+            for column in 0..amx::BLOCK {
+                let element = |sum: usize| match column < width && sum < k {
+                    // SAFETY: an element of the source.
+                    true => u32::from(unsafe { *from.at(first + column, sum) }),
+                    false => 0,
+                };
                 let pair = element(PAIR * word) | element(PAIR * word + 1) << 16;
                 // SAFETY: a word of the panel.
-                unsafe { *to.add(word * amx::BLOCK + column) = pair };
+                unsafe { *room.add(column) = pair };
             }
+        }
+    }
+}
+
+/// As [`pack_panels`], of elements that lie together along the sum and are no words there, as some of an odd number are not: a piece of each column
+/// is copied to where it is.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn turn(from: Side, across: usize, k: usize, to: *mut u32) {
+    const PIECE: usize = 64;
+    let length = words(k);
+    let mut pieces = [[0f32; PIECE]; amx::BLOCK];
+    for first in (0..across).step_by(amx::BLOCK) {
+        let width = amx::BLOCK.min(across - first);
+        for begin in (0..length).step_by(PIECE) {
+            let depth = PIECE.min(length - begin);
+            let count = (PAIR * depth).min(k - PAIR * begin);
+            for (column, piece) in pieces.iter_mut().enumerate().take(width) {
+                // What the last word lacks.
+                piece[depth - 1] = 0.0;
+                // SAFETY: elements of the source, and a piece's worth of room.
+                unsafe {
+                    let piece = piece.as_mut_ptr().cast::<u16>();
+                    std::ptr::copy_nonoverlapping(from.at(first + column, PAIR * begin), piece, count);
+                }
+            }
+            let source = pack::Source {
+                start: pieces.as_ptr().cast::<f32>(),
+                across: width,
+                depth,
+                stride_across: PIECE as isize,
+                stride_depth: 1,
+            };
+            let to = to.wrapping_add(first * length + begin * amx::BLOCK);
+            // SAFETY: pieces, and lines of a panel.
+            unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, { amx::STEP }>(source, to.cast()) };
         }
     }
 }
