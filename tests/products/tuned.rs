@@ -37,7 +37,7 @@ fn convolution(channels: [usize; 2], size: usize, image: [usize; 2]) -> (tlc_ir:
     let shape = [1, from, image[0], image[1]];
     let g = Graph::new("convolution");
     let x = g.input("x", DType::F32, shape);
-    let weights = g.constant(&data(&[to, from, size, size]));
+    let weights = g.constant(data(&[to, from, size, size]));
     g.output("y", &x.conv2d(&weights, None, &Conv::new().padding(size / 2)).tanh());
     (g.finish().unwrap(), [data(&shape)])
 }
