@@ -392,6 +392,12 @@ impl<'o, 'a> Importer<'o, 'a> {
                 (Some(signature), operator)
             }
         };
+        let sequences = inputs.iter().flatten().any(|v| v.sequence().is_some());
+        if sequences && !operators::sequences::TAKERS.contains(&node.op_type()) {
+            return Err(here()(
+                unsupported::<()>("a sequence as an operand; expected tensors").unwrap_err(),
+            ));
+        }
         if let Some(signature) = signature {
             signature.check(node, |a| self.resolved(a)).map_err(here())?;
         }

@@ -1,6 +1,8 @@
 //! A model while it is imported: the graph that is recorded, names and what they stand for, and the scopes of functions, subgraphs
 //! and bodies of loops.
 
+use std::rc::Rc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_formats::onnx::{Attribute, Function};
 use tlc_ir::HostTensor;
@@ -12,7 +14,7 @@ use tlc_record::{Graph, Tensor};
 
 use super::external::Files;
 use super::refusal::{MAX_NAME, Outcome, invalid, shown};
-use super::value::Value;
+use super::value::{Sequence, Value};
 use super::{ImportOptions, fold};
 
 /// How many operators behind a constant it is looked for.
@@ -28,7 +30,7 @@ pub(super) type Opsets<'a> = FxHashMap<&'a str, i64>;
 pub(super) struct Scope<'a> {
     pub(super) values: FxHashMap<&'a str, Value>,
     /// The operator sets; a subgraph has those of its graph.
-    pub(super) opsets: std::rc::Rc<Opsets<'a>>,
+    pub(super) opsets: Rc<Opsets<'a>>,
     /// In a function: the names of its attributes.
     pub(super) formals: FxHashSet<&'a str>,
     /// In a function: attributes of the call, and what those are that it leaves out.
@@ -123,6 +125,10 @@ impl<'o, 'a> Importer<'o, 'a> {
             _ if bodies == 0 => value.clone(),
             // Expressions over symbols mean the same in a body, which has the symbols of the graph around it.
             Value::Sizes(_) => value.clone(),
+            Value::Sequence(s) => Value::Sequence(Rc::new(Sequence {
+                items: s.items.iter().map(|item| self.captured(item, bodies)).collect(),
+                dtype: s.dtype,
+            })),
             Value::Tensor(_, Some(data)) => Value::Tensor(data.tensor(&self.graph), Some(data.clone())),
             Value::Tensor(tensor, None) => {
                 let inside = |t: Tensor, l: &(Iteration, Entered)| l.0.capture(&t);

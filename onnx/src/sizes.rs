@@ -45,6 +45,7 @@ fn numbers(call: &Call<'_, '_, '_>, i: usize) -> Option<Vec<i64>> {
             let whole = data.dtype().is_int() && data.shape().len() <= 1;
             whole.then(|| (0..data.len()).map(|k| data.get(k).as_i64()).collect())
         }
+        Value::Sequence(_) => None,
     }
 }
 
@@ -55,7 +56,8 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "Size" => size(call),
         "Identity" => any(call, 0).cloned(),
         "Floor" | "Ceil" | "Round" => any(call, 0).filter(|s| s.dtype.is_float()).cloned(),
-        "Cast" => cast(call)?,
+        "Cast" => call.dtype("to")?.and_then(|to| cast(call, to)),
+        "CastLike" => cast(call, call.required(1)?.dtype()),
         "Concat" => moves::concat(call)?,
         "Gather" => moves::gather(call)?,
         "Slice" => moves::slice(call)?,
@@ -173,9 +175,34 @@ fn becomes_f32(graph: &Graph, d: &Dim) -> bool {
     lowest(graph, d) >= -WHOLE_F32 && becomes_nonnegative(graph, &(Dim::from(WHOLE_F32) - d))
 }
 
-fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let (Some(s), Some(dtype)) = (any(call, 0), call.dtype("to")?) else {
-        return Ok(None);
+/// The numbers of a constant operand that is not carried: floats that are whole, or what is behind a few operators that move them.
+fn whole(call: &Call<'_, '_, '_>, i: usize) -> Option<Sizes> {
+    let value = call.value(i)?;
+    let extent = |d: &Dim| usize::try_from(d.as_const()?).ok();
+    let shape: Vec<usize> = value.shape().iter().map(extent).collect::<Option<_>>()?;
+    if shape.len() > 1 || shape.iter().product::<usize>() > MAX_SIZES {
+        return None;
+    }
+    let data = call.importer.known(value)?;
+    let number = |k: usize| {
+        let number = data.get(k).as_f64();
+        let small = number.trunc() == number && number.abs() < MAX_NUMBER as f64;
+        small.then(|| Dim::from(number as i64))
+    };
+    Some(Sizes {
+        dims: (0..data.len()).map(number).collect::<Option<_>>()?,
+        shape,
+        dtype: data.dtype(),
+    })
+}
+
+/// Operand 0 in that dtype, which has each of its numbers.
+fn cast(call: &Call<'_, '_, '_>, dtype: DType) -> Option<Sizes> {
+    let s = match any(call, 0) {
+        Some(s) => s.clone(),
+        // An integer has no sign of a zero to keep.
+        None if matches!(dtype, DType::I64 | DType::I32) => whole(call, 0)?,
+        None => return None,
     };
     let graph = call.graph();
     let exact = |d: &Dim| match dtype {
@@ -188,7 +215,7 @@ fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
         }
         _ => false,
     };
-    Ok(s.dims.iter().all(exact).then(|| Sizes { dtype, ..s.clone() }))
+    s.dims.iter().all(exact).then(|| Sizes { dtype, ..s.clone() })
 }
 
 fn unary(call: &Call<'_, '_, '_>, f: impl Fn(Dim) -> Dim) -> Option<Sizes> {

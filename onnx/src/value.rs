@@ -1,11 +1,11 @@
-//! A named value of a model: a tensor of the graph, or sizes that need not be data.
+//! A named value of a model: a tensor of the graph, sizes that need not be data, or a sequence of such.
 
 use std::rc::Rc;
 
 use tlc_ir::{DType, HostTensor};
 
 use super::packed::Elements;
-use super::refusal::{OperatorRefusal, Outcome};
+use super::refusal::{OperatorRefusal, Outcome, unsupported};
 use tlc_formats::ErrorKind;
 use tlc_record::Graph;
 use tlc_record::Tensor;
@@ -21,6 +21,17 @@ pub(super) enum Value {
     Tensor(Tensor, Option<Elements>),
     /// A few integers, as index expressions.
     Sizes(Rc<Sizes>),
+    /// A sequence, whose length is known.
+    Sequence(Rc<Sequence>),
+}
+
+/// Values that an index picks one of. The graph has no sequences: nodes put them together and take them apart while the model is
+/// imported.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    /// Tensors or sizes, all of that element type.
+    pub(super) items: Vec<Value>,
+    pub(super) dtype: DType,
 }
 
 /// Integers known as expressions over the graph's symbols.
@@ -66,22 +77,33 @@ impl Value {
         match self {
             Value::Tensor(t, _) => Ok(t.clone()),
             Value::Sizes(s) => s.tensor(graph),
+            Value::Sequence(_) => unsupported("a sequence; expected a tensor"),
         }
     }
 
-    /// Element type.
+    /// Element type; of a sequence, that of its tensors.
     pub(super) fn dtype(&self) -> DType {
         match self {
             Value::Tensor(t, _) => t.dtype(),
             Value::Sizes(s) => s.dtype,
+            Value::Sequence(s) => s.dtype,
         }
     }
 
-    /// Extents.
+    /// Extents; a sequence has none.
     pub(super) fn shape(&self) -> Vec<Dim> {
         match self {
             Value::Tensor(t, _) => t.shape(),
             Value::Sizes(s) => s.shape.iter().map(Dim::from).collect(),
+            Value::Sequence(_) => vec![],
+        }
+    }
+
+    /// The sequence, if it is one.
+    pub(super) fn sequence(&self) -> Option<&Sequence> {
+        match self {
+            Value::Sequence(s) => Some(s),
+            Value::Tensor(..) | Value::Sizes(_) => None,
         }
     }
 }

@@ -12,6 +12,7 @@ mod quantizer;
 mod random;
 mod random_nodes;
 mod recurrent;
+mod sequences;
 mod signatures;
 mod sizes;
 mod slices;

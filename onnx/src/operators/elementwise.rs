@@ -4,6 +4,7 @@ use tlc_ir::DType;
 
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
+use crate::value::Value;
 use tlc_record::Tensor;
 use tlc_record::ops::storage::{Conversion, PowerRounding};
 
@@ -88,7 +89,6 @@ functions! { unary:
     is_nan |x| decoded(x).is_nan();
     not |x| x.logical_not();
     bitwise_not |x| x.bit_not();
-    identity |x| x.clone();
     asinh |x| x.asinh();
     acosh |x| x.acosh();
     atanh |x| x.atanh();
@@ -111,6 +111,13 @@ functions! { binary:
     bitwise_xor |a, b| a.bit_xor(b);
     // Integers round toward zero.
     div |a, b| if a.dtype().is_float() { a / b } else { a.trunc_divide(b) };
+}
+
+pub(super) fn identity(c: &mut Call<'_, '_, '_>) -> Answer {
+    match c.required(0)? {
+        sequence @ Value::Sequence(_) => one(sequence.clone()),
+        Value::Tensor(..) | Value::Sizes(_) => one(c.tensor(0)?),
+    }
 }
 
 pub(super) fn prelu(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -216,8 +223,8 @@ pub(super) fn mean(c: &mut Call<'_, '_, '_>) -> Answer {
     // In at least f32, rounded once: a sum of narrow floats may overflow where their mean does not.
     let wide = |t: &Tensor| t.cast(dtype.accumulator());
     match &fold(c, |a, b| wide(a) + wide(b))?[0] {
-        crate::value::Value::Tensor(t, _) => one((t / n).cast(dtype)),
-        crate::value::Value::Sizes(_) => unsupported("a mean of integers"),
+        Value::Tensor(t, _) => one((t / n).cast(dtype)),
+        Value::Sizes(_) | Value::Sequence(_) => unsupported("a mean of integers"),
     }
 }
 

@@ -31,6 +31,9 @@ fn as_declared(body: Graph<'_>, input: usize, scalar: Tensor) -> Tensor {
 
 pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let body = graph_of(c, "body")?;
+    if c.inputs.iter().flatten().any(|v| v.sequence().is_some()) {
+        return with_sequences(c, body);
+    }
     let graph = c.graph();
     let carried: Vec<Tensor> = (2..c.inputs.len()).map(|i| c.tensor(i)).collect::<Outcome<_>>()?;
     let names = formals(body, 2 + carried.len())?;
@@ -168,6 +171,30 @@ const MAX_ITERATIONS: i64 = 1 << 28;
 const MAX_UNROLLED: i64 = 128;
 /// The most iterations of a loop with stacked results that data ends, or may end: buffers have room for all.
 const MAX_STACKED: i64 = 1 << 31;
+
+/// A loop that hands sequences on, which are no values of the graph: its iterations, one after the other.
+fn with_sequences<'a>(c: &mut Call<'_, '_, 'a>, body: Graph<'a>) -> Answer {
+    let carried = c.inputs.len().saturating_sub(2);
+    let names = formals(body, 2 + carried)?;
+    let outputs = body.outputs().count();
+    if outputs < 1 + carried {
+        return invalid(format!(
+            "a body of {outputs} outputs; expected at least {}",
+            1 + carried
+        ));
+    }
+    let trip = match c.input_ints(0)?.as_deref() {
+        Some(&[n]) if n <= MAX_UNROLLED => n.max(0),
+        Some([_]) | None => {
+            return unsupported(format!(
+                "a loop that carries a sequence; expected a trip count of at most {MAX_UNROLLED}"
+            ));
+        }
+        Some(_) => return invalid("the trip count; expected one number"),
+    };
+    let first = c.value(1).is_none().then_some(true);
+    unrolled(c, body, &names, trip, first)
+}
 
 /// The iterations one after the other, each with its number as a constant.
 fn unrolled<'a>(

@@ -22,6 +22,7 @@ mod recurrent;
 mod reduction;
 mod resample;
 mod sampling;
+pub(super) mod sequences;
 mod signal;
 mod sorting;
 pub(super) mod table;

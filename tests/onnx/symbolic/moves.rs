@@ -445,6 +445,33 @@ fn makers() {
             ],
         ),
         case(
+            "range between floats that are cast like a size",
+            15,
+            &[x],
+            vec![numbers("zero", &[0.0]), numbers("two", &[2.0]), ints("one", &[], &[1])],
+            vec![
+                op("Shape x -> s", &[]),
+                op("Gather s one -> l", &[]),
+                op("Squeeze zero -> z", &[]),
+                op("Squeeze two -> t", &[]),
+                op("CastLike z l -> a", &[]),
+                op("CastLike t l -> b", &[]),
+                op("Range a l b -> y", &[]),
+            ],
+        ),
+        case(
+            "a size cast like a float and back",
+            15,
+            &[x],
+            vec![ints("one", &[], &[1])],
+            vec![
+                op("Shape x -> s", &[]),
+                op("CastLike s x -> f", &[]),
+                op("CastLike f one -> i", &[]),
+                op("Expand one i -> y", &[]),
+            ],
+        ),
+        case(
             "filled",
             9,
             &[x],
