@@ -166,3 +166,23 @@ fn padding_of_pools_has_no_derivative() {
         assert_eq!(first, [expected]);
     }
 }
+
+/// The corner of a line that is bent at 0 is on the side of its slope, as in PyTorch (2.15).
+#[test]
+fn bent_lines_have_their_slope_at_zero() {
+    let x = f32s(&[4], &[-2.0, -0.0, 0.0, 3.0]);
+    let inputs = || vec![value("x", FLOAT, &[D::N(4)])];
+    let bent = plain(&model_with(
+        17,
+        vec![op("PRelu x s -> y", &[])],
+        vec![floats("s", &[1], &[0.25])],
+        inputs(),
+        &[D::N(4)],
+    ));
+    let (y, first, _) = derivatives(bent, std::slice::from_ref(&x));
+    assert_eq!(y, [-0.5, -0.0, 0.0, 3.0]);
+    assert_eq!(first, [[0.25, 0.25, 0.25, 1.0]]);
+    let leaky = vec![op("LeakyRelu x -> y", &[("alpha", A::F(0.5))])];
+    let leaky = plain(&model_with(17, leaky, vec![], inputs(), &[D::N(4)]));
+    assert_eq!(derivatives(leaky, &[x]).1, [[0.5, 0.5, 0.5, 1.0]]);
+}

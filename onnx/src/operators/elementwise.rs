@@ -129,7 +129,8 @@ pub(super) fn prelu(c: &mut Call<'_, '_, '_>) -> Answer {
         shape[0] = slope.dim(0);
         slope = slope.reshape(shape);
     }
-    one(x.lt(0).select(slope * &x, &x))
+    // At 0 it is the slope that counts, also for the derivative, as in ONNX Runtime and PyTorch.
+    one(x.gt(0).select(&x, slope * &x))
 }
 
 pub(super) fn modulo(c: &mut Call<'_, '_, '_>) -> Answer {
