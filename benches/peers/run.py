@@ -4,7 +4,7 @@ python3 benches/peers/run.py [--tlc PATH] [--threads 1,2] [--time S] [--rounds N
 
 Needs torch, onnx, onnxscript, onnxruntime and jax (their wheels for processors). Each workload is a PyTorch function, exported to ONNX once; tlc and ONNX Runtime take that
 file, JAX a function that is written beside it, of which results are compared with PyTorch's first. PyTorch, ONNX Runtime and JAX run in a process each, which takes its
-turns for the rounds of a workload; tlc in one for each round (`tlc bench`). tlc and ONNX Runtime write into memory that is bound before. A time is the least of the
+turns for the rounds of a workload; tlc in one for each round (`tlc bench`). All ask for huge pages, as NumPy does for its arrays. tlc and ONNX Runtime write into memory that is bound before. A time is the least of the
 medians of the rounds. A row whose results differ has no ratio.
 """
 
@@ -328,7 +328,7 @@ PEERS = {"torch": Torch, "onnxruntime": Onnxruntime, "jax": Jax}
 
 
 def be_peer(peer, threads, seconds):
-    """Answers each line with a workload and its model by the median, and at first saves the result."""
+    """Prints the median for each line, which names a workload and its model; saves the result at first."""
     here, known = PEERS[peer](threads), (None, None, None)
     for line in sys.stdin:
         name, model, result = line.split("\t")
@@ -389,6 +389,8 @@ def main():
     args = parser.parse_args()
     if args.peer:
         return be_peer(args.peer, int(args.threads), args.time)
+    # NumPy asks for huge pages; so does all else then.
+    os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
     cores = sorted(os.sched_getaffinity(0))
     for threads in map(int, args.threads.split(",")):
         os.sched_setaffinity(0, cores[:threads])
