@@ -158,12 +158,19 @@ impl fmt::Display for KernelKey {
 }
 
 impl FromStr for KernelKey {
-    type Err = std::num::ParseIntError;
+    type Err = KeyError;
 
-    fn from_str(text: &str) -> Result<KernelKey, Self::Err> {
-        u64::from_str_radix(text, 16).map(KernelKey)
+    fn from_str(text: &str) -> Result<KernelKey, KeyError> {
+        let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| digits);
+        number.map(KernelKey).ok_or_else(|| KeyError(text.into()))
     }
 }
+
+/// A text that is no [`KernelKey`].
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{0}` names no kernel; expected 16 hexadecimal digits")]
+pub struct KeyError(String);
 
 /// FNV-1a of 64 bits, whose value is the same in every build (<http://www.isthe.com/chongo/tech/comp/fnv/>).
 struct Fnv(u64);
@@ -192,16 +199,6 @@ impl Pins {
     /// The pins of a kernel.
     pub fn of(&self, kernel: KernelKey) -> &[Pin] {
         self.of.get(&kernel).map_or(&[], |p| p)
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.of.is_empty()
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = (KernelKey, &[Pin])> {
-        self.of.iter().map(|(k, p)| (*k, &p[..]))
     }
 }
 

@@ -118,7 +118,7 @@ pub fn tune(
     let mut best = search.compiled(&pins)?;
     let enough = time.mul_f64(1.0 - CONFIRMING);
     let complete = loop {
-        progress(begin.elapsed().as_secs_f64() / time.as_secs_f64());
+        progress(begin.elapsed().as_secs_f64() / time.as_secs_f64().max(f64::MIN_POSITIVE));
         if begin.elapsed() >= enough {
             break false;
         }

@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tlc_passes::tuning::{KernelKey, Pin, PinError, Pins};
+use tlc_passes::tuning::{KernelKey, KeyError, Pin, PinError, Pins};
 use tlc_runtime::cpu::level;
 use tlc_runtime::machine::MachineInfo;
 
@@ -82,12 +82,12 @@ pub enum TunedError {
     #[error("the file has version {0} of its form; expected {SCHEMA}")]
     Version(u32),
     /// A kernel's key is none.
-    #[error("kernel {number}: `{key}` names no kernel; expected 16 hexadecimal digits")]
+    #[error("kernel {number}: {error}")]
     Key {
         /// Its place in the file.
         number: usize,
-        /// What stands there.
-        key: String,
+        /// What is wrong.
+        error: KeyError,
     },
     /// A choice is none.
     #[error("kernel {number}: {error}")]
@@ -129,17 +129,13 @@ impl Tuned {
             return Err(TunedError::Version(form.tuned));
         }
         let kernel = |(number, e): (usize, Entry)| {
-            let key = e.kernel.parse().map_err(|_| TunedError::Key {
-                number,
-                key: e.kernel.clone(),
-            })?;
-            let choices = e.choices.iter().map(|c| c.parse());
-            let choices = choices.collect::<Result<_, _>>();
+            let kernel = e.kernel.parse();
+            let choices = e.choices.iter().map(|c| c.parse()).collect::<Result<_, _>>();
             Ok(TunedKernel {
                 cpu: e.cpu,
                 level: e.level,
                 threads: e.threads,
-                kernel: key,
+                kernel: kernel.map_err(|error| TunedError::Key { number, error })?,
                 label: e.label,
                 choices: choices.map_err(|error| TunedError::Choice { number, error })?,
                 ns: [e.calculated_ns, e.tuned_ns],

@@ -227,6 +227,8 @@ fn files_that_are_none_are_refused_with_what_is_wrong() {
             entry("0123456789abcdeg", "tile-pixels=7"),
             "kernel 0: `0123456789abcdeg` names no kernel",
         ),
+        (entry("12", "tile-pixels=7"), "kernel 0: `12` names no kernel"),
+        (entry("+123456789abcdef", "tile-pixels=7"), "kernel 0: `+1"),
         (
             entry("0123456789abcdef", "tile-pixel=7"),
             "kernel 0: `tile-pixel=7` is no choice",

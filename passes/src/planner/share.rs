@@ -12,7 +12,7 @@ use crate::tuning::{Choice, Pinned, Tunable};
 pub const CHUNK_PICOSECONDS: i64 = 8_000_000;
 
 /// Microseconds of such work that may be better.
-pub const CHUNK_MICROSECONDS: [i64; 6] = [2, 4, 8, 16, 32, 1_000_000];
+const CHUNK_MICROSECONDS: [i64; 6] = [2, 4, 8, 16, 32, 1_000_000];
 
 /// Parallel iterations of a chunk, of a launch that has `extent` of them, and in all moves so many bytes and makes so many
 /// floating-point operations; a chunk is at least so many picoseconds of work. Where sizes are symbolic it is evaluated when they are bound.

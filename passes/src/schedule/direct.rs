@@ -421,7 +421,7 @@ impl Scheduler<'_> {
             let n = s.extent(pixels).unwrap_or(model);
             let most = s.emitter.tile(tile.dtype, tile.columns).map_or(tile.rows, |t| t.rows);
             let least = (model / 2).max(2);
-            (1..=n / least.max(1))
+            (1..=n / least)
                 .map(move |tiles| (n + tiles - 1) / tiles)
                 .filter(move |r| (least..=most).contains(r))
         })

@@ -122,19 +122,21 @@ fn values(dtype: DType, shape: &[usize]) -> HostTensor {
 #[test]
 fn candidates_of_windows_columns_and_moves_compute_the_same_bits() {
     let mut about = BTreeSet::new();
+    let depthwise = |channels: usize, size: usize, [h, w]: [usize; 2]| {
+        let (rows, columns) = (h + size - 1, w + size - 1);
+        format!(
+            "graph @depthwise(%x: f32[1, {channels}, {rows}, {columns}], %k: f32[{channels}, {size}, {size}]) {{
+               %0 = window %x {{axis=2, size={size}}} : f32[1, {channels}, {h}, {columns}, {size}]
+               %1 = window %0 {{axis=3, size={size}}} : f32[1, {channels}, {h}, {w}, {size}, {size}]
+               %2 = einsum %1, %k {{abcdef,bef->abcd}} : f32[1, {channels}, {h}, {w}]
+               return %2
+             }}"
+        )
+    };
     let graphs = [
-        "graph @depthwise(%x: f32[1, 4, 14, 34], %k: f32[4, 3, 3]) {
-           %0 = window %x {axis=2, size=3} : f32[1, 4, 12, 34, 3]
-           %1 = window %0 {axis=3, size=3} : f32[1, 4, 12, 32, 3, 3]
-           %2 = einsum %1, %k {abcdef,bef->abcd} : f32[1, 4, 12, 32]
-           return %2
-         }",
-        "graph @large(%x: f32[1, 3, 20, 40], %k: f32[3, 7, 7]) {
-           %0 = window %x {axis=2, size=7} : f32[1, 3, 14, 40, 7]
-           %1 = window %0 {axis=3, size=7} : f32[1, 3, 14, 34, 7, 7]
-           %2 = einsum %1, %k {abcdef,bef->abcd} : f32[1, 3, 14, 34]
-           return %2
-         }",
+        &depthwise(4, 3, [12, 32]),
+        // One by one, windows as large as these would be added up in another order.
+        &depthwise(3, 7, [14, 34]),
         "graph @turned(%x: f32[70, 90]) {
            %0 = permute %x {axes=[1, 0]} : f32[90, 70]
            %1 = neg %0 : f32[90, 70]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
-use tlc::{CompileOptions, DType, Device, Executable, Tuned};
+use tlc::{CompileOptions, DType, Device, Executable};
 use tlc_codegen::cuda::capability;
 use tlc_formats::ReadOptions;
 use tlc_ir::Graph;
@@ -248,12 +248,6 @@ impl Session {
         Ok((file, graph))
     }
 
-    /// The choices of `--tuned`.
-    pub fn tuned(&self) -> Result<Option<Arc<Tuned>>, Failure> {
-        let read = self.global.tuned.as_deref().map(read_tuned);
-        Ok(read.transpose()?.map(Arc::new))
-    }
-
     /// How to compile.
     pub fn compile_options(&self) -> Result<CompileOptions, Failure> {
         Ok(CompileOptions {
@@ -264,7 +258,7 @@ impl Session {
             beside: self.global.beside.clone(),
             precision: self.global.precision,
             products: self.global.products,
-            tuned: self.tuned()?,
+            tuned: self.global.tuned.as_deref().map(read_tuned).transpose()?.map(Arc::new),
             ..CompileOptions::default()
         })
     }

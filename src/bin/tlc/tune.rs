@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tlc::explain::{counted, time_text};
 use tlc::tune::{KernelTuning, TuneError, Tuning, tune};
-use tlc::{CompileOptions, Input, Tuned, TunedError};
+use tlc::{Input, Tuned, TunedError};
 
 use crate::args::ModelArgs;
 use crate::bench::seconds;
@@ -50,17 +50,13 @@ pub fn run(session: &Session, args: &Tune) -> Result<(), Failure> {
     if let Some(Err(e)) = folder.map(std::fs::metadata) {
         return Err(Failure::writing(&display(&args.output), &e));
     }
+    let mut options = session.compile_options()?;
     // What begins where an earlier run ended goes on from there.
-    let known = match args.output.is_file() {
-        true => Some(read_tuned(&args.output)?),
-        false => session.tuned()?.map(Arc::unwrap_or_clone),
-    };
+    if args.output.is_file() {
+        options.tuned = Some(Arc::new(read_tuned(&args.output)?));
+    }
     let model = session.model_for(&args.model, &args.inputs)?;
     let given = inputs(session, &model.file, &model.graph, &args.inputs, Some(Source::Random))?;
-    let options = CompileOptions {
-        tuned: known.map(Arc::new),
-        ..session.compile_options()?
-    };
     let executable = session.compile(&model)?;
     check_memory(session, &model.file, &executable, &given)?;
     drop(executable);
