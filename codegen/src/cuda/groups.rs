@@ -149,7 +149,7 @@ impl Writer<'_, '_> {
 
     /// Closes a thread's writes to shared memory for instructions that read it past the order of barriers, in front of one.
     pub(super) fn close_writes(&mut self) {
-        if multiplies_in_groups(self.flat.kernel) {
+        if self.threads_write_swizzled {
             self.line("asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");");
         }
     }

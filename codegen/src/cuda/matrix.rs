@@ -163,7 +163,7 @@ impl Writer<'_, '_> {
 
     /// What was copied since the last one is a group. Where all waits are for all copies, they close the group themselves.
     pub(super) fn commit(&mut self) {
-        if !self.groups {
+        if !self.groups || !self.threads_copy {
             return;
         }
         self.line("asm volatile(\"cp.async.commit_group;\" ::: \"memory\");");
@@ -172,6 +172,10 @@ impl Writer<'_, '_> {
     /// A wait for all groups of copies but so many. One for all is written as such: it waits for copies of no group as well, and ptxas
     /// gives a product 14 registers less than for `wait_group 0` (13.0, `sm_100`).
     pub(super) fn wait(&mut self, pending: u32) {
+        self.wait_for_tiles(pending);
+        if self.tiles && !self.threads_copy {
+            return;
+        }
         let wait = match pending {
             0 => "wait_all".into(),
             n => format!("wait_group {n}"),

@@ -40,6 +40,7 @@ mod matrix;
 mod scalar;
 mod sequence;
 mod table;
+mod tiles;
 mod under_way;
 mod uses;
 mod write;
@@ -60,9 +61,11 @@ use crate::error::CodegenError;
 use crate::flat::{self, Capability, Flat};
 use crate::generator::CodeGenerator;
 
+pub use crate::flat::TiledMatrix;
 pub use fragments::with_fragments_placed;
 pub use sequence::emit_sequence;
 use table::GROUPS_ON;
+use tiles::BARRIERS;
 pub use table::{emitter, emitter_for};
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
@@ -104,6 +107,9 @@ pub struct CudaKernel {
     pub shared_bytes: u32,
     /// Bytes of them that a launch must ask for, and the driver before it: all of them, or none.
     pub dynamic_shared_bytes: u32,
+    /// Matrices of which it copies tiles as a whole. Behind buffers and symbols it is told of each where it lies (CUDA Driver API, "cuTensorMapEncodeTiled"): its
+    /// columns first, swizzled by 128 bytes, zeros outside.
+    pub matrices: Vec<TiledMatrix>,
 }
 
 /// Why a kernel has no CUDA form.
@@ -199,20 +205,30 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     } = kernel.grid().ok_or(CudaError::NoBlockLoop)?;
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     limit("bytes of shared memory", shared_bytes, MOST_OPT_IN_SHARED_BYTES)?;
-    let dynamic = shared_bytes > STATIC_SHARED_BYTES;
     if multiplies_in_groups(kernel) && options.arch != GROUPS_ON {
         let what = format!("a product of four warps on {}", options.arch);
         return Err(CudaError::Unsupported(what));
     }
 
     let kernel = &*with_fragments_placed(kernel);
-    let flat = flatten(kernel)?;
+    let mut flat = flatten(kernel, &options.arch)?;
+    let mut shared_bytes = shared_bytes;
+    if !flat.matrices.is_empty() {
+        match shared_bytes + tiles::BARRIER_BYTES <= MOST_OPT_IN_SHARED_BYTES {
+            true => shared_bytes += tiles::BARRIER_BYTES,
+            false => flat = flatten(kernel, "")?,
+        }
+    }
+    let dynamic = shared_bytes > STATIC_SHARED_BYTES;
     let code = write::Writer::new(&flat, threads, "blockIdx.x").kernel()?;
 
     let mut source = prelude(kernel, &code);
+    if !flat.matrices.is_empty() {
+        source.push_str(tiles::MATRIX_TYPE);
+    }
     source.push_str(&code.helpers);
     source.push('\n');
-    source.push_str(&signature(kernel, name, threads, options));
+    source.push_str(&signature(&flat, name, threads, options));
     source.push_str(" {\n");
     source.push_str(&symbols(kernel, &code));
     if dynamic {
@@ -220,6 +236,16 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         source.push_str(&declared_by_launch(alignment.unwrap_or(GPU_ACCESS_BYTES)));
     }
     source.push_str(&scratch(kernel, dynamic)?);
+    if !flat.matrices.is_empty() {
+        let barriers = match dynamic {
+            true => format!(
+                "    unsigned long long* const {BARRIERS} = (unsigned long long*)({SHARED} + {});\n",
+                shared_bytes - tiles::BARRIER_BYTES
+            ),
+            false => format!("    __shared__ unsigned long long {BARRIERS}[{}];\n", flat::MOST_GROUPS),
+        };
+        source.push_str(&barriers);
+    }
     source.push_str(&code.text);
     source.push_str("}\n");
     Ok(CudaKernel {
@@ -229,23 +255,35 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         block: threads as u32,
         shared_bytes: shared_bytes as u32,
         dynamic_shared_bytes: if dynamic { shared_bytes as u32 } else { 0 },
+        matrices: flat.matrices,
     })
 }
 
-/// The lowered form of a kernel as its text is written; fragments have been [placed](with_fragments_placed).
+/// The lowered form of a kernel as its text is written for an architecture; fragments have been [placed](with_fragments_placed).
 ///
 /// # Errors
 /// [`CodegenError`] if the kernel uses what this emitter lacks.
-pub fn flatten(kernel: &Kernel) -> Result<Flat<'_>, CodegenError> {
-    flat::flatten(kernel, &Threads(emitter()))
+pub fn flatten<'k>(kernel: &'k Kernel, arch: &str) -> Result<Flat<'k>, CodegenError> {
+    let threads = Threads {
+        table: emitter(),
+        copies_tiles: arch == GROUPS_ON,
+    };
+    flat::flatten(kernel, &threads)
 }
 
 /// A thread works on one element at a time; the table is all that it has, but for accesses of neighbouring elements.
-struct Threads(Emitter);
+struct Threads {
+    table: Emitter,
+    copies_tiles: bool,
+}
 
 impl Capability for Threads {
     fn table(&self) -> &Emitter {
-        &self.0
+        &self.table
+    }
+
+    fn copies_tiles(&self) -> bool {
+        self.copies_tiles
     }
 
     fn loads_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
@@ -379,8 +417,10 @@ fn parameters(kernel: &Kernel, may_alias: bool) -> Vec<String> {
     buffers.chain(symbols).collect()
 }
 
-fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> String {
-    let params = parameters(kernel, options.may_alias);
+fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> String {
+    let kernel = flat.kernel;
+    let mut params = parameters(kernel, options.may_alias);
+    params.extend(tiles::parameters(flat));
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.

@@ -8,6 +8,7 @@ use tlc_ir::dtype::{DType, Scalar};
 use tlc_ir::scalar::{Cost, ScalarOp};
 
 use super::CudaError;
+use crate::flat::MOST_GROUPS;
 
 /// Device functions that a kernel needs, in an order in which each knows those it calls.
 #[derive(Default)]
@@ -217,6 +218,42 @@ impl Helpers {
         self.need(format!("copy_async_{bytes}"), |n| {
             format!(
                 "void {n}(void* to, const void* from, int read) {{\n    asm volatile(\"cp.async.{cached}.shared.global [%0], [%1], {bytes}, %2;\"\n        :: \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(__cvta_generic_to_global(from)), \"r\"(read) : \"memory\");\n}}"
+            )
+        })
+    }
+
+    /// Makes the barriers that count the bytes of groups of tiles.
+    pub(super) fn make_barriers(&mut self) -> String {
+        self.need("make_barriers".into(), |n| {
+            format!(
+                "void {n}(unsigned long long* barriers) {{\n    if (threadIdx.x != 0) return;\n    for (int i = 0; i < {MOST_GROUPS}; ++i)\n        asm volatile(\"mbarrier.init.shared::cta.b64 [%0], 1;\" :: \"r\"((unsigned)__cvta_generic_to_shared(barriers + i)) : \"memory\");\n    asm volatile(\"fence.mbarrier_init.release.cluster;\" ::: \"memory\");\n}}"
+            )
+        })
+    }
+
+    /// Begins the copy of a tile, whose bytes a barrier counts.
+    pub(super) fn copy_tile(&mut self) -> String {
+        self.need("copy_tile".into(), |n| {
+            format!(
+                "void {n}(void* to, const tiled_matrix* from, int column, int row, unsigned long long* barrier, int bytes) {{\n    const unsigned counter = (unsigned)__cvta_generic_to_shared(barrier);\n    asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(counter), \"r\"(bytes) : \"memory\");\n    asm volatile(\"cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{%2, %3}}], [%4];\"\n        :: \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(from), \"r\"(column), \"r\"(row), \"r\"(counter) : \"memory\");\n}}"
+            )
+        })
+    }
+
+    /// Tells a barrier that no more bytes of its phase will be announced.
+    pub(super) fn arrive(&mut self) -> String {
+        self.need("arrive".into(), |n| {
+            format!(
+                "void {n}(unsigned long long* barrier) {{\n    asm volatile(\"mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];\" :: \"r\"((unsigned)__cvta_generic_to_shared(barrier)) : \"memory\");\n}}"
+            )
+        })
+    }
+
+    /// Waits for a phase of a barrier.
+    pub(super) fn wait_for_tiles(&mut self) -> String {
+        self.need("wait_for_tiles".into(), |n| {
+            format!(
+                "void {n}(unsigned long long* barrier, unsigned phase) {{\n    unsigned done;\n    do\n        asm volatile(\"{{\\n.reg .pred p;\\nmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\\nselp.u32 %0, 1, 0, p;\\n}}\"\n            : \"=r\"(done) : \"r\"((unsigned)__cvta_generic_to_shared(barrier)), \"r\"(phase) : \"memory\");\n    while (!done);\n}}"
             )
         })
     }

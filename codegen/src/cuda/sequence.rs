@@ -85,13 +85,15 @@ pub fn emit_sequence(
         block: threads as u32,
         shared_bytes: shared_bytes as u32,
         dynamic_shared_bytes: if dynamic { shared_bytes as u32 } else { 0 },
+        matrices: Vec::new(),
     })
 }
 
 /// A namespace with the function of one kernel, for blocks of so many threads.
 fn part(kernel: &Kernel, number: usize, threads: i64) -> Result<String, CudaError> {
     let kernel = &*with_fragments_placed(kernel);
-    let flat = flatten(kernel)?;
+    // What has matrices of which tiles are copied is in no sequence.
+    let flat = flatten(kernel, "")?;
     let code = write::Writer::new(&flat, threads, "block").kernel()?;
     let mut params = parameters(kernel, true);
     params.push("const int block".into());

@@ -24,6 +24,7 @@ impl UnderWay {
             Item::Store { address, .. } => touches(address),
             Item::Loop(l) => l.body.iter().any(|i| self.is_needed_by(i, flat)),
             Item::CopyAsync(c) => touches(&c.to),
+            Item::CopyTile(c) => touches(&c.to),
             Item::Commit | Item::Wait(_) => false,
             _ => true,
         }

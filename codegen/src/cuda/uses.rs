@@ -94,6 +94,11 @@ impl Uses {
                         self.note(v, region);
                     }
                 }
+                Item::CopyTile(c) => {
+                    for v in c.parts() {
+                        self.note(v, region);
+                    }
+                }
                 Item::Copy(_) | Item::Barrier | Item::Commit | Item::Wait(_) => {}
                 Item::Loop(l) => {
                     self.note(l.extent, region);

@@ -9,6 +9,7 @@ use tlc_ir::target::WARP_THREADS;
 
 use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
+use super::tiles::threads_write;
 use super::under_way::UnderWay;
 use super::uses::Uses;
 use super::{CudaError, uses_word};
@@ -67,10 +68,19 @@ pub(super) struct Writer<'f, 'k> {
     pub groups: bool,
     /// The product of four warps that may still be under way.
     pub(super) under_way: Option<UnderWay>,
+    /// Whether tiles are copied as a whole.
+    pub(super) tiles: bool,
+    /// The copies of tiles that are begun next.
+    pub(super) tiles_noted: Vec<String>,
+    /// Whether threads copy beside them.
+    pub(super) threads_copy: bool,
+    /// Whether threads write swizzled memory in any way.
+    pub(super) threads_write_swizzled: bool,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
     pub(super) fn new(flat: &'f Flat<'k>, threads: i64, block: &'static str) -> Self {
+        let (threads_copy, threads_write_swizzled) = threads_write(flat, &flat.body);
         let mut writer = Writer {
             flat,
             uses: Uses::of(flat),
@@ -87,6 +97,10 @@ impl<'f, 'k> Writer<'f, 'k> {
             in_thread: false,
             in_warp: false,
             under_way: None,
+            tiles: !flat.matrices.is_empty(),
+            tiles_noted: Vec::new(),
+            threads_copy,
+            threads_write_swizzled,
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
@@ -128,6 +142,8 @@ impl<'f, 'k> Writer<'f, 'k> {
         let name = self.name_index(l.counter, 'b');
         let t = self.width(l.counter).c_type();
         let start = self.out.len();
+        let made = self.barriers_made();
+        self.out.push_str(&made);
         self.region(&l.body)?;
         self.end_group();
         if uses_word(&self.out, &name) {
@@ -194,6 +210,9 @@ impl<'f, 'k> Writer<'f, 'k> {
     fn region(&mut self, body: &Region) -> Result<(), CudaError> {
         for item in body {
             self.end_group_for(item);
+            if !matches!(item, Item::Let(_) | Item::CopyTile(_)) {
+                self.begin_tiles(matches!(item, Item::Commit));
+            }
             match item {
                 Item::Let(v) => self.let_(*v)?,
                 Item::Store {
@@ -246,12 +265,20 @@ impl<'f, 'k> Writer<'f, 'k> {
                     return Err(CudaError::EveryThread("a copy to shared memory"));
                 }
                 Item::CopyAsync(c) => self.copy_async(c),
+                Item::CopyTile(_) if self.in_thread || self.in_warp => {
+                    return Err(CudaError::Misplaced {
+                        bind: Bind::Thread,
+                        place: "around a copy of a tile",
+                    });
+                }
+                Item::CopyTile(c) => self.copy_tile(c),
                 Item::Commit => self.commit(),
                 Item::Wait(pending) => self.wait(*pending),
                 Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
                 Item::Prefetch(_) => return Err(CudaError::Unsupported("a prefetch".into())),
             }
         }
+        self.begin_tiles(false);
         Ok(())
     }
 

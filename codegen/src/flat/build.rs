@@ -7,14 +7,15 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tlc_ir::index::Interval;
+use tlc_ir::index::{Interval, VarId};
 use tlc_ir::kernel::{Scope, ValueId};
 use tlc_ir::{DType, Kernel, Scalar};
 
 use super::index::VarState;
 use super::registers::{self, RegisterScratch};
+use super::tiles::{WholeTile, whole_tiles};
 use super::turn::{Loaded, MOST_TURNED, Turned};
-use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, Value, ValueInfo, Varies};
+use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, TiledMatrix, Value, ValueInfo, Varies};
 use super::{check, prune, range};
 use crate::error::{Result, invalid, unsupported};
 
@@ -84,6 +85,9 @@ pub(super) struct Builder<'k, 'c> {
     /// What was carried without changing, and what it is.
     pub unchanged: Vec<(Value, Value)>,
     pub statements: u64,
+    /// The loops that copy whole tiles, and of which matrices.
+    pub tiles: FxHashMap<VarId, WholeTile>,
+    pub matrices: Vec<TiledMatrix>,
     /// The vectors that were turned last, the latest behind the others.
     pub turned: SmallVec<[Turned; MOST_TURNED]>,
     /// The vectors of memory that were turned last.
@@ -123,6 +127,11 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         held: Vec::new(),
         unchanged: Vec::new(),
         statements: 0,
+        tiles: match has.copies_tiles() {
+            true => whole_tiles(kernel),
+            false => FxHashMap::default(),
+        },
+        matrices: Vec::new(),
         turned: SmallVec::new(),
         loaded: None,
     };
@@ -134,6 +143,7 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         kernel,
         values: b.values,
         scratch_at,
+        matrices: b.matrices,
         body,
     };
     prune::prune(&mut flat, &b.unchanged);

@@ -114,6 +114,11 @@ impl Found<'_, '_> {
                     self.access(&c.to);
                     self.access(&c.from);
                 }
+                Item::CopyTile(c) => {
+                    self.access(&c.to);
+                    self.plain(c.row);
+                    self.plain(c.column);
+                }
                 Item::Barrier | Item::Commit | Item::Wait(_) => {}
             }
         }

@@ -27,6 +27,7 @@ mod prune;
 pub(crate) mod range;
 mod registers;
 mod statements;
+mod tiles;
 mod turn;
 mod verify;
 
@@ -38,6 +39,7 @@ use tlc_ir::{DType, Kernel, Precision, Scalar, ScalarOp};
 
 pub use build::flatten;
 pub use counters::{CounterUse, counter_uses};
+pub use tiles::MOST_GROUPS;
 pub use verify::verify;
 
 /// A value of a [`Flat`].
@@ -416,6 +418,8 @@ pub enum Item {
     Prefetch(Address),
     /// Copies elements to shared memory beside the threads.
     CopyAsync(Box<AsyncCopy>),
+    /// Copies a tile of a matrix to swizzled memory beside the threads, once for a block.
+    CopyTile(Box<TileCopy>),
     /// The copies that each thread has begun since the last one are its next group.
     Commit,
     /// Waits until at most so many groups of each thread, the latest ones, are under way.
@@ -493,6 +497,41 @@ pub struct AsyncCopy {
     pub from: Address,
     /// A bool; where it does not hold, zeros are written and nothing is read.
     pub mask: Option<Value>,
+}
+
+/// A matrix in memory of which [tiles](TileCopy) are copied: a parameter, all of it, in rows one after another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TiledMatrix {
+    /// Number of the parameter.
+    pub param: u32,
+    /// Type of its elements.
+    pub dtype: DType,
+    /// Rows and columns.
+    pub extents: [i64; 2],
+    /// Rows and columns of a tile; these are as many bytes as a row of swizzled memory.
+    pub tile: [i64; 2],
+}
+
+/// The copy of a tile of a matrix to as many rows of swizzled memory. Of elements outside of the matrix zeros are written.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TileCopy {
+    /// The first element written.
+    pub to: Address,
+    /// Which of [`Flat::matrices`].
+    pub matrix: usize,
+    /// The first row, an index.
+    pub row: Value,
+    /// The first column, an index.
+    pub column: Value,
+    /// A bool; where it does not hold, zeros are written and nothing is read.
+    pub mask: Option<Value>,
+}
+
+impl TileCopy {
+    /// The values that it uses.
+    pub fn parts(&self) -> impl Iterator<Item = Value> {
+        self.to.parts().chain([self.row, self.column]).chain(self.mask)
+    }
 }
 
 /// As [`tlc_ir::kernel::CopyNest`]; the sizes are indices in elements.
@@ -618,6 +657,8 @@ pub struct Flat<'k> {
     pub values: Vec<ValueInfo>,
     /// Where each cache scratch begins in the thread's scratch area, in bytes, for that is how its owner measures it.
     pub scratch_at: Vec<Option<Value>>,
+    /// The matrices of which tiles are copied.
+    pub matrices: Vec<TiledMatrix>,
     /// What runs.
     pub body: Region,
 }
@@ -744,6 +785,11 @@ pub trait Capability {
 
     /// Whether accesses of a scalar take a mask.
     fn masks_scalars(&self) -> bool;
+
+    /// Whether it copies [tiles](TileCopy) to swizzled memory as a whole.
+    fn copies_tiles(&self) -> bool {
+        false
+    }
 
     /// Whether it copies blocks of memory as a whole.
     fn copies_blocks(&self) -> bool;

@@ -18,7 +18,7 @@ use tlc_ir::Precision;
 use tlc_ir::kernel::CollectiveKind;
 use tlc_ir::target::WARP_THREADS;
 
-use super::{Address, Flat, IfKind, Item, LeftOperand, Op, Region, Value, Varies};
+use super::{Address, Flat, IfKind, Item, LeftOperand, Op, Region, TiledMatrix, Value, Varies};
 
 impl fmt::Display for Varies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -234,6 +234,16 @@ impl<'k> Flat<'k> {
                     let (to, from) = (self.place(&c.to), self.place(&c.from));
                     let mask = self.mask(c.mask);
                     writeln!(f, "copy_async {to} from {from}, {} elements{mask}", c.elements)?;
+                }
+                Item::CopyTile(c) => {
+                    let (to, mask) = (self.place(&c.to), self.mask(c.mask));
+                    let TiledMatrix { param, extents, tile, .. } = self.matrices[c.matrix];
+                    let [[rows, columns], [height, width]] = [extents, tile];
+                    let [row, column] = [c.row, c.column].map(|v| self.operand(v));
+                    writeln!(
+                        f,
+                        "copy_tile {to} from p{param} of {rows} by {columns}, {height} by {width} at row {row} column {column}{mask}"
+                    )?;
                 }
                 Item::Collective { kind, threads, address } => {
                     let place = match *threads {

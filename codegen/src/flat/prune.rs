@@ -60,6 +60,12 @@ fn rename(body: &mut Region, to: &[Value]) {
                 place(&mut c.from);
                 c.mask.iter_mut().for_each(set);
             }
+            Item::CopyTile(c) => {
+                place(&mut c.to);
+                set(&mut c.row);
+                set(&mut c.column);
+                c.mask.iter_mut().for_each(set);
+            }
             Item::Copy(c) => {
                 place(&mut c.to);
                 place(&mut c.from);
@@ -123,6 +129,7 @@ impl Needs {
                         .chain(c.mask)
                         .for_each(|v| self.need(v))
                 }
+                Item::CopyTile(c) => c.parts().for_each(|v| self.need(v)),
                 Item::Copy(c) => {
                     let sizes = [c.to_pitch, c.from_pitch, c.rows, c.columns];
                     c.to.parts()
@@ -158,7 +165,7 @@ fn sweep(body: &mut Region, live: &[bool]) {
     body.retain_mut(|item| match item {
         Item::Let(v) => lives(*v),
         Item::Store { .. } | Item::Copy(_) | Item::Barrier | Item::Collective { .. } => true,
-        Item::Multiply(_) | Item::Prefetch(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => true,
+        Item::Multiply(_) | Item::Prefetch(_) | Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => true,
         Item::Loop(l) => {
             l.carried.retain(|c| lives(c.inside) || lives(c.outcome));
             sweep(&mut l.body, live);

@@ -43,6 +43,12 @@ impl<'k> Builder<'k, '_> {
                     let m = mask.map(|m| self.value(m)).transpose()?;
                     self.store(*memory, index, &v, m.as_ref())?;
                 }
+                Stmt::Loop { var, .. } if self.tiles.contains_key(var) => {
+                    if let Some(tile) = self.tiles.remove(var) {
+                        self.copy_tile(&tile)?;
+                        self.tiles.insert(*var, tile);
+                    }
+                }
                 Stmt::Loop { var, bind, body } => self.loop_stmt(*var, *bind, body, outermost)?,
                 Stmt::If { cond, body } => {
                     let cond = self.value(*cond)?;

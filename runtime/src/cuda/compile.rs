@@ -7,7 +7,7 @@
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, OnceLock};
 
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaKernel, CudaOptions, emit, emit_sequence};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaKernel, CudaOptions, TiledMatrix, emit, emit_sequence};
 use tlc_ir::Kernel;
 
 use super::cache;
@@ -62,7 +62,12 @@ pub(super) struct Function {
     pub(super) name: String,
     /// Bytes of shared memory that a launch must ask for.
     pub(super) dynamic_shared_bytes: u32,
+    /// Matrices of which it copies tiles, where they lie being told behind its other parameters.
+    pub(super) matrices: Vec<TiledMatrix>,
 }
+
+/// What a launch of a function is to be told beside its parameters' values.
+type Needs = (u32, Vec<TiledMatrix>);
 
 /// Code, and the functions in it.
 type Functions = (Vec<Loaded>, Vec<Function>);
@@ -167,19 +172,19 @@ impl Wanted<'_> {
     }
 }
 
-/// The text of kernels as one program, and the bytes of shared memory that launches of each must ask for. Each is in a namespace of its
+/// The text of kernels as one program, and of each the bytes of shared memory that launches must ask for and its matrices. Each is in a namespace of its
 /// own, for they define what they need by the same names.
-fn program(kernels: &[Wanted<'_>], first: usize, arch: &str) -> Result<(String, Vec<u32>), RunError> {
+fn program(kernels: &[Wanted<'_>], first: usize, arch: &str) -> Result<(String, Vec<Needs>), RunError> {
     let mut text = String::new();
-    let mut dynamic = Vec::with_capacity(kernels.len());
+    let mut needs = Vec::with_capacity(kernels.len());
     for (k, wanted) in kernels.iter().enumerate() {
         let number = first + k;
         let emitted = wanted.emitted(&wanted.name(number), arch);
         let emitted = emitted.map_err(|source| JitError::Cuda { kernel: number, source })?;
         text.push_str(&format!("namespace space{number} {{\n{}}}\n", emitted.source));
-        dynamic.push(emitted.dynamic_shared_bytes);
+        needs.push((emitted.dynamic_shared_bytes, emitted.matrices));
     }
-    Ok((text, dynamic))
+    Ok((text, needs))
 }
 
 /// A compiled program.
@@ -256,6 +261,7 @@ pub(super) fn from_text(context: &Arc<Context>, text: &str, name: &str) -> Resul
         handle,
         name: name.into(),
         dynamic_shared_bytes: 0,
+        matrices: Vec::new(),
     };
     Ok((loaded, function))
 }
@@ -306,11 +312,11 @@ fn load_as(
     threads: usize,
 ) -> Result<Functions, Refused> {
     let each = kernels.len().div_ceil(threads.max(1)).max(KERNELS_PER_PROGRAM);
-    let (mut texts, mut dynamic) = (Vec::new(), Vec::with_capacity(kernels.len()));
+    let (mut texts, mut needs) = (Vec::new(), Vec::with_capacity(kernels.len()));
     for (part, kernels) in kernels.chunks(each).enumerate() {
-        let (text, bytes) = program(kernels, part * each, arch)?;
+        let (text, each) = program(kernels, part * each, arch)?;
         texts.push(text);
-        dynamic.extend(bytes);
+        needs.extend(each);
     }
     let images: Vec<Result<Vec<u8>, RunError>> = match &texts[..] {
         [one] => vec![compiled(one, form, arch)],
@@ -334,7 +340,7 @@ fn load_as(
         for k in 0..kernels.len().saturating_sub(part * each).min(each) {
             let name = kernels[part * each + k].name(part * each + k);
             let function = function_of(context, &loaded, &name)?;
-            let dynamic_shared_bytes = dynamic[part * each + k];
+            let (dynamic_shared_bytes, matrices) = std::mem::take(&mut needs[part * each + k]);
             if dynamic_shared_bytes > 0 {
                 // SAFETY: a function of a module that was loaded; how much it may be is for the driver to say.
                 context.call("cuFuncSetAttribute", |d| unsafe {
@@ -345,6 +351,7 @@ fn load_as(
                 handle: function,
                 name,
                 dynamic_shared_bytes,
+                matrices,
             });
         }
         modules.push(loaded);

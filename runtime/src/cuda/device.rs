@@ -24,6 +24,7 @@ use products::Products;
 use super::compile::{self, Function, Loaded, Wanted};
 use super::context::{Context, open};
 use super::graph::{End, Graph, Node, Operation};
+use super::tensor_maps::Given;
 use super::library::{Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
@@ -360,25 +361,24 @@ impl Gpu {
         &self,
         (queue, KernelHandle(kernel)): (u32, KernelHandle),
         (blocks, threads): (u32, u32),
-        mut given: SmallVec<[u64; 32]>,
+        values: SmallVec<[u64; 32]>,
     ) -> Result<(), RunError> {
         let mut state = self.state();
         let Some(function) = state.kernels.get(kernel as usize) else {
             return Err(self.failed(format!("a bug in tlc: kernel {kernel} is not loaded")));
         };
+        let mut given = Given::new(&self.context, &function.matrices, values.clone())?;
         let (function, dynamic_shared_bytes) = (function.handle, function.dynamic_shared_bytes);
         self.queue(&mut state, queue)?.last = Some(Last::Kernel(kernel));
-        let values_given = given.clone();
         let operation = || Operation::Kernel {
             kernel,
             blocks,
             threads,
-            values: values_given.into_iter().collect(),
+            values: values.into_iter().collect(),
         };
-        let values = given.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
-        let mut params: SmallVec<[*mut c_void; 32]> = values.collect();
-        // SAFETY: the function has a pointer for each buffer and a 64-bit integer for each symbol, in this order, or 64-bit integers alone,
-        // as the emitter writes them; the caller of `launch` promises what they point to. A binding's grid is below the limit.
+        let mut params = given.places();
+        // SAFETY: the function has a pointer for each buffer, a 64-bit integer for each symbol and a map for each matrix, in this order, or 64-bit
+        // integers alone, as the emitter writes them; the caller of `launch` promises what they point to. A binding's grid is below the limit.
         self.give_operation(&mut state, queue, operation, "cuLaunchKernel", |d, stream| unsafe {
             (d.cuLaunchKernel)(
                 function,

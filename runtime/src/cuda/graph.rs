@@ -5,7 +5,7 @@
 //!   that was recorded: a node changes where addresses do, and nothing else may differ.
 //! - What was captured lives as long as what is launched, for nodes are named by it.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::c_uint;
 
 use smallvec::SmallVec;
 
@@ -13,6 +13,7 @@ use super::compile::Function;
 use super::context::Context;
 use super::cublaslt;
 use super::library::{Address, CopyParams, Handle, KernelParams};
+use super::tensor_maps::Given;
 use crate::error::RunError;
 
 /// `CU_MEMORYTYPE_HOST` and `CU_MEMORYTYPE_DEVICE`.
@@ -108,9 +109,9 @@ impl Graph {
                     matches!(&to, Operation::Kernel { blocks: b, threads: t, .. } if (b, t) == (blocks, threads));
                 let function = functions.get(*kernel as usize).filter(|_| same_size);
                 let function = function.ok_or(Differs::Operation)?;
-                let mut values = new.clone();
-                let values = values.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
-                let mut pointers: SmallVec<[*mut c_void; 32]> = values.collect();
+                let values = new.iter().copied().collect();
+                let mut given = Given::new(context, &function.matrices, values).map_err(Differs::Refused)?;
+                let mut pointers = given.places();
                 let params = KernelParams {
                     function: function.handle,
                     grid: [*blocks, 1, 1],

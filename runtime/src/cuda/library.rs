@@ -243,6 +243,10 @@ entry_points! {
     cuEventSynchronize(Handle);
     cuEventDestroy_v2(Handle);
     cuEventElapsedTime_v2(*mut f32, Handle, Handle);
+    cuTensorMapEncodeTiled(
+        *mut c_void, c_uint, c_uint, *mut c_void, *const u64, *const u64, *const c_uint, *const c_uint, c_uint, c_uint,
+        c_uint, c_uint
+    );
     cuGetErrorName(Code, *mut *const c_char);
     cuGetErrorString(Code, *mut *const c_char);
 }

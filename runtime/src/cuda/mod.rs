@@ -22,6 +22,7 @@ mod matrix_rates;
 mod measure;
 mod peers;
 mod pool;
+mod tensor_maps;
 
 pub use cache::{Cached, Entries};
 pub use compile::{Form, arch_name, arch_of};

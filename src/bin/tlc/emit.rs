@@ -402,7 +402,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 ..k.kernel().clone()
             }))
         })?,
-        What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, i, k))?,
+        What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, arch, i, k))?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             let options = jit::JitOptions {
@@ -466,7 +466,7 @@ fn ptx(model: &Model, texts: Vec<(Of, String)>, arch: &str) -> Result<Vec<(Of, S
 }
 
 /// A kernel as its emitter takes it.
-fn flat_text(model: &Model, device: Device, number: usize, made: &Made<'_>) -> Result<String, Failure> {
+fn flat_text(model: &Model, device: Device, arch: &str, number: usize, made: &Made<'_>) -> Result<String, Failure> {
     let placed;
     let flat = match device {
         Device::Cpu => {
@@ -475,7 +475,7 @@ fn flat_text(model: &Model, device: Device, number: usize, made: &Made<'_>) -> R
         }
         Device::Cuda(_) => {
             placed = tlc_codegen::cuda::with_fragments_placed(made.kernel());
-            tlc_codegen::cuda::flatten(&placed)
+            tlc_codegen::cuda::flatten(&placed, arch)
         }
     };
     match flat {

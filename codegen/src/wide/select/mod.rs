@@ -245,7 +245,7 @@ impl Selector<'_, '_> {
                     }
                     Item::Copy(_) | Item::Barrier | Item::Collective { .. } => {}
                     Item::Prefetch(address) => address.parts().for_each(&mut *one),
-                    Item::Multiply(_) | Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => {}
+                    Item::Multiply(_) | Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => {}
                     Item::Loop(l) => {
                         one(l.extent);
                         for c in &l.carried {
@@ -686,7 +686,7 @@ impl Selector<'_, '_> {
                 Item::Collective { .. } => return unsupported("collectives"),
                 Item::Multiply(_) => return unsupported("matrix instructions"),
                 Item::Prefetch(address) => self.prefetch(address)?,
-                Item::CopyAsync(_) | Item::Commit | Item::Wait(_) => return unsupported("copies beside the threads"),
+                Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => return unsupported("copies beside the threads"),
             }
         }
         self.pieces.truncate(pieces);

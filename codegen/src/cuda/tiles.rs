@@ -1,0 +1,98 @@
+//! Copies of whole tiles by the engine that GPUs have for them (PTX ISA, "cp.async.bulk.tensor"), and the waits for them.
+//!
+//! Invariants:
+//! - The first thread of a block begins all of them. A group of copies is told from others by the barrier in shared memory that counts its bytes (PTX ISA,
+//!   "mbarrier"); barriers are used in turn, each in phases of two kinds, so that a thread knows by the number of a group which barrier and which
+//!   phase is its.
+//! - Threads count the groups that were begun and those that they have waited for. A group of no copy is done when it is begun.
+
+use super::write::{Writer, memory_name};
+use crate::flat::{Flat, Item, MOST_GROUPS, Region, TileCopy};
+
+/// Name of the barriers, in the order of the groups.
+pub(super) const BARRIERS: &str = "tile_barriers";
+/// Bytes of all barriers.
+pub(super) const BARRIER_BYTES: i64 = 8 * MOST_GROUPS as i64;
+/// The type of what says where a matrix lies (CUDA Driver API, "CUtensorMap").
+pub(super) const MATRIX_TYPE: &str = "struct __align__(64) tiled_matrix { unsigned char bytes[128]; };\n";
+
+/// The parameters that say where the matrices lie.
+pub(super) fn parameters(flat: &Flat<'_>) -> impl Iterator<Item = String> {
+    (0..flat.matrices.len()).map(|m| format!("const __grid_constant__ tiled_matrix m{m}"))
+}
+
+/// Whether threads copy to shared memory beside them, and whether they write swizzled memory in any way.
+pub(super) fn threads_write(flat: &Flat<'_>, region: &Region) -> (bool, bool) {
+    region.iter().fold((false, false), |(copies, swizzled), item| {
+        let found = match item {
+            Item::CopyAsync(c) => (true, flat.kernel.is_swizzled(c.to.memory)),
+            Item::Store { address, .. } => (false, flat.kernel.is_swizzled(address.memory)),
+            Item::Loop(l) => threads_write(flat, &l.body),
+            Item::If(i) => threads_write(flat, &i.then),
+            _ => (false, false),
+        };
+        (copies || found.0, swizzled || found.1)
+    })
+}
+
+impl Writer<'_, '_> {
+    /// What makes the barriers, in front of everything else.
+    pub(super) fn barriers_made(&mut self) -> String {
+        if !self.tiles {
+            return String::new();
+        }
+        let make = self.helpers.make_barriers();
+        format!(
+            "    {make}({BARRIERS});\n    __syncthreads();\n    unsigned groups_begun = 0, groups_done = 0;\n"
+        )
+    }
+
+    /// Notes a copy, which is begun together with those that follow it.
+    pub(super) fn copy_tile(&mut self, c: &TileCopy) {
+        let matrix = self.flat.matrices[c.matrix];
+        let bytes = matrix.tile.iter().product::<i64>() * matrix.dtype.bytes() as i64;
+        let copy = self.helpers.copy_tile();
+        let to = format!("{} + {}", memory_name(self.flat.kernel, c.to.memory), self.unswizzled(&c.to));
+        let [row, column] = [c.row, c.column].map(|v| format!("(int)({})", self.index(v).0));
+        let row = match c.mask {
+            // A row that there is not.
+            Some(mask) => format!("{} ? {row} : {}", self.value(mask), matrix.extents[0]),
+            None => row,
+        };
+        self.tiles_noted.push(format!(
+            "{copy}({to}, &m{}, {column}, {row}, {BARRIERS} + groups_begun % {MOST_GROUPS}, {bytes});",
+            c.matrix
+        ));
+    }
+
+    /// Begins the copies that were noted, and closes their group if it ends here.
+    pub(super) fn begin_tiles(&mut self, closes: bool) {
+        if !self.tiles || self.tiles_noted.is_empty() && !closes {
+            return;
+        }
+        let noted = std::mem::take(&mut self.tiles_noted);
+        self.open("if (threadIdx.x == 0) {");
+        for line in noted {
+            self.line(&line);
+        }
+        if closes {
+            let arrive = self.helpers.arrive();
+            self.line(&format!("{arrive}({BARRIERS} + groups_begun % {MOST_GROUPS});"));
+        }
+        self.close();
+        if closes {
+            self.line("++groups_begun;");
+        }
+    }
+
+    /// Waits until at most so many groups of tiles are under way.
+    pub(super) fn wait_for_tiles(&mut self, pending: u32) {
+        if !self.tiles {
+            return;
+        }
+        let wait = self.helpers.wait_for_tiles();
+        self.line(&format!(
+            "for (; groups_begun - groups_done > {pending}u; ++groups_done) {wait}({BARRIERS} + groups_done % {MOST_GROUPS}, groups_done / {MOST_GROUPS} % 2);"
+        ));
+    }
+}

@@ -1,0 +1,90 @@
+//! Where matrices lie, as the engine that copies tiles of them is told (CUDA Driver API, "Tensor Map Object Management").
+
+use std::ffi::c_void;
+
+use smallvec::SmallVec;
+use tlc_codegen::cuda::TiledMatrix;
+use tlc_ir::DType;
+
+use super::context::Context;
+use crate::error::RunError;
+
+/// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `_BFLOAT16`; elements of other types are moved as integers of their size.
+const FLOAT16: u32 = 6;
+const BFLOAT16: u32 = 9;
+/// `CU_TENSOR_MAP_DATA_TYPE_UINT8`, `_UINT16`, `_UINT32` and `_UINT64`, by the bytes of an element.
+const INTEGERS: [(usize, u32); 4] = [(1, 0), (2, 1), (4, 2), (8, 4)];
+/// `CU_TENSOR_MAP_INTERLEAVE_NONE`.
+const INTERLEAVE: u32 = 0;
+/// `CU_TENSOR_MAP_SWIZZLE_128B`.
+const SWIZZLE: u32 = 3;
+/// `CU_TENSOR_MAP_L2_PROMOTION_L2_128B`.
+const PROMOTION: u32 = 2;
+/// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: zeros.
+const OUTSIDE: u32 = 0;
+
+/// `CUtensorMap`.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(super) struct TensorMap([u64; 16]);
+
+impl TensorMap {
+    fn of(context: &Context, matrix: &TiledMatrix, address: u64) -> Result<TensorMap, RunError> {
+        let [rows, columns] = matrix.extents.map(|n| n as u64);
+        let [height, width] = matrix.tile.map(|n| n as u32);
+        let bytes = matrix.dtype.bytes();
+        let data_type = match matrix.dtype {
+            DType::F16 => FLOAT16,
+            DType::BF16 => BFLOAT16,
+            _ => INTEGERS.iter().find(|t| t.0 == bytes).map_or(0, |t| t.1),
+        };
+        let mut map = TensorMap([0; 16]);
+        // The first extent is that along which elements are neighbours, which has no stride.
+        let (extents, pitch) = ([columns, rows], [columns * bytes as u64]);
+        let (tile, steps) = ([width, height], [1u32; 2]);
+        // SAFETY: the map is aligned as it must be; of extents, tile and steps there are two, of strides one, and the driver keeps none of them. That the
+        // address is one of memory it does not ask.
+        context.call("cuTensorMapEncodeTiled", |d| unsafe {
+            (d.cuTensorMapEncodeTiled)(
+                std::ptr::from_mut(&mut map).cast::<c_void>(),
+                data_type,
+                2,
+                std::ptr::without_provenance_mut(address as usize),
+                extents.as_ptr(),
+                pitch.as_ptr(),
+                tile.as_ptr(),
+                steps.as_ptr(),
+                INTERLEAVE,
+                SWIZZLE,
+                PROMOTION,
+                OUTSIDE,
+            )
+        })?;
+        Ok(map)
+    }
+}
+
+/// What a function is called with: 64-bit values, and behind them where its matrices lie.
+pub(super) struct Given {
+    values: SmallVec<[u64; 32]>,
+    maps: SmallVec<[TensorMap; 4]>,
+}
+
+impl Given {
+    /// Of values, the first of which are the addresses of buffers.
+    ///
+    /// # Errors
+    /// If the driver refuses a matrix.
+    pub(super) fn new(context: &Context, matrices: &[TiledMatrix], values: SmallVec<[u64; 32]>) -> Result<Given, RunError> {
+        let of = |m: &TiledMatrix| TensorMap::of(context, m, values.get(m.param as usize).copied().unwrap_or(0));
+        let maps = matrices.iter().map(of).collect::<Result<_, _>>()?;
+        Ok(Given { values, maps })
+    }
+
+    /// Where each of them is, as long as this stays where it is.
+    pub(super) fn places(&mut self) -> SmallVec<[*mut c_void; 32]> {
+        let values = self.values.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
+        let maps = self.maps.iter_mut().map(|m| std::ptr::from_mut(m).cast::<c_void>());
+        values.chain(maps).collect()
+    }
+}
