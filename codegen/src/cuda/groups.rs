@@ -19,7 +19,7 @@ use super::fragments::{HELD, tiles_of};
 use super::table::{GROUP_COLUMNS, MATRIX_TILE, matrix_steps};
 use super::under_way::UnderWay;
 use super::write::{Writer, memory_name};
-use crate::flat::{Item, LeftOperand, MatrixOperand, Multiply};
+use crate::flat::{LeftOperand, MatrixOperand, Multiply};
 
 /// Whether four warps multiply together anywhere in a kernel: somebody reads swizzled memory as instructions do.
 pub(super) fn multiplies_in_groups(kernel: &Kernel) -> bool {
@@ -100,26 +100,13 @@ impl Writer<'_, '_> {
             LeftOperand::Held(memory) => *memory,
             LeftOperand::Shared(left) => left.first.memory,
         };
+        let earlier = self.under_way.take();
         self.under_way = Some(UnderWay {
-            memories: [p.dst, left, p.right.first.memory],
+            latest: [p.dst, left, p.right.first.memory],
+            earlier: earlier.map_or_else(Vec::new, |e| [&e.earlier[..], &e.latest].concat()),
             end: format!("{end}({accumulators});"),
         });
         Ok(())
-    }
-
-    /// Waits for the product that is under way, if one is, in front of an item that it must be done for.
-    pub(super) fn end_group_for(&mut self, item: &Item) {
-        let needs = self.under_way.as_ref().is_some_and(|p| p.is_needed_by(item, self.flat));
-        if needs {
-            self.end_group();
-        }
-    }
-
-    /// Waits for the product that is under way, if one is.
-    pub(super) fn end_group(&mut self) {
-        if let Some(p) = self.under_way.take() {
-            self.line(&p.end);
-        }
     }
 
     fn operand_place(&self, o: &MatrixOperand, name: &str) -> Result<Place, CudaError> {
@@ -149,7 +136,7 @@ impl Writer<'_, '_> {
 
     /// Closes a thread's writes to shared memory for instructions that read it past the order of barriers, in front of one.
     pub(super) fn close_writes(&mut self) {
-        if self.threads_write_swizzled {
+        if std::mem::take(&mut self.open_writes) {
             self.line("asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");");
         }
     }

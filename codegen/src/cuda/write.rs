@@ -10,10 +10,10 @@ use tlc_ir::target::WARP_THREADS;
 use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
 use super::tiles::threads_write;
-use super::under_way::UnderWay;
+use super::under_way::{self, UnderWay};
 use super::uses::Uses;
 use super::{CudaError, uses_word};
-use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Region, Value};
+use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Value};
 
 /// Types of a value that is rounded to 16 bits and computed with as what it was.
 const ROUNDED: [DType; 3] = [DType::F32, DType::BF16, DType::F32];
@@ -66,7 +66,7 @@ pub(super) struct Writer<'f, 'k> {
     in_warp: bool,
     /// Whether a wait leaves a group of copies under way, so that groups must be distinguished.
     pub groups: bool,
-    /// The product of four warps that may still be under way.
+    /// The products of four warps that may still be under way.
     pub(super) under_way: Option<UnderWay>,
     /// Whether tiles are copied as a whole.
     pub(super) tiles: bool,
@@ -74,13 +74,16 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) tiles_noted: Vec<String>,
     /// Whether threads copy beside them.
     pub(super) threads_copy: bool,
-    /// Whether threads write swizzled memory in any way.
-    pub(super) threads_write_swizzled: bool,
+    /// Whether threads may have written swizzled memory since their writes were closed.
+    pub(super) open_writes: bool,
+    /// The memories that tiles are copied to.
+    tile_memories: Vec<Memory>,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
     pub(super) fn new(flat: &'f Flat<'k>, threads: i64, block: &'static str) -> Self {
-        let (threads_copy, threads_write_swizzled) = threads_write(flat, &flat.body);
+        let mut tile_memories = Vec::new();
+        under_way::tile_memories(&flat.body, &mut tile_memories);
         let mut writer = Writer {
             flat,
             uses: Uses::of(flat),
@@ -99,8 +102,9 @@ impl<'f, 'k> Writer<'f, 'k> {
             under_way: None,
             tiles: !flat.matrices.is_empty(),
             tiles_noted: Vec::new(),
-            threads_copy,
-            threads_write_swizzled,
+            threads_copy: threads_write(flat, &flat.body).0,
+            open_writes: false,
+            tile_memories,
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
@@ -207,8 +211,20 @@ impl<'f, 'k> Writer<'f, 'k> {
         format!("{}[{}]", memory_name(self.flat.kernel, a.memory), self.subscript(a))
     }
 
-    fn region(&mut self, body: &Region) -> Result<(), CudaError> {
-        for item in body {
+    fn region(&mut self, body: &[Item]) -> Result<(), CudaError> {
+        let mut early = 0;
+        for (i, item) in body.iter().enumerate() {
+            if i < early {
+                continue;
+            }
+            if let Some(n) = under_way::begun_early(&body[i..], self.flat, &self.tile_memories) {
+                early = i + n;
+                self.begin_tiles(false);
+                self.region(&body[i + 1..early])?;
+                self.end_earlier_groups();
+                self.barrier();
+                continue;
+            }
             self.end_group_for(item);
             if !matches!(item, Item::Let(_) | Item::CopyTile(_)) {
                 self.begin_tiles(matches!(item, Item::Commit));
@@ -232,6 +248,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                     };
                     let store = format!("{place} = {stored};");
                     let guard = mask.map_or_else(String::new, |m| format!("if ({}) ", self.value(m)));
+                    self.open_writes |= self.flat.kernel.is_swizzled(address.memory);
                     self.line(&format!("{guard}{store}"));
                 }
                 Item::Loop(l) => self.loop_(l)?,
@@ -249,10 +266,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                         place: "around a barrier",
                     });
                 }
-                Item::Barrier => {
-                    self.close_writes();
-                    self.line("__syncthreads();");
-                }
+                Item::Barrier => self.barrier(),
                 Item::Multiply(_) if self.in_thread || !self.in_warp => {
                     return Err(CudaError::Misplaced {
                         bind: Bind::Warp,
@@ -264,7 +278,10 @@ impl<'f, 'k> Writer<'f, 'k> {
                 Item::CopyAsync(_) if !self.in_thread => {
                     return Err(CudaError::EveryThread("a copy to shared memory"));
                 }
-                Item::CopyAsync(c) => self.copy_async(c),
+                Item::CopyAsync(c) => {
+                    self.open_writes |= self.flat.kernel.is_swizzled(c.to.memory);
+                    self.copy_async(c);
+                }
                 Item::CopyTile(_) if self.in_thread || self.in_warp => {
                     return Err(CudaError::Misplaced {
                         bind: Bind::Thread,
@@ -280,6 +297,11 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
         self.begin_tiles(false);
         Ok(())
+    }
+
+    fn barrier(&mut self) {
+        self.close_writes();
+        self.line("__syncthreads();");
     }
 
     fn loop_(&mut self, l: &Loop) -> Result<(), CudaError> {
@@ -373,10 +395,27 @@ impl<'f, 'k> Writer<'f, 'k> {
             self.line(&format!("#pragma unroll {LOADS_UNDER_WAY}"));
         }
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
+        // What an iteration writes the next one may find open; there may be none.
+        let open = self.open_writes;
+        self.open_writes |= threads_write(self.flat, &l.body).1;
         let before = self.under_way.take();
+        let begin = (self.out.len(), self.names.clone());
         self.region(&l.body)?;
-        self.end_group();
-        self.under_way = before;
+        let early = (0..l.body.len()).any(|i| under_way::begun_early(&l.body[i..], self.flat, &self.tile_memories).is_some());
+        match before {
+            // A product that is begun early goes on in the next iteration, which must know of it.
+            None if early && self.under_way.is_some() => {
+                self.out.truncate(begin.0);
+                self.names = begin.1;
+                self.open_writes |= threads_write(self.flat, &l.body).1;
+                self.region(&l.body)?;
+            }
+            before => {
+                self.end_group();
+                self.under_way = before;
+            }
+        }
+        self.open_writes |= open;
         self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));
         self.close();
         Ok(())
@@ -387,9 +426,11 @@ impl<'f, 'k> Writer<'f, 'k> {
             self.variable(m.otherwise, m.outcome)?;
         }
         let cond = self.value(i.cond);
+        let open = self.open_writes;
         self.open(&format!("if ({cond}) {{"));
         self.region(&i.then)?;
         self.end_group();
+        self.open_writes |= open;
         self.assign(i.merges.iter().map(|m| (m.outcome, m.then)));
         self.close();
         match i.otherwise.is_empty() {
