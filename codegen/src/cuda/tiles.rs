@@ -4,10 +4,11 @@
 //! - The first thread of a block begins all of them. A group of copies is told from others by the barrier in shared memory that counts its bytes (PTX ISA,
 //!   "mbarrier"); barriers are used in turn, each in phases of two kinds, so that a thread knows by the number of a group which barrier and which
 //!   phase is its.
-//! - Threads count the groups that were begun and those that they have waited for. A group of no copy is done when it is begun.
+//! - Threads count the groups that were begun. Where it is not known how many of them are under way, they also count those that they have waited for.
+//! - A group of no copy is done when it is begun.
 
 use super::write::{Writer, memory_name};
-use crate::flat::{Flat, Item, MOST_GROUPS, Region, TileCopy};
+use crate::flat::{Flat, Item, LoopKind, MOST_GROUPS, Region, TileCopy};
 
 /// Name of the barriers, in the order of the groups.
 pub(super) const BARRIERS: &str = "tile_barriers";
@@ -35,6 +36,20 @@ pub(super) fn threads_write(flat: &Flat<'_>, region: &Region) -> (bool, bool) {
     })
 }
 
+/// How many groups are under way behind statements, if it is known wherever one waits; `before` is how many there were.
+pub(super) fn known_groups(region: &Region, before: u32) -> Option<u32> {
+    region.iter().try_fold(before, |pending, item| match item {
+        Item::Commit => Some(pending + 1),
+        Item::Wait(most) => Some(pending.min(*most)),
+        Item::Loop(l) => match (l.kind, known_groups(&l.body, pending)?) {
+            (LoopKind::Block, after) => Some(after),
+            (_, after) => (after == pending).then_some(after),
+        },
+        Item::If(i) => known_groups(&i.then, pending).filter(|after| *after == pending),
+        _ => Some(pending),
+    })
+}
+
 impl Writer<'_, '_> {
     /// What makes the barriers, in front of everything else.
     pub(super) fn barriers_made(&mut self) -> String {
@@ -42,9 +57,8 @@ impl Writer<'_, '_> {
             return String::new();
         }
         let make = self.helpers.make_barriers();
-        format!(
-            "    {make}({BARRIERS});\n    __syncthreads();\n    unsigned groups_begun = 0, groups_done = 0;\n"
-        )
+        let done = if self.groups_known.is_none() { ", groups_done = 0" } else { "" };
+        format!("    {make}({BARRIERS});\n    __syncthreads();\n    unsigned groups_begun = 0{done};\n")
     }
 
     /// Notes a copy, which is begun together with those that follow it.
@@ -82,6 +96,7 @@ impl Writer<'_, '_> {
         self.close();
         if closes {
             self.line("++groups_begun;");
+            self.groups_known = self.groups_known.map(|n| n + 1);
         }
     }
 
@@ -91,6 +106,16 @@ impl Writer<'_, '_> {
             return;
         }
         let wait = self.helpers.wait_for_tiles();
+        if let Some(under_way) = self.groups_known {
+            // The oldest first.
+            for behind in (pending + 1..=under_way).rev() {
+                self.line(&format!(
+                    "{wait}({BARRIERS} + (groups_begun - {behind}) % {MOST_GROUPS}, (groups_begun - {behind}) / {MOST_GROUPS} % 2);"
+                ));
+            }
+            self.groups_known = Some(pending.min(under_way));
+            return;
+        }
         self.line(&format!(
             "for (; groups_begun - groups_done > {pending}u; ++groups_done) {wait}({BARRIERS} + groups_done % {MOST_GROUPS}, groups_done / {MOST_GROUPS} % 2);"
         ));

@@ -4,7 +4,7 @@
 //! next one. So a product behind a barrier that reads nothing but whole tiles, which are there once they were waited for, is begun
 //! in front of it: then one is always under way while threads wait for each other.
 
-use tlc_ir::kernel::Memory;
+use tlc_ir::kernel::{Memory, Scope};
 
 use super::write::Writer;
 use crate::flat::{Address, Flat, Item, LeftOperand, Loop, LoopKind, Multiply, Op, Region};
@@ -41,36 +41,31 @@ impl UnderWay {
     }
 }
 
-/// Whether four warps do a product whose operands are all in shared memory.
+/// Whether four warps do a product whose operands are all in shared memory, so that the threads may go on with its sums.
 fn in_groups(m: &Multiply) -> bool {
     m.right.swizzled.is_some() && matches!(m.left, LeftOperand::Shared(_))
 }
 
-/// The number of items from a barrier on that are the barrier and a product which may be begun in front of it.
-pub(super) fn begun_early(items: &[Item], flat: &Flat<'_>, tiles: &[Memory]) -> Option<usize> {
-    let (Item::Barrier, behind) = items.split_first()? else {
-        return None;
-    };
-    let is_index = |i: &&Item| matches!(i, Item::Let(v) if flat.op(*v).is_index());
-    let indices = behind.iter().take_while(is_index).count();
-    let Item::Loop(l) = behind.get(indices)? else {
-        return None;
-    };
-    reads_tiles_alone(l, flat, tiles).then_some(indices + 2)
-}
-
-/// Whether the warps of a loop do one product, of tiles that were copied as a whole.
-fn reads_tiles_alone(l: &Loop, flat: &Flat<'_>, tiles: &[Memory]) -> bool {
-    let mut products = 0;
-    let simple = l.body.iter().all(|i| match i {
-        Item::Let(v) => flat.op(*v).is_index(),
-        Item::Multiply(m) => {
-            products += 1;
-            in_groups(m) && m.shared().all(|o| tiles.contains(&o.first.memory))
-        }
-        _ => false,
-    });
-    l.kind == LoopKind::Warp && simple && products == 1
+/// Whether the warps of a loop do one product, of memory that is closed to others' writes, and nothing else that others could see or that depends on
+/// what they do.
+fn reads_closed_memory(l: &Loop, flat: &Flat<'_>, closed: &dyn Fn(Memory) -> bool) -> bool {
+    fn products(body: &[Item], flat: &Flat<'_>, closed: &dyn Fn(Memory) -> bool) -> Option<usize> {
+        let own = |a: &Address| matches!(a.memory, Memory::Scratch(i) if flat.kernel.scratch[i as usize].scope == Scope::Thread);
+        body.iter().try_fold(0, |n, item| match item {
+            Item::Let(v) => match flat.op(*v) {
+                Op::Load { address, .. } => own(address).then_some(n),
+                _ => Some(n),
+            },
+            Item::Store { address, .. } => own(address).then_some(n),
+            Item::Loop(l) => Some(n + products(&l.body, flat, closed)?),
+            Item::Multiply(m) => {
+                let whole = m.right.swizzled.is_some() && m.shared().all(|o| closed(o.first.memory));
+                whole.then_some(n + 1)
+            }
+            _ => None,
+        })
+    }
+    l.kind == LoopKind::Warp && products(&l.body, flat, closed) == Some(1)
 }
 
 /// The memories that tiles are copied to.
@@ -86,6 +81,24 @@ pub(super) fn tile_memories(region: &Region, out: &mut Vec<Memory>) {
 }
 
 impl Writer<'_, '_> {
+    /// The number of items from a barrier on that are the barrier and a product which may be begun in front of it, and whether another barrier follows,
+    /// which then is the same one.
+    pub(super) fn begins_early(&self, items: &[Item]) -> Option<(usize, bool)> {
+        let (Item::Barrier, behind) = items.split_first()? else {
+            return None;
+        };
+        let is_index = |i: &&Item| matches!(i, Item::Let(v) if self.flat.op(*v).is_index());
+        let indices = behind.iter().take_while(is_index).count();
+        let Item::Loop(l) = behind.get(indices)? else {
+            return None;
+        };
+        // Whole tiles are there once they were waited for; of what threads write themselves a barrier must lie behind.
+        let closed = |m: Memory| self.tile_memories.contains(&m) || !self.open_writes && self.flat.kernel.is_swizzled(m);
+        let barrier_behind = matches!(behind.get(indices + 1), Some(Item::Barrier));
+        let early = self.tiles && reads_closed_memory(l, self.flat, &closed);
+        early.then_some((indices + 2, barrier_behind))
+    }
+
     /// Waits for the products that are under way, if an item must find them done.
     pub(super) fn end_group_for(&mut self, item: &Item) {
         let needs = self.under_way.as_ref().is_some_and(|p| p.is_needed_by(item, self.flat));

@@ -9,7 +9,7 @@ use tlc_ir::target::WARP_THREADS;
 
 use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
-use super::tiles::threads_write;
+use super::tiles::{known_groups, threads_write};
 use super::under_way::{self, UnderWay};
 use super::uses::Uses;
 use super::{CudaError, uses_word};
@@ -76,8 +76,12 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) threads_copy: bool,
     /// Whether threads may have written swizzled memory since their writes were closed.
     pub(super) open_writes: bool,
+    /// How many groups of tiles are under way, if it is known wherever one waits.
+    pub(super) groups_known: Option<u32>,
     /// The memories that tiles are copied to.
-    tile_memories: Vec<Memory>,
+    pub(super) tile_memories: Vec<Memory>,
+    /// Products that were begun in front of a barrier.
+    begun_early: usize,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
@@ -104,7 +108,9 @@ impl<'f, 'k> Writer<'f, 'k> {
             tiles_noted: Vec::new(),
             threads_copy: threads_write(flat, &flat.body).0,
             open_writes: false,
+            groups_known: known_groups(&flat.body, 0).map(|_| 0),
             tile_memories,
+            begun_early: 0,
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
@@ -217,11 +223,18 @@ impl<'f, 'k> Writer<'f, 'k> {
             if i < early {
                 continue;
             }
-            if let Some(n) = under_way::begun_early(&body[i..], self.flat, &self.tile_memories) {
+            if let Some((n, barrier_behind)) = self.begins_early(&body[i..]) {
                 early = i + n;
+                self.begun_early += 1;
                 self.begin_tiles(false);
                 self.region(&body[i + 1..early])?;
-                self.end_earlier_groups();
+                match barrier_behind {
+                    true => {
+                        self.end_group();
+                        early += 1;
+                    }
+                    false => self.end_earlier_groups(),
+                }
                 self.barrier();
                 continue;
             }
@@ -399,15 +412,14 @@ impl<'f, 'k> Writer<'f, 'k> {
         let open = self.open_writes;
         self.open_writes |= threads_write(self.flat, &l.body).1;
         let before = self.under_way.take();
-        let begin = (self.out.len(), self.names.clone());
+        let begin = (self.out.len(), self.names.clone(), self.begun_early, self.open_writes);
         self.region(&l.body)?;
-        let early = (0..l.body.len()).any(|i| under_way::begun_early(&l.body[i..], self.flat, &self.tile_memories).is_some());
         match before {
             // A product that is begun early goes on in the next iteration, which must know of it.
-            None if early && self.under_way.is_some() => {
+            None if self.begun_early > begin.2 && self.under_way.is_some() => {
                 self.out.truncate(begin.0);
                 self.names = begin.1;
-                self.open_writes |= threads_write(self.flat, &l.body).1;
+                self.open_writes = begin.3;
                 self.region(&l.body)?;
             }
             before => {

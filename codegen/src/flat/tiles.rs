@@ -350,6 +350,9 @@ fn whole_tile(
 }
 
 fn is_multiple(kernel: &Kernel, e: &IndexExpr, of: i64) -> bool {
+    if let Some(IndexNode::Min(a, b) | IndexNode::Max(a, b)) = e.as_node() {
+        return is_multiple(kernel, a, of) && is_multiple(kernel, b, of);
+    }
     IndexExpr::modulo(e, &IndexExpr::Const(of)).simplify(kernel).is(0)
 }
 

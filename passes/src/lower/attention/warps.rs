@@ -102,10 +102,18 @@ impl<'a> Blocks<'a> {
         self.bring(BLOCK, &rows, &place, &known);
     }
 
-    /// A tile of keys after the other: values come while scores are computed, and the next keys while weights are multiplied.
+    /// A tile of keys after the other: values come while scores are computed, and the next keys while weights are multiplied. What four warps multiply is
+    /// there earlier: the next keys are asked for as soon as there are scores, the next values as soon as they are multiplied.
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         self.leave_hidden_out(m);
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
+        if m.groups {
+            self.lo.push(BLOCK, Stmt::Commit);
+            self.bring_values(BLOCK, m, &IndexExpr::ZERO);
+            self.lo.push(BLOCK, Stmt::Commit);
+            // From here on queries are there.
+            self.barrier(BLOCK);
+        }
         if !self.seen_tiles.is(0) {
             let tile = self.lo.new_var(self.seen_tiles.clone(), TILE);
             self.tile_by_warps(m, tile, tile.into(), true);
@@ -119,16 +127,35 @@ impl<'a> Blocks<'a> {
     /// A loop over tiles of keys, of which a row may see all or not; `tile` is the number of one.
     fn tile_by_warps(&mut self, m: &Matrices, var: VarId, tile: IndexExpr, seen: bool) {
         let first_key = tile * constant(m.keys);
-        self.arrived(TILE);
-        self.bring_values(m, &first_key);
-        self.warp_loop(TILE, |this, warp| {
-            this.scores_by_warps(m, &warp);
-            this.mask_by_warps(m, &warp, (!seen).then_some(&first_key));
-            this.weights_by_warps(m);
-        });
-        self.arrived(TILE);
-        self.bring_keys(TILE, m, &(first_key + constant(m.keys)));
-        self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
+        let next = first_key.clone() + constant(m.keys);
+        let masked = (!seen).then_some(&first_key);
+        if m.groups {
+            self.oldest_arrived();
+            self.warp_loop(TILE, |this, warp| this.scores_by_warps(m, &warp));
+            self.barrier(TILE);
+            self.bring_keys(TILE, m, &next);
+            self.lo.push(TILE, Stmt::Commit);
+            self.warp_loop(TILE, |this, warp| {
+                this.mask_by_warps(m, &warp, masked);
+                this.weights_by_warps(m);
+            });
+            self.oldest_arrived();
+            self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
+            self.barrier(TILE);
+            self.bring_values(TILE, m, &next);
+            self.lo.push(TILE, Stmt::Commit);
+        } else {
+            self.arrived(TILE);
+            self.bring_values(TILE, m, &first_key);
+            self.warp_loop(TILE, |this, warp| {
+                this.scores_by_warps(m, &warp);
+                this.mask_by_warps(m, &warp, masked);
+                this.weights_by_warps(m);
+            });
+            self.arrived(TILE);
+            self.bring_keys(TILE, m, &next);
+            self.warp_loop(TILE, |this, _| this.add_up_by_warps(m));
+        }
         let body = self.take(TILE);
         self.lo.push(BLOCK, super::around(var, Bind::Serial, body));
     }
@@ -153,7 +180,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// Brings a tile of values to shared memory.
-    fn bring_values(&mut self, m: &Matrices, first_key: &IndexExpr) {
+    fn bring_values(&mut self, level: usize, m: &Matrices, first_key: &IndexExpr) {
         let (form, keys) = (self.form, self.keys.clone());
         let known = |this: &mut Self, row: &IndexExpr| this.below(&(first_key.clone() + row.clone()), &keys);
         let rows = Rows {
@@ -169,7 +196,7 @@ impl<'a> Blocks<'a> {
             let key = first_key.clone() + row.clone();
             this.operand(form.result, 1 - form.weights, &this.labels(form.result, &point, &key))
         };
-        self.bring(TILE, &rows, &place, &known);
+        self.bring(level, &rows, &place, &known);
     }
 
     /// What is behind the loop over tiles of keys.
@@ -494,6 +521,12 @@ impl<'a> Blocks<'a> {
         self.lo.push(level, Stmt::Commit);
         self.lo.push(level, Stmt::Wait(0));
         self.barrier(level);
+    }
+
+    /// Waits for the older one of two groups of copies.
+    fn oldest_arrived(&mut self) {
+        self.lo.push(TILE, Stmt::Wait(1));
+        self.barrier(TILE);
     }
 
     /// Brings rows of an operand to shared memory: by copies where they lie together, else element by element.
