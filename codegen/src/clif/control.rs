@@ -156,7 +156,12 @@ impl Translator<'_, '_, '_> {
                     self.base(address)?;
                 }
                 Item::Copy(_) | Item::Loop(_) | Item::If(_) | Item::Barrier | Item::Collective { .. } => {}
-                Item::Multiply(_) | Item::Prefetch(_) | Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => {}
+                Item::Multiply(_)
+                | Item::Prefetch(_)
+                | Item::CopyAsync(_)
+                | Item::CopyTile(_)
+                | Item::Commit
+                | Item::Wait(_) => {}
             }
         }
         Ok(())

@@ -245,7 +245,9 @@ impl Translator<'_, '_, '_> {
                 Item::Collective { .. } => return unsupported("collectives"),
                 Item::Multiply(_) => return unsupported("matrix instructions"),
                 Item::Prefetch(_) => return unsupported("prefetches"),
-                Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => return unsupported("copies beside the threads"),
+                Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => {
+                    return unsupported("copies beside the threads");
+                }
             }
         }
         Ok(())

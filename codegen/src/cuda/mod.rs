@@ -37,6 +37,7 @@ mod fragments;
 mod groups;
 mod index;
 mod matrix;
+mod quads;
 mod scalar;
 mod sequence;
 mod table;
@@ -65,8 +66,8 @@ pub use crate::flat::TiledMatrix;
 pub use fragments::with_fragments_placed;
 pub use sequence::emit_sequence;
 use table::GROUPS_ON;
-use tiles::BARRIERS;
 pub use table::{emitter, emitter_for};
+use tiles::BARRIERS;
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
 pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];

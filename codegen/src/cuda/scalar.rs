@@ -258,6 +258,16 @@ impl Helpers {
         })
     }
 
+    /// Stores the pairs that four threads beside each other have of four groups of eight elements, each thread a group. It is given where its own
+    /// pair of the first group belongs.
+    pub(super) fn store_quad(&mut self) -> String {
+        self.need("store_quad".into(), |n| {
+            format!(
+                "void {n}(void* to, unsigned v0, unsigned v1, unsigned v2, unsigned v3) {{\n    const unsigned all = 0xffffffffu, q = threadIdx.x % 4;\n    const bool odd = q & 1, upper = q & 2;\n    const unsigned a = odd ? v1 : v0, b = __shfl_xor_sync(all, odd ? v0 : v1, 1);\n    const unsigned c = odd ? v3 : v2, d = __shfl_xor_sync(all, odd ? v2 : v3, 1);\n    const unsigned x0 = odd ? b : a, x1 = odd ? a : b, y0 = odd ? d : c, y1 = odd ? c : d;\n    const unsigned s0 = __shfl_xor_sync(all, upper ? x0 : y0, 2), s1 = __shfl_xor_sync(all, upper ? x1 : y1, 2);\n    const uint4 group = {{upper ? s0 : x0, upper ? s1 : x1, upper ? y0 : s0, upper ? y1 : s1}};\n    *(uint4*)((char*)to + 12 * q) = group;\n}}"
+            )
+        })
+    }
+
     /// Floored division and remainder of indices, both widths.
     pub(super) fn floor_division(&mut self) {
         for (suffix, t) in [("", "int"), ("_i64", "i64")] {

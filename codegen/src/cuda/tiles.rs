@@ -57,7 +57,11 @@ impl Writer<'_, '_> {
             return String::new();
         }
         let make = self.helpers.make_barriers();
-        let done = if self.groups_known.is_none() { ", groups_done = 0" } else { "" };
+        let done = if self.groups_known.is_none() {
+            ", groups_done = 0"
+        } else {
+            ""
+        };
         format!("    {make}({BARRIERS});\n    __syncthreads();\n    unsigned groups_begun = 0{done};\n")
     }
 
@@ -66,7 +70,11 @@ impl Writer<'_, '_> {
         let matrix = self.flat.matrices[c.matrix];
         let bytes = matrix.tile.iter().product::<i64>() * matrix.dtype.bytes() as i64;
         let copy = self.helpers.copy_tile();
-        let to = format!("{} + {}", memory_name(self.flat.kernel, c.to.memory), self.unswizzled(&c.to));
+        let to = format!(
+            "{} + {}",
+            memory_name(self.flat.kernel, c.to.memory),
+            self.unswizzled(&c.to)
+        );
         let [row, column] = [c.row, c.column].map(|v| format!("(int)({})", self.index(v).0));
         let row = match c.mask {
             // A row that there is not.

@@ -93,7 +93,8 @@ impl Writer<'_, '_> {
             return None;
         };
         // Whole tiles are there once they were waited for; of what threads write themselves a barrier must lie behind.
-        let closed = |m: Memory| self.tile_memories.contains(&m) || !self.open_writes && self.flat.kernel.is_swizzled(m);
+        let closed =
+            |m: Memory| self.tile_memories.contains(&m) || !self.open_writes && self.flat.kernel.is_swizzled(m);
         let barrier_behind = matches!(behind.get(indices + 1), Some(Item::Barrier));
         let early = self.tiles && reads_closed_memory(l, self.flat, &closed);
         early.then_some((indices + 2, barrier_behind))

@@ -8,6 +8,7 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::WARP_THREADS;
 
 use super::index::Width;
+use super::quads::Quads;
 use super::scalar::{self, Helpers, literal, value_type};
 use super::tiles::{known_groups, threads_write};
 use super::under_way::{self, UnderWay};
@@ -82,6 +83,8 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) tile_memories: Vec<Memory>,
     /// Products that were begun in front of a barrier.
     begun_early: usize,
+    /// Stores of threads that are done together.
+    pub(super) quads: Quads,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
@@ -111,6 +114,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             groups_known: known_groups(&flat.body, 0).map(|_| 0),
             tile_memories,
             begun_early: 0,
+            quads: Quads::default(),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
@@ -250,6 +254,9 @@ impl<'f, 'k> Writer<'f, 'k> {
                     if !self.in_thread {
                         return Err(CudaError::EveryThread("a store to memory"));
                     }
+                    if self.store_in_quad(address, *value) {
+                        continue;
+                    }
                     let lanes = self.flat.info(*value).lanes;
                     let place = match lanes {
                         1 => self.place(address),
@@ -328,7 +335,9 @@ impl<'f, 'k> Writer<'f, 'k> {
                 if self.in_warp {
                     self.open("{");
                     let start = self.out.len();
+                    self.quads = Quads::of(&l.body, l.counter, self.flat);
                     self.region(&l.body)?;
+                    self.quads = Quads::default();
                     // Which thread it is may not matter to elements of a fragment.
                     if uses_word(&self.out[start..], &name) {
                         let indent = "    ".repeat(self.depth);

@@ -237,7 +237,9 @@ impl<'k> Flat<'k> {
                 }
                 Item::CopyTile(c) => {
                     let (to, mask) = (self.place(&c.to), self.mask(c.mask));
-                    let TiledMatrix { param, extents, tile, .. } = self.matrices[c.matrix];
+                    let TiledMatrix {
+                        param, extents, tile, ..
+                    } = self.matrices[c.matrix];
                     let [[rows, columns], [height, width]] = [extents, tile];
                     let [row, column] = [c.row, c.column].map(|v| self.operand(v));
                     writeln!(

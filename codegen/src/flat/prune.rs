@@ -165,7 +165,12 @@ fn sweep(body: &mut Region, live: &[bool]) {
     body.retain_mut(|item| match item {
         Item::Let(v) => lives(*v),
         Item::Store { .. } | Item::Copy(_) | Item::Barrier | Item::Collective { .. } => true,
-        Item::Multiply(_) | Item::Prefetch(_) | Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => true,
+        Item::Multiply(_)
+        | Item::Prefetch(_)
+        | Item::CopyAsync(_)
+        | Item::CopyTile(_)
+        | Item::Commit
+        | Item::Wait(_) => true,
         Item::Loop(l) => {
             l.carried.retain(|c| lives(c.inside) || lives(c.outcome));
             sweep(&mut l.body, live);

@@ -12,8 +12,8 @@
 
 use rustc_hash::FxHashMap;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
-use tlc_ir::kernel::{AsyncCopy, Bind, Memory, Op as KernelOp, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES, Scope, Stmt};
 use tlc_ir::kernel::{Access, ValueId};
+use tlc_ir::kernel::{AsyncCopy, Bind, Memory, Op as KernelOp, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES, Scope, Stmt};
 use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, Kernel, ScalarOp};
 
@@ -197,12 +197,7 @@ fn nest<'k>(kernel: &Kernel, var: VarId, body: &'k [Stmt]) -> Option<(Vec<(VarId
 }
 
 /// The tile that a loop of threads copies, if it is one.
-fn whole_tile(
-    kernel: &Kernel,
-    ops: &FxHashMap<ValueId, &KernelOp>,
-    var: VarId,
-    body: &[Stmt],
-) -> Option<WholeTile> {
+fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, body: &[Stmt]) -> Option<WholeTile> {
     let (loops, copy) = nest(kernel, var, body)?;
     let (Memory::Param(param), Memory::Scratch(to)) = (copy.from, copy.to) else {
         return None;
@@ -303,7 +298,10 @@ fn whole_tile(
         let first = pieces[0].1[t];
         let at = split.outer.clone() + IndexExpr::Const(first);
         let follows = |part: &dyn Fn(i64) -> i64| {
-            pieces.iter().zip(0i64..).all(|((_, tested), piece)| tested[t] - first == part(piece))
+            pieces
+                .iter()
+                .zip(0i64..)
+                .all(|((_, tested), piece)| tested[t] - first == part(piece))
         };
         if follows(&|_| 0) {
             common.push([at, limit.clone()]);
@@ -316,9 +314,7 @@ fn whole_tile(
             } else {
                 return None;
             }
-        } else if follows(&|piece| place(piece).1)
-            && limit.is(columns)
-            && (at - column.clone()).simplify(kernel).is(0)
+        } else if follows(&|piece| place(piece).1) && limit.is(columns) && (at - column.clone()).simplify(kernel).is(0)
         {
             columns_tested = true;
         } else {

@@ -279,7 +279,9 @@ impl Verifier<'_, '_> {
                         self.is_condition(mask)?;
                     }
                     let known = c.matrix < self.flat.matrices.len() && self.flat.kernel.is_swizzled(c.to.memory);
-                    holds(known, || "a copy of a tile of no matrix, or not to swizzled memory".into())?;
+                    holds(known, || {
+                        "a copy of a tile of no matrix, or not to swizzled memory".into()
+                    })?;
                     let apart = self.apart || self.steering.meets(Varies::WARP.and(Varies::THREAD));
                     holds(!apart, || "a copy of a tile that some threads may not reach".into())?;
                 }

@@ -172,7 +172,12 @@ impl<'a> Blocks<'a> {
         rest = IndexExpr::floor_div(&rest, &constant(parts)).simplify(&lo);
         // Blocks of rows are innermost: neighbours read the same keys.
         let mut entry: Index = SmallVec::from_elem(IndexExpr::ZERO, shape.len());
-        let first_row = IndexExpr::modulo(&rest, &row_blocks).simplify(&lo) * constant(form.rows);
+        let mut row_block = IndexExpr::modulo(&rest, &row_blocks).simplify(&lo);
+        if form.horizon.is_some() {
+            // Those that see most keys take longest, and come first.
+            row_block = row_blocks.clone() - constant(1) - row_block;
+        }
+        let first_row = (row_block * constant(form.rows)).simplify(&lo);
         rest = IndexExpr::floor_div(&rest, &row_blocks).simplify(&lo);
         let number = rest.clone();
         for (k, &axis) in outer.iter().enumerate().rev() {

@@ -24,8 +24,8 @@ use products::Products;
 use super::compile::{self, Function, Loaded, Wanted};
 use super::context::{Context, open};
 use super::graph::{End, Graph, Node, Operation};
-use super::tensor_maps::Given;
 use super::library::{Code, Handle, Library, SimulatedSlot};
+use super::tensor_maps::Given;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
 use crate::device::{

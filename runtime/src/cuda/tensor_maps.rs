@@ -75,7 +75,11 @@ impl Given {
     ///
     /// # Errors
     /// If the driver refuses a matrix.
-    pub(super) fn new(context: &Context, matrices: &[TiledMatrix], values: SmallVec<[u64; 32]>) -> Result<Given, RunError> {
+    pub(super) fn new(
+        context: &Context,
+        matrices: &[TiledMatrix],
+        values: SmallVec<[u64; 32]>,
+    ) -> Result<Given, RunError> {
         let of = |m: &TiledMatrix| TensorMap::of(context, m, values.get(m.param as usize).copied().unwrap_or(0));
         let maps = matrices.iter().map(of).collect::<Result<_, _>>()?;
         Ok(Given { values, maps })

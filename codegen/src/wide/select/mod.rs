@@ -686,7 +686,9 @@ impl Selector<'_, '_> {
                 Item::Collective { .. } => return unsupported("collectives"),
                 Item::Multiply(_) => return unsupported("matrix instructions"),
                 Item::Prefetch(address) => self.prefetch(address)?,
-                Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => return unsupported("copies beside the threads"),
+                Item::CopyAsync(_) | Item::CopyTile(_) | Item::Commit | Item::Wait(_) => {
+                    return unsupported("copies beside the threads");
+                }
             }
         }
         self.pieces.truncate(pieces);
