@@ -89,6 +89,10 @@ pub struct Counters {
     pub divergent_branches: u64,
     /// Barriers that a block passed.
     pub barriers: u64,
+    /// Copies of tiles that threads asked for; what they read is among `global_loads`, a request each.
+    pub tile_copies: u64,
+    /// Phases of barriers in shared memory that were completed.
+    pub phases: u64,
 }
 
 impl Counters {

@@ -19,6 +19,9 @@
 //! touches their registers or overwrites what they read before a wait for them, that registers and shared memory which others
 //! wrote are fenced, and that the four warps do the same.
 //!
+//! Copies of whole tiles (`cp.async.bulk.tensor`) arrive in pieces and in an order that the seed says, through the same way to
+//! memory; who saw the phase of the barrier (`mbarrier`) that counts their bytes is ordered behind them, and nobody else.
+//!
 //! How fast it is, `cargo run --release -p tlc-gpusim --example speed` prints.
 #![forbid(unsafe_code)]
 
@@ -31,6 +34,7 @@ mod program;
 mod race;
 mod report;
 mod syntax;
+mod tensor_map;
 
 pub use counters::{Class, Counters, Traffic};
 pub use exec::{Argument, Launch, LaunchError, Options, Schedule};
@@ -38,3 +42,4 @@ pub use memory::{Device, Footprint, MemoryError, SlotEvent};
 pub use module::{Kernel, Module};
 pub use report::{Finding, FindingKind, Report, Site};
 pub use syntax::{PtxError, SourceLine, Space};
+pub use tensor_map::{Swizzle, TENSOR_MAP_BYTES, TensorMap, TensorMapError};

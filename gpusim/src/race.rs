@@ -5,6 +5,12 @@
 //! accesses or barriers of some warps, is `Foreign` and mostly empty. Each word of memory remembers its last write and its last
 //! readers: one lane, lanes of one warp, or many. A write after many readers counts as ordered if the writer has synchronized
 //! by other means than barriers of the block, since who the readers were is not kept.
+//!
+//! What copies of whole tiles write has no thread's clock: it is known to who saw the phase of the barrier that they completed.
+
+mod phases;
+
+pub(crate) use phases::MOST_BARRIERS;
 
 use std::collections::HashMap;
 
@@ -17,6 +23,9 @@ const NOBODY: u32 = u32::MAX;
 
 /// The clock of an asynchronous copy that nobody has waited for.
 const IN_FLIGHT: u32 = u32::MAX;
+
+/// Clocks from here on are phases of barriers in shared memory.
+const OF_PHASES: u32 = 1 << 31;
 
 /// Words of a page of the shadow.
 const PAGE: usize = 256;
@@ -73,13 +82,22 @@ pub(crate) enum Kind {
     /// The write of an asynchronous copy when it is issued, and when it was waited for.
     Issue,
     Arrival,
+    /// The write of a copy that completes in a phase of a barrier.
+    Landing(Phase),
+}
+
+/// A phase of a barrier in shared memory: the barrier's number in the block, and the phase's among the barrier's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Phase {
+    pub(crate) barrier: u32,
+    pub(crate) number: u32,
 }
 
 impl Kind {
     const fn scope(self) -> Option<Scope> {
         match self {
             Kind::StrongRead(scope) | Kind::StrongWrite(scope) | Kind::Atomic(scope) => Some(scope),
-            Kind::Read | Kind::Write | Kind::Issue | Kind::Arrival => None,
+            Kind::Read | Kind::Write | Kind::Issue | Kind::Arrival | Kind::Landing(_) => None,
         }
     }
 }
@@ -136,6 +154,8 @@ struct Foreign {
     blocks: HashMap<u32, u32>,
     /// Of a warp: everything up to these clocks.
     warps: HashMap<u32, [u32; 32]>,
+    /// Of a block's barrier in shared memory: everything before this phase.
+    phases: HashMap<(u32, u32), u32>,
 }
 
 impl Foreign {
@@ -153,6 +173,10 @@ impl Foreign {
             for (k, &c) in known.iter_mut().zip(clocks) {
                 *k = c.max(*k);
             }
+        }
+        for (&barrier, &phase) in &other.phases {
+            let known = self.phases.entry(barrier).or_insert(0);
+            *known = phase.max(*known);
         }
     }
 
@@ -201,6 +225,8 @@ struct WarpClocks {
     /// What single reads saw, for the next fence.
     seen: Vec<Passed>,
     has_foreign: bool,
+    /// For each barrier in shared memory, the phase before which each lane knows of everything.
+    phases: Vec<[u32; 32]>,
 }
 
 impl WarpClocks {
@@ -215,6 +241,7 @@ impl WarpClocks {
             released: vec![None; 32],
             seen: vec![Passed::default(); 32],
             has_foreign: false,
+            phases: Vec::new(),
         }
     }
 }
@@ -227,6 +254,8 @@ pub(crate) struct BlockClocks {
     warps: Vec<WarpClocks>,
     shared: Shadow,
     shared_sync: HashMap<usize, Variable>,
+    /// What each barrier in shared memory hands on.
+    handed: Vec<phases::Handed>,
 }
 
 impl BlockClocks {
@@ -237,6 +266,7 @@ impl BlockClocks {
             warps: (0..warps).map(|_| WarpClocks::new()).collect(),
             shared: Shadow::default(),
             shared_sync: HashMap::new(),
+            handed: Vec::new(),
         }
     }
 
@@ -249,6 +279,7 @@ impl BlockClocks {
         }
         self.shared.clear();
         self.shared_sync.clear();
+        self.handed.clear();
     }
 
     /// Lanes of a warp meet.
@@ -273,6 +304,7 @@ impl BlockClocks {
                 clocks.foreign[lane] = all.clone();
             }
         }
+        self.share_phases(&[(warp, mask)]);
     }
 
     /// Lanes of warps meet at a barrier; `whole` if all of the block do.
@@ -280,6 +312,7 @@ impl BlockClocks {
         let base = self.number * (THREADS / 32);
         let mut all = Foreign::default();
         let with_foreign = self.warps.iter().any(|w| w.has_foreign);
+        self.share_phases(arrived);
         if whole && !with_foreign {
             self.epoch += 1;
             return;
@@ -296,8 +329,8 @@ impl BlockClocks {
             all.learn(&clocks.foreign[first]);
             if !whole {
                 all.learn(&Foreign {
-                    blocks: HashMap::new(),
                     warps: HashMap::from([(base + warp, known)]),
+                    ..Foreign::default()
                 });
             }
         }
@@ -310,6 +343,7 @@ impl BlockClocks {
         }
         if whole {
             self.epoch += 1;
+            self.forget_own();
         }
     }
 
@@ -322,13 +356,12 @@ impl BlockClocks {
         if scope == Scope::Device {
             seen.learn(&std::mem::take(&mut clocks.seen[lane].wide));
         }
+        clocks.see_phases(number, lane, &mut seen);
         if !seen.is_empty() {
             clocks.foreign[lane].learn(&seen);
             clocks.has_foreign = true;
         }
-        let mut known = clocks.foreign[lane].clone();
-        known.blocks.insert(number, epoch);
-        known.warps.insert(number * (THREADS / 32) + warp, clocks.known[lane]);
+        let known = clocks.all_known(number, epoch, warp, lane);
         let released = clocks.released[lane].get_or_insert_default();
         if scope == Scope::Device {
             released.wide = known.clone();
@@ -338,8 +371,8 @@ impl BlockClocks {
     }
 
     fn is_ordered(&self, stamp: Stamp, warp: u32, lane: usize) -> bool {
-        if stamp.clock == IN_FLIGHT {
-            return false;
+        if stamp.clock >= OF_PHASES {
+            return stamp.clock != IN_FLIGHT && self.knows_phase(stamp, warp, lane);
         }
         let block = stamp.thread / THREADS;
         let clocks = &self.warps[warp as usize];
@@ -379,10 +412,10 @@ impl BlockClocks {
 
     fn touch(&self, cell: &mut Cell, warp: u32, lane: usize, kind: Kind, site: u32) -> Option<Stamp> {
         let thread = self.number * THREADS + warp * 32 + lane as u32;
-        let clock = if kind == Kind::Issue {
-            IN_FLIGHT
-        } else {
-            self.warps[warp as usize].known[lane][lane]
+        let clock = match kind {
+            Kind::Issue => IN_FLIGHT,
+            Kind::Landing(phase) => phase.clock(),
+            _ => self.warps[warp as usize].known[lane][lane],
         };
         let stamp = Stamp {
             thread,
@@ -390,7 +423,7 @@ impl BlockClocks {
             clock,
             site,
         };
-        if kind == Kind::Arrival {
+        if matches!(kind, Kind::Arrival | Kind::Landing(_)) {
             cell.write = stamp;
             return None;
         }

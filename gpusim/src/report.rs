@@ -27,6 +27,10 @@ pub enum FindingKind {
     WarpMask,
     /// An asynchronous matrix product whose registers, shared memory or warps are not as it needs them.
     AsyncProduct,
+    /// A copy of a tile whose map, place or barrier is not as it needs them, or that nobody waits for.
+    AsyncCopy,
+    /// A barrier in shared memory that is used before it begins to be, or whose phases are mixed up.
+    Phase,
     /// Threads wait for each other, or go on without any progress.
     Deadlock,
     /// `assert` failed.
@@ -48,6 +52,8 @@ impl FindingKind {
             FindingKind::DivergentBarrier => "barrier in divergent code",
             FindingKind::WarpMask => "warp instruction with a wrong mask",
             FindingKind::AsyncProduct => "misuse of an asynchronous product",
+            FindingKind::AsyncCopy => "misuse of an asynchronous copy",
+            FindingKind::Phase => "misuse of a barrier in shared memory",
             FindingKind::Deadlock => "deadlock",
             FindingKind::Assertion => "assertion failed",
             FindingKind::Trap => "trap",

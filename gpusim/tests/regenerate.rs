@@ -8,7 +8,7 @@ use std::path::Path;
 use tlc_runtime::nvrtc::Nvrtc;
 
 /// Source, text, and what NVRTC is given.
-const TEXTS: [(&str, &str, &str, &[&str]); 8] = [
+const TEXTS: [(&str, &str, &str, &[&str]); 11] = [
     ("programs.cu", "programs.sm_80.ptx", "compute_80", &[]),
     ("programs.cu", "programs.sm_100.ptx", "compute_100", &[]),
     ("broken.cu", "broken.sm_80.ptx", "compute_80", &["-DBROKEN"]),
@@ -21,6 +21,14 @@ const TEXTS: [(&str, &str, &str, &[&str]); 8] = [
         &["-DBROKEN"],
     ),
     ("wgmma_broken.cu", "wgmma_right.sm_90a.ptx", "compute_90a", &[]),
+    ("tiles.cu", "tiles.sm_90a.ptx", "compute_90a", &[]),
+    (
+        "tiles_broken.cu",
+        "tiles_broken.sm_90a.ptx",
+        "compute_90a",
+        &["-DBROKEN"],
+    ),
+    ("tiles_broken.cu", "tiles_right.sm_90a.ptx", "compute_90a", &[]),
     ("tlc_gather.cu", "tlc_gather.sm_80.ptx", "compute_80", &[]),
 ];
 

@@ -209,7 +209,8 @@ pub(crate) fn counters(kernel: &str, operation: &str, grid: [u32; 3], block: [u3
         "{{\"kernel\": {}, \"operation\": {}, \"grid\": {grid:?}, \"block\": {block:?}, \"lane_instructions\": {}, \
          \"lanes\": {{{}}}, \"global_loads\": {}, \"global_stores\": {}, \"global_atomics\": {}, \
          \"shared_load_bytes\": {}, \"shared_store_bytes\": {}, \"shared_requests\": {}, \"bank_conflicts\": {}, \
-         \"local_bytes\": {}, \"branches\": {}, \"divergent_branches\": {}, \"barriers\": {}}}",
+         \"local_bytes\": {}, \"branches\": {}, \"divergent_branches\": {}, \"barriers\": {}, \
+         \"tile_copies\": {}, \"phases\": {}}}",
         quoted(kernel),
         quoted(operation),
         c.lane_instructions(),
@@ -224,6 +225,8 @@ pub(crate) fn counters(kernel: &str, operation: &str, grid: [u32; 3], block: [u3
         c.local_bytes,
         c.branches,
         c.divergent_branches,
-        c.barriers
+        c.barriers,
+        c.tile_copies,
+        c.phases
     )
 }

@@ -123,6 +123,8 @@ impl Machine {
                 | FindingKind::Race
                 | FindingKind::DivergentBarrier
                 | FindingKind::AsyncProduct
+                | FindingKind::AsyncCopy
+                | FindingKind::Phase
                 | FindingKind::WarpMask => CUDA_ERROR_ILLEGAL_ADDRESS,
             };
             let label = &stamp.access.label;

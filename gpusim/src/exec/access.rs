@@ -28,7 +28,7 @@ pub(super) enum Spot {
 }
 
 /// The space and the address in it that a generic address stands for.
-const fn resolve(space: Space, address: u64) -> (Space, u64) {
+pub(super) const fn resolve(space: Space, address: u64) -> (Space, u64) {
     match space {
         Space::Generic => match address >> 60 {
             1 => (Space::Shared, address - SHARED_WINDOW),
@@ -151,8 +151,14 @@ impl Machine<'_> {
     }
 
     /// The number under which a place in a kernel is remembered.
-    const fn site_number(code: usize, pc: Pc) -> u32 {
+    pub(super) const fn site_number(code: usize, pc: Pc) -> u32 {
         ((code as u32) << 20 | pc & 0xf_ffff) & 0x7fff_ffff
+    }
+
+    /// The same of where a lane is.
+    pub(super) fn number_of(&self, block: &Block, here: Here) -> u32 {
+        let frame = &block.warps[here.at].frames[here.frame as usize];
+        Self::site_number(frame.code, here.pc)
     }
 
     /// Reports an access that has no order with an earlier one.
@@ -180,7 +186,7 @@ impl Machine<'_> {
         }
     }
 
-    fn race(&mut self, block: &Block, here: Here, lane: usize, spot: Spot, bytes: u32, other: Stamp) {
+    pub(super) fn race(&mut self, block: &Block, here: Here, lane: usize, spot: Spot, bytes: u32, other: Stamp) {
         let address = match spot {
             Spot::Global(index, at) => (Space::Global, self.device.allocations[index].base + at as u64),
             Spot::Shared(at) => (Space::Shared, at as u64),

@@ -8,17 +8,19 @@ mod copy;
 mod flight;
 mod lane;
 mod matrix;
+mod phases;
 mod private;
 mod proxy;
 mod schedule;
 mod step;
 mod tile;
+mod tiles;
 mod warp;
 mod warpgroup;
 
 use private::Private;
 use proxy::Proxy;
-use schedule::Turns;
+use schedule::{Dice, Turns};
 use warp::{Frame, NONE, Split, Wait, Warp};
 use warpgroup::Together;
 
@@ -39,6 +41,9 @@ pub(crate) const SHARED_WINDOW: u64 = 1 << 60;
 pub(crate) const LOCAL_WINDOW: u64 = 2 << 60;
 /// Generic addresses of a kernel's parameters begin here.
 pub(crate) const PARAM_WINDOW: u64 = 3 << 60;
+
+/// What makes the order of arrivals another than that of warps.
+const TILES: u64 = 0x7469_6c65;
 
 /// The most threads of a block.
 const MOST_THREADS: u64 = 1024;
@@ -220,10 +225,12 @@ impl Device {
             threads,
             warps_per_block: threads.div_ceil(32),
             has_products: program.has_products(),
+            copies_tiles: program.copies_tiles(),
             findings: Vec::new(),
             counters: Counters::default(),
             races: options.racecheck.then(Races::default),
             turns: Turns::new(options.schedule, options.seed),
+            dice: Dice::new(options.seed ^ TILES),
             steps: 0,
             progress: 0,
             polled: 0,
@@ -347,7 +354,10 @@ struct Block {
     barriers: Vec<barrier::Barrier>,
     turn: usize,
     clocks: Option<BlockClocks>,
-    /// What asynchronous products see of shared memory; of kernels that have them, where it is checked.
+    /// Barriers in shared memory that began, and tiles on their way there.
+    phases: Vec<phases::PhaseBarrier>,
+    tiles: Vec<tiles::Tile>,
+    /// What asynchronous products and copies see of shared memory; of kernels that have them, where it is checked.
     proxy: Option<Proxy>,
     /// What each four warps did together; the same.
     together: Vec<Together>,
@@ -372,10 +382,14 @@ struct Machine<'a> {
     warps_per_block: u32,
     /// Whether any function has asynchronous products.
     has_products: bool,
+    /// Whether any copies tiles.
+    copies_tiles: bool,
     findings: Vec<Finding>,
     counters: Counters,
     races: Option<Races>,
     turns: Turns,
+    /// When which pieces of tiles arrive.
+    dice: Dice,
     /// Instructions of warps so far.
     steps: u64,
     /// The step of the last progress.
@@ -441,6 +455,8 @@ impl Machine<'_> {
             barriers: barrier::all(),
             turn: 0,
             clocks: None,
+            phases: Vec::new(),
+            tiles: Vec::new(),
             proxy: None,
             together: Vec::new(),
         });
@@ -449,6 +465,8 @@ impl Machine<'_> {
         if !block.warps.is_empty() {
             block.shared.clear();
             block.barriers = barrier::all();
+            block.phases.clear();
+            block.tiles.clear();
         }
         let mut old = std::mem::take(&mut block.warps).into_iter();
         for index in 0..self.warps_per_block {
@@ -475,6 +493,8 @@ impl Machine<'_> {
                 copies: Vec::new(),
                 groups: [0; 32],
                 flight: Default::default(),
+                held: None,
+                is_impatient: false,
                 turn: 0,
             });
             if code.local_bytes > 0 {
@@ -490,12 +510,14 @@ impl Machine<'_> {
             None if self.races.is_some() => block.clocks = Some(BlockClocks::new(number, self.warps_per_block)),
             None => {}
         }
-        if self.has_products {
+        if self.has_products || self.copies_tiles {
             let bytes = block.shared.data.len();
             block.proxy = self
                 .options
                 .racecheck
                 .then(|| Proxy::new(bytes, self.warps_per_block * 32));
+        }
+        if self.has_products {
             block.together.clear();
             let groups = self.warps_per_block.div_ceil(4) as usize;
             block.together.resize_with(groups, Together::default);
@@ -627,10 +649,12 @@ impl Machine<'_> {
                 let lane = split.mask.trailing_zeros();
                 let code = warp.frames[split.frame as usize].code;
                 let site = self.site(code, split.pc, block.id, self.thread_id(warp.index, lane));
-                let waits = match split.wait {
-                    Wait::Ready => "runs",
-                    Wait::Warp => "waits for lanes of its warp",
-                    Wait::Barrier(_) => "waits at a barrier",
+                let waits = match (split.wait, warp.held.and_then(|slot| block.phases.get(slot))) {
+                    (Wait::Ready | Wait::Phase(_), Some(barrier)) => format!("waits, for {}", barrier.missing()),
+                    (Wait::Ready, None) => "runs".to_string(),
+                    (Wait::Warp, _) => "waits for lanes of its warp".to_string(),
+                    (Wait::Barrier(_), _) => "waits at a barrier".to_string(),
+                    (Wait::Phase(_), None) => "waits for a phase of a barrier".to_string(),
                 };
                 self.found(FindingKind::Deadlock, site, None, 0, format!("{why}; this one {waits}"));
             }

@@ -1,4 +1,4 @@
-//! Which writes to shared memory asynchronous products may see.
+//! Which writes to shared memory asynchronous products may see, and asynchronous copies write over.
 //!
 //! Such products read by another way than loads and stores: what a thread wrote they see only if the thread fenced it
 //! (`fence.proxy.async`) before it met their warps.
@@ -8,6 +8,9 @@ use super::{Block, Machine};
 
 /// Bits of a thread's number in its block.
 const THREAD_BITS: u32 = 10;
+
+/// What marks a write of an asynchronous copy, which took the same way.
+const ASYNCHRONOUS: u64 = 1 << 63;
 
 /// Bytes that are told apart.
 const GRAIN: usize = 2;
@@ -32,9 +35,18 @@ impl Proxy {
     }
 
     fn wrote(&mut self, at: usize, bytes: u32, thread: u32, time: u64) {
-        let end = (at + bytes as usize).div_ceil(GRAIN).min(self.writes.len());
+        self.fill(at, bytes as usize, time << THREAD_BITS | u64::from(thread));
+    }
+
+    /// A piece of a tile arrives that a thread asked for.
+    pub(super) fn landed(&mut self, at: usize, bytes: usize, thread: u32, time: u64) {
+        self.fill(at, bytes, ASYNCHRONOUS | time << THREAD_BITS | u64::from(thread));
+    }
+
+    fn fill(&mut self, at: usize, bytes: usize, cell: u64) {
+        let end = (at + bytes).div_ceil(GRAIN).min(self.writes.len());
         if let Some(cells) = self.writes.get_mut(at / GRAIN..end) {
-            cells.fill(time << THREAD_BITS | u64::from(thread));
+            cells.fill(cell);
         }
     }
 
@@ -43,14 +55,15 @@ impl Proxy {
         self.published[thread as usize] = self.fences[thread as usize];
     }
 
-    fn find(&self, at: usize, bytes: usize, is_wrong: impl Fn(u64, usize) -> bool) -> Option<u32> {
+    fn find(&self, at: usize, bytes: usize, is_wrong: impl Fn(u64, usize, bool) -> bool) -> Option<u32> {
         let end = (at + bytes).div_ceil(GRAIN).min(self.writes.len());
         let cells = self.writes.get(at / GRAIN..end)?;
         let mut last = 0;
         for &cell in cells {
-            let (time, thread) = (cell >> THREAD_BITS, cell as u32 & ((1 << THREAD_BITS) - 1));
+            let time = (cell & !ASYNCHRONOUS) >> THREAD_BITS;
+            let (is_copy, thread) = (cell & ASYNCHRONOUS != 0, cell as u32 & ((1 << THREAD_BITS) - 1));
             // Neighbours are mostly of one write.
-            if cell != last && is_wrong(time, thread as usize) {
+            if cell != last && is_wrong(time, thread as usize, is_copy) {
                 return Some(thread);
             }
             last = cell;
@@ -60,19 +73,19 @@ impl Proxy {
 
     /// A thread that wrote some of the bytes, which a product of a warp may not see.
     pub(super) fn unseen(&self, at: usize, bytes: usize, warp: u32) -> Option<u32> {
-        self.find(at, bytes, |time, thread| {
+        self.find(at, bytes, |time, thread, is_copy| {
             let fences = if thread as u32 / 32 == warp {
                 &self.fences
             } else {
                 &self.published
             };
-            time != 0 && fences[thread] <= time
+            time != 0 && !is_copy && fences[thread] <= time
         })
     }
 
     /// A thread that wrote some of the bytes later.
     pub(super) fn changed(&self, at: usize, bytes: usize, since: u64) -> Option<u32> {
-        self.find(at, bytes, |time, _| time > since)
+        self.find(at, bytes, |time, _, _| time > since)
     }
 }
 
@@ -91,5 +104,6 @@ impl Machine<'_> {
                 proxy.fences[warp as usize * 32 + lane] = self.steps;
             }
         }
+        self.fence_phases(block, at, active);
     }
 }

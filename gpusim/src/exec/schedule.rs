@@ -11,10 +11,32 @@ pub enum Schedule {
     Adversarial,
 }
 
+/// Numbers without a pattern, by a seed.
+#[derive(Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) const fn new(seed: u64) -> Dice {
+        Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    /// One of so many numbers from 0.
+    pub(super) fn below(&mut self, count: usize) -> usize {
+        (self.next() % count.max(1) as u64) as usize
+    }
+}
+
 /// Decisions of a schedule.
 pub(super) struct Turns {
     schedule: Schedule,
-    state: u64,
+    dice: Dice,
     /// Whether everyone gets a turn, because nobody has made progress for long: no order may starve the holder of a lock.
     is_fair: bool,
 }
@@ -23,20 +45,13 @@ impl Turns {
     pub(super) const fn new(schedule: Schedule, seed: u64) -> Turns {
         Turns {
             schedule,
-            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            dice: Dice::new(seed),
             is_fair: false,
         }
     }
 
     pub(super) const fn set_fair(&mut self, is_fair: bool) {
         self.is_fair = is_fair;
-    }
-
-    fn random(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
     /// Which of some candidates is next; `turn` goes round among them.
@@ -53,7 +68,7 @@ impl Turns {
                 *turn = (*turn + 1) % candidates;
                 *turn
             }
-            Schedule::Random => (self.random() % candidates as u64) as usize,
+            Schedule::Random => self.dice.below(candidates),
             Schedule::Adversarial => candidates - 1,
         }
     }
@@ -63,7 +78,7 @@ impl Turns {
         match self.schedule {
             Schedule::Adversarial if self.is_fair => 64,
             Schedule::RoundRobin => 64,
-            Schedule::Random => 1 + (self.random() % 48) as u32,
+            Schedule::Random => 1 + self.dice.below(48) as u32,
             Schedule::Adversarial => 4096,
         }
     }

@@ -68,6 +68,7 @@ impl Machine<'_> {
     pub(super) fn turn(&mut self, block: &mut Block) -> bool {
         let mut moved = false;
         for _ in 0..self.turns.turns(block.warps.len()) {
+            self.land_some(block);
             let ready = block.warps.iter().filter(|w| w.is_ready()).count();
             if ready == 0 {
                 return moved || self.unstick(block);
@@ -83,8 +84,12 @@ impl Machine<'_> {
         moved
     }
 
-    /// Lets lanes that wait to meet others of their warp go on, where nobody else can.
+    /// Where nobody can go on: lets copies arrive, lanes go on that wait to meet others of their warp, and threads that are held for a
+    /// phase.
     fn unstick(&mut self, block: &mut Block) -> bool {
+        if self.land(block) {
+            return true;
+        }
         for at in 0..block.warps.len() {
             let warp = &mut block.warps[at];
             let waiting = warp.splits.iter().find(|s| s.wait == Wait::Warp).copied();
@@ -99,7 +104,7 @@ impl Machine<'_> {
             }
             return true;
         }
-        false
+        self.release_held(block)
     }
 
     fn run_warp(&mut self, block: &mut Block, at: usize, quantum: u32) {
@@ -275,6 +280,15 @@ impl Machine<'_> {
                 self.proxy_fence(block, at, active);
                 Next::On
             }
+            Op::PhaseFence => {
+                self.fence_phases(block, at, active);
+                Next::On
+            }
+            Op::Phase { place, what } => self.phase(block, at, index, (instr, *place, *what), active),
+            Op::CopyTile(copy) => {
+                self.copy_tile(block, Here { at, frame, pc }, copy, active);
+                Next::On
+            }
             Op::Warpgroup(what) => {
                 self.warpgroup(block, Here { at, frame, pc }, what, active);
                 Next::On
@@ -316,6 +330,9 @@ impl Machine<'_> {
         self.progress = self.steps;
         if warp.alive == 0 && self.has_products {
             self.leave_warpgroup(block, at);
+        }
+        if block.is_done() {
+            self.leave_tiles(block);
         }
         self.wake_collective(block, at);
         self.complete_barriers(block);

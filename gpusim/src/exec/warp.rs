@@ -17,6 +17,8 @@ pub(super) enum Wait {
     Warp,
     /// At a barrier of the block.
     Barrier(u32),
+    /// For a phase of the barrier at an address of shared memory.
+    Phase(u32),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,10 @@ pub(super) struct Warp {
     pub(super) groups: [u32; 32],
     /// Asynchronous products.
     pub(super) flight: Flight,
+    /// The barrier in shared memory, by number, that it last found not complete.
+    pub(super) held: Option<usize>,
+    /// Whether it is not held for the next phase that is not complete.
+    pub(super) is_impatient: bool,
     /// Where in the list of splits to look first.
     pub(super) turn: usize,
 }

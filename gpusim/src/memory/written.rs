@@ -54,7 +54,7 @@ impl Written {
         }
     }
 
-    pub(super) fn unset(&mut self, at: usize, bytes: usize) {
+    pub(crate) fn unset(&mut self, at: usize, bytes: usize) {
         let end = at + bytes;
         let mut i = at;
         while i < end {

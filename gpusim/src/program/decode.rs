@@ -295,6 +295,7 @@ impl<'a> Decoder<'a> {
         if !instrs.is_empty() {
             resolve_meeting_points(&mut instrs);
         }
+        let copies_tiles = instrs.iter().any(|i| matches!(i.op, Op::CopyTile(_)));
         let has_products = watch(&mut instrs, self.registers as usize, &self.specials);
         let signature = &self.layout.signatures[self.index];
         Ok(Code {
@@ -309,6 +310,7 @@ impl<'a> Decoder<'a> {
             local_bytes: self.local_bytes.next_multiple_of(16),
             shared_bytes: self.shared_bytes.next_multiple_of(16),
             has_products,
+            copies_tiles,
         })
     }
 
@@ -349,6 +351,7 @@ impl<'a> Decoder<'a> {
             "bar" | "barrier" | "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" | "ldmatrix"
             | "stmatrix" | "movmatrix" | "mma" | "griddepcontrol" => self.collective(statement, &mut modifiers)?,
             "wgmma" => self.warpgroup(statement, &mut modifiers)?,
+            "mbarrier" => self.phase(statement, &mut modifiers)?,
             _ => self.arithmetic(statement, &mut modifiers)?,
         };
         modifiers.finish()?;
@@ -551,11 +554,13 @@ impl<'a> Decoder<'a> {
     /// The base register and offset of an address in brackets.
     pub(super) fn address(&mut self, operand: &Operand, m: &Modifiers<'_>) -> Result<(Reg, i64), PtxError> {
         match operand {
-            Operand::Address(None, offset) => Ok((self.constant(0), *offset)),
-            Operand::Address(Some(name), offset) => match self.names.get(name.as_str()) {
-                Some(Named::Register { index, .. }) => Ok((*index, *offset)),
-                _ => Ok((self.address_of(name, *offset, m)?, 0)),
-            },
+            Operand::Address(None, offset) | Operand::Place(None, offset, _) => Ok((self.constant(0), *offset)),
+            Operand::Address(Some(name), offset) | Operand::Place(Some(name), offset, _) => {
+                match self.names.get(name.as_str()) {
+                    Some(Named::Register { index, .. }) => Ok((*index, *offset)),
+                    _ => Ok((self.address_of(name, *offset, m)?, 0)),
+                }
+            }
             _ => Err(m.error("needs an address in brackets")),
         }
     }
@@ -631,7 +636,7 @@ impl<'a> Decoder<'a> {
 
     /// The space of a variable that an operand names.
     pub(super) fn space_of(&self, operand: &Operand) -> Option<Space> {
-        let (Operand::Name(name) | Operand::Address(Some(name), _)) = operand else {
+        let (Operand::Name(name) | Operand::Address(Some(name), _) | Operand::Place(Some(name), ..)) = operand else {
             return None;
         };
         match self.names.get(name.as_str()) {

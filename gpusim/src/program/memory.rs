@@ -7,7 +7,7 @@ use crate::arith::Ty;
 use crate::counters::Class;
 use crate::syntax::{Operand, PtxError, Space, Statement};
 
-fn space_named(name: &str) -> Option<Space> {
+pub(super) fn space_named(name: &str) -> Option<Space> {
     Some(match name {
         "global" => Space::Global,
         "shared" | "shared::cta" => Space::Shared,
@@ -18,7 +18,7 @@ fn space_named(name: &str) -> Option<Space> {
     })
 }
 
-fn scope_named(name: &str) -> Option<Scope> {
+pub(super) fn scope_named(name: &str) -> Option<Scope> {
     Some(match name {
         "cta" => Scope::Block,
         "cluster" | "gpu" | "sys" | "gl" => Scope::Device,
@@ -26,7 +26,7 @@ fn scope_named(name: &str) -> Option<Scope> {
     })
 }
 
-fn order_named(name: &str) -> Option<Order> {
+pub(super) fn order_named(name: &str) -> Option<Order> {
     Some(match name {
         "weak" => Order::Weak,
         "volatile" | "relaxed" | "mmio" => Order::Relaxed,
@@ -63,6 +63,11 @@ impl<'a> Decoder<'a> {
             "st" => self.store(s, m),
             "atom" | "red" => self.atomic(s, m),
             "fence" => {
+                if m.take("mbarrier_init") {
+                    m.take("release");
+                    m.find(scope_named).ok_or_else(|| m.unknown())?;
+                    return Ok((Op::PhaseFence, Class::Barrier));
+                }
                 if m.take("proxy") && m.take("async") {
                     let space = m.find(|k| {
                         if k == "shared::cluster" {
@@ -121,13 +126,18 @@ impl<'a> Decoder<'a> {
             _ => {
                 m.find(space_named);
                 m.take_cache_hints();
-                m.find(|k| matches!(k, "L1" | "L2" | "evict_last" | "evict_normal").then_some(()));
+                m.find(|k| matches!(k, "L1" | "L2" | "evict_last" | "evict_normal" | "tensormap").then_some(()));
                 Ok((Op::Nop, Class::Load))
             }
         }
     }
 
-    fn place(&mut self, operand: &Operand, space: Option<Space>, m: &Modifiers<'_>) -> Result<Place, PtxError> {
+    pub(super) fn place(
+        &mut self,
+        operand: &Operand,
+        space: Option<Space>,
+        m: &Modifiers<'_>,
+    ) -> Result<Place, PtxError> {
         let (base, offset) = self.address(operand, m)?;
         let space = match (space, self.space_of(operand)) {
             (Some(Space::Const), _) => Space::Global,
@@ -271,9 +281,12 @@ impl<'a> Decoder<'a> {
         Ok((Op::Atomic(Box::new(atomic)), Class::Atomic))
     }
 
-    fn copy_async(&mut self, s: &Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
+    fn copy_async(&mut self, s: &'a Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
         if !m.take("async") {
             return Err(m.unknown());
+        }
+        if m.take("bulk") {
+            return self.copy_tile(s, m);
         }
         let count = |operand: Option<&Operand>| match operand {
             Some(Operand::Int(n)) => u32::try_from(*n).ok(),

@@ -10,6 +10,7 @@ mod decode;
 mod flow;
 mod memory;
 mod modifiers;
+mod phases;
 mod special;
 mod touched;
 mod warpgroup;
@@ -228,6 +229,54 @@ pub(crate) enum Warpgroup {
     Product(Box<AsyncProduct>),
 }
 
+/// What is done with a barrier in shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PhaseOp {
+    /// It begins to be, and waits for so many arrivals.
+    Init(Reg),
+    /// It ends.
+    Invalidate,
+    /// The phase waits for so many bytes more.
+    Expect(Reg),
+    Arrive(Arrival),
+    Wait(PhaseWait),
+}
+
+/// `mbarrier.arrive`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Arrival {
+    /// The register of the phase that it arrives in.
+    pub(crate) state: Option<Reg>,
+    /// How many arrivals it is, if not one.
+    pub(crate) count: Option<Reg>,
+    /// The bytes that the phase waits for besides.
+    pub(crate) bytes: Option<Reg>,
+    pub(crate) releases: bool,
+}
+
+/// `mbarrier.test_wait` and `mbarrier.try_wait`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PhaseWait {
+    pub(crate) done: Option<Pred>,
+    /// What an arrival gave, or the phase's parity.
+    pub(crate) of: Reg,
+    pub(crate) by_parity: bool,
+    /// Whether a thread may be held until the phase is complete.
+    pub(crate) holds: bool,
+    pub(crate) acquires: bool,
+}
+
+/// `cp.async.bulk.tensor`: a copy of a tile of a tensor to shared memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CopyTile {
+    pub(crate) to: Place,
+    pub(crate) map: Place,
+    /// Where the tile begins, the dimension that is dense in memory first.
+    pub(crate) at: Vec<Reg>,
+    /// The barrier that counts the bytes.
+    pub(crate) barrier: Place,
+}
+
 /// The registers that asynchronous products use and an instruction touches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Watched {
@@ -392,8 +441,15 @@ pub(crate) enum Op {
     Store(Box<Access>),
     Atomic(Box<Atomic>),
     Fence(Scope),
-    /// Makes what a thread wrote to shared memory visible to asynchronous products.
+    /// Makes what a thread wrote to shared memory visible to asynchronous products and copies.
     ProxyFence,
+    /// Makes barriers in shared memory that a thread began visible to asynchronous copies.
+    PhaseFence,
+    Phase {
+        place: Place,
+        what: PhaseOp,
+    },
+    CopyTile(Box<CopyTile>),
     ToGeneric {
         d: Reg,
         a: Reg,
@@ -572,6 +628,8 @@ pub(crate) struct Code {
     pub(crate) shared_bytes: u32,
     /// Whether it has asynchronous products.
     pub(crate) has_products: bool,
+    /// Whether it copies tiles of tensors.
+    pub(crate) copies_tiles: bool,
 }
 
 /// A variable of the module in device memory.
@@ -596,5 +654,10 @@ impl Program {
     /// Whether any function has asynchronous products.
     pub(crate) fn has_products(&self) -> bool {
         self.codes.iter().any(|c| c.has_products)
+    }
+
+    /// Whether any function copies tiles of tensors.
+    pub(crate) fn copies_tiles(&self) -> bool {
+        self.codes.iter().any(|c| c.copies_tiles)
     }
 }

@@ -1,6 +1,6 @@
 //! The registers that an operation touches, for the check of undefined values.
 
-use super::{BarrierKind, Left, Op, Reg, Warpgroup};
+use super::{BarrierKind, Left, Op, PhaseOp, Reg, Warpgroup};
 
 #[derive(Default)]
 pub(super) struct Touched {
@@ -60,6 +60,11 @@ pub(super) fn touched(op: &Op) -> Touched {
             reads.extend(size);
             computes(reads, Vec::new())
         }
+        Op::Phase { place, what } => phase(place.base, what),
+        Op::CopyTile(copy) => {
+            let places = [copy.to.base, copy.map.base, copy.barrier.base];
+            computes([&places[..], &copy.at].concat(), Vec::new())
+        }
         Op::LoadMatrix { d, place, .. } => computes(vec![place.base], d.clone()),
         Op::StoreMatrix { a, place, .. } => {
             let mut reads = a.clone();
@@ -102,6 +107,7 @@ pub(super) fn touched(op: &Op) -> Touched {
         | Op::PredLogic { .. }
         | Op::Fence(_)
         | Op::ProxyFence
+        | Op::PhaseFence
         | Op::Warpgroup(_)
         | Op::CopyCommit
         | Op::CopyWait(_)
@@ -111,5 +117,21 @@ pub(super) fn touched(op: &Op) -> Touched {
         | Op::Exit
         | Op::Trap
         | Op::Assertion => Touched::default(),
+    }
+}
+
+fn phase(base: Reg, what: &PhaseOp) -> Touched {
+    match what {
+        PhaseOp::Init(count) => computes(vec![base, *count], Vec::new()),
+        PhaseOp::Invalidate => computes(vec![base], Vec::new()),
+        PhaseOp::Expect(bytes) => computes(vec![base, *bytes], Vec::new()),
+        PhaseOp::Arrive(arrival) => {
+            let counts = arrival.count.iter().chain(&arrival.bytes).copied();
+            computes(
+                std::iter::once(base).chain(counts).collect(),
+                arrival.state.iter().copied().collect(),
+            )
+        }
+        PhaseOp::Wait(wait) => computes(vec![base, wait.of], Vec::new()),
     }
 }

@@ -109,6 +109,8 @@ pub(crate) enum Operand {
     Vector(Vec<Operand>),
     /// `[base + offset]`; no base is an absolute address.
     Address(Option<String>, i64),
+    /// `[base + offset, {x, y}]`: a place in a tensor that a map at the address tells of.
+    Place(Option<String>, i64, Vec<Operand>),
     /// `a|b`: two results.
     Pair(Box<Operand>, Box<Operand>),
     /// `(a, b)`: the parameters of a call.

@@ -655,7 +655,7 @@ impl Parser {
         let first = match self.next()? {
             Token::Punct('{') => Operand::Vector(self.operands(scopes, '}', depth)?),
             Token::Punct('(') => Operand::List(self.operands(scopes, ')', depth)?),
-            Token::Punct('[') => return self.address(scopes),
+            Token::Punct('[') => return self.address(scopes, depth),
             Token::Punct('!') => Operand::Not(scopes.resolve(&self.word()?)),
             Token::Punct('-') => match self.next()? {
                 Token::Int(value) => Operand::Int(value.wrapping_neg()),
@@ -712,7 +712,7 @@ impl Parser {
         Ok(if negative { value.wrapping_neg() } else { value })
     }
 
-    fn address(&mut self, scopes: &Scopes) -> Result<Operand, PtxError> {
+    fn address(&mut self, scopes: &Scopes, depth: u32) -> Result<Operand, PtxError> {
         let (base, mut offset) = match self.next()? {
             Token::Word(word) => (Some(scopes.resolve(&word)), 0),
             Token::Int(value) => (None, value as i64),
@@ -722,6 +722,12 @@ impl Parser {
             offset = self.offset()?;
         } else if self.takes('-') {
             offset = self.offset()?.wrapping_neg();
+        }
+        if self.takes(',') {
+            self.expect('{')?;
+            let coordinates = self.operands(scopes, '}', depth)?;
+            self.expect(']')?;
+            return Ok(Operand::Place(base, offset, coordinates));
         }
         self.expect(']')?;
         Ok(Operand::Address(base, offset))
