@@ -156,7 +156,7 @@ impl TensorMap {
         if !self.address.is_multiple_of(16) {
             return Err(format!("{:#x} is no multiple of 16 bytes", self.address));
         }
-        if let Some(size) = self.sizes.iter().find(|&&n| n == 0 || n > 1 << 32) {
+        if let Some(size) = self.sizes.iter().find(|&&n| n == 0 || n > 1 << 31) {
             return Err(format!("a dimension of {size} elements has no tiles"));
         }
         if let Some(stride) = self.strides.iter().find(|s| !s.is_multiple_of(16) || **s >= 1 << 40) {

@@ -53,6 +53,7 @@ signatures!(A B C D E);
 signatures!(A B C D E F);
 signatures!(A B C D E F G);
 signatures!(A B C D E F G H I J K);
+signatures!(A B C D E F G H I J K L);
 
 fn kinds<F: Signature>(_: F) -> Vec<Kind> {
     F::kinds()
@@ -150,6 +151,7 @@ fn every_entry_point_has_the_signature_of_the_real_one() {
     same!(cuStreamSynchronize, _);
     same!(cuStreamQuery, _);
     same!(cuStreamWaitEvent, _, _, _);
+    same!(cuTensorMapEncodeTiled, _, _, _, _, _, _, _, _, _, _, _, _);
 }
 
 #[test]
@@ -159,6 +161,8 @@ fn structures_have_the_sizes_of_the_real_ones() {
         size_of::<ours::CUDA_KERNEL_NODE_PARAMS>(),
         size_of::<sys::CUDA_KERNEL_NODE_PARAMS>(),
     );
+    assert_eq!(mine, theirs);
+    let (mine, theirs) = (Kind::of::<ours::CUtensorMap>(), Kind::of::<sys::CUtensorMap>());
     assert_eq!(mine, theirs);
     assert_eq!(size_of::<ours::CUDA_MEMCPY3D>(), size_of::<sys::CUDA_MEMCPY3D>());
     assert_eq!(
@@ -273,6 +277,15 @@ fn results_and_attributes_have_the_numbers_of_the_real_ones() {
     use sys::CUmemPool_attribute_enum as P;
     assert_eq!(P::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD as u32, 4);
     assert_eq!(P::CU_MEMPOOL_ATTR_USED_MEM_HIGH as u32, 8);
+    use sys::CUtensorMapDataType_enum as T;
+    assert_eq!(T::CU_TENSOR_MAP_DATA_TYPE_UINT8 as u32, 0);
+    assert_eq!(T::CU_TENSOR_MAP_DATA_TYPE_FLOAT16 as u32, 6);
+    assert_eq!(T::CU_TENSOR_MAP_DATA_TYPE_FLOAT64 as u32, 8);
+    assert_eq!(T::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 as u32, 9);
+    assert_eq!(T::CU_TENSOR_MAP_DATA_TYPE_FLOAT32_FTZ as u32, 10);
+    use sys::CUtensorMapSwizzle_enum as S;
+    assert_eq!(S::CU_TENSOR_MAP_SWIZZLE_NONE as u32, 0);
+    assert_eq!(S::CU_TENSOR_MAP_SWIZZLE_128B as u32, 3);
     use sys::CUjit_option_enum as J;
     assert_eq!(J::CU_JIT_ERROR_LOG_BUFFER as u32, 5);
     assert_eq!(J::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES as u32, 6);

@@ -169,22 +169,24 @@ KERNEL(one_parity) {
   }
   out[threadIdx.x] = sum;
 }
-// The second warp looks at every second phase; nothing tells it of the others.
+// The second warp looks at a phase when another is complete, and nothing tells it of either.
 KERNEL(two_behind) {
+  volatile int* flag = (volatile int*)(shared + ROOM + 16);
+  if (threadIdx.x == 0) *flag = 0;
   ready(1, 1);
-  if (threadIdx.x < 32)
-    for (int i = 0; i < 4; i++) {
-      if (threadIdx.x == 0) fill(&map, 0, 0);
-      wait_phase(bar(0), i & 1);
-      IF_RIGHT(asm volatile("bar.sync 1, 64;" ::: "memory");)
-      IF_BROKEN(__syncwarp();)
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; i++) {
+      fill(&map, 0, 0);
+      wait_phase(bar(0), i);
     }
-  else
-    for (int i = 0; i < 4; i++) {
-      IF_BROKEN(if (i % 2 == 1))
-      wait_phase(bar(0), i & 1);
-      IF_RIGHT(asm volatile("bar.sync 1, 64;" ::: "memory");)
-    }
+    IF_RIGHT(__threadfence_block();)
+    *flag = 1;
+  }
+  if (threadIdx.x >= 32) {
+    while (*flag == 0) {}
+    IF_RIGHT(__threadfence_block();)
+    wait_phase(bar(0), 1);
+  }
 }
 KERNEL(expected_too_late) {
   ready(1, 1);
@@ -220,7 +222,7 @@ KERNEL(too_few_arrive) {
 }
 KERNEL(too_many_arrive) {
   ready(1, 64);
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(bar(0)), "r"(IF_BROKEN(2) IF_RIGHT(1)) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(bar(0)), "r"(IF_BROKEN(3) IF_RIGHT(1)) : "memory");
   wait_phase(bar(0), 0);
 }
 KERNEL(arrives_unaware) {

@@ -104,7 +104,7 @@ fn phases_mixed_up() {
     check("two_behind", Phase, "may mean either");
     check("expected_too_late", Phase, "has not seen that phase 0 is complete");
     check("arrives_unaware", Phase, "has not seen");
-    check("too_many_arrive", Phase, "2 arrivals in a phase that waits for");
+    check("too_many_arrive", Phase, "3 arrivals in a phase that waits for 1");
 }
 
 #[test]

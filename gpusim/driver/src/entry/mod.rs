@@ -21,6 +21,7 @@ mod procedure;
 mod product;
 mod slots;
 mod stream;
+mod tensor;
 
 pub use context::*;
 pub use copy::*;
@@ -35,6 +36,7 @@ pub use procedure::*;
 pub use product::*;
 pub use slots::*;
 pub use stream::*;
+pub use tensor::*;
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -93,6 +93,7 @@ fn exact(name: &str) -> Option<*const ()> {
         "cuStreamSynchronize" => super::cuStreamSynchronize as *const (),
         "cuStreamUpdateCaptureDependencies_v2" => super::cuStreamUpdateCaptureDependencies_v2 as *const (),
         "cuStreamWaitEvent" => super::cuStreamWaitEvent as *const (),
+        "cuTensorMapEncodeTiled" => super::cuTensorMapEncodeTiled as *const (),
         "tlcSimLibraryCall" => super::tlcSimLibraryCall as *const (),
         "tlcSimProduct" => super::tlcSimProduct as *const (),
         "tlcSimReport" => super::tlcSimReport as *const (),

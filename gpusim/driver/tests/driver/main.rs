@@ -7,6 +7,7 @@ mod graphs;
 mod handles;
 mod order;
 mod slots;
+mod tiles;
 
 use std::ffi::{CString, c_void};
 use std::process::Command;
