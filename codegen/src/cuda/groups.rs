@@ -134,9 +134,19 @@ impl Writer<'_, '_> {
         })
     }
 
+    /// What may be open where two ways meet.
+    pub(super) fn meet_open(&mut self, (writes, copies): (bool, Option<u32>)) {
+        self.open_writes |= writes;
+        self.copies_open = match (self.copies_open, copies) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+
     /// Closes a thread's writes to shared memory for instructions that read it past the order of barriers, in front of one.
     pub(super) fn close_writes(&mut self) {
-        if std::mem::take(&mut self.open_writes) {
+        // Copies that nobody has waited for stay open.
+        if std::mem::replace(&mut self.open_writes, self.copies_open.is_some()) {
             self.line("asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");");
         }
     }

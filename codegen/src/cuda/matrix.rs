@@ -163,6 +163,7 @@ impl Writer<'_, '_> {
 
     /// What was copied since the last one is a group. Where all waits are for all copies, they close the group themselves.
     pub(super) fn commit(&mut self) {
+        self.copies_open = self.copies_open.map(|n| n + 1);
         if !self.groups || !self.threads_copy {
             return;
         }
@@ -173,6 +174,7 @@ impl Writer<'_, '_> {
     /// gives a product 14 registers less than for `wait_group 0` (13.0, `sm_100`).
     pub(super) fn wait(&mut self, pending: u32) {
         self.wait_for_tiles(pending);
+        self.copies_open = self.copies_open.filter(|groups| *groups <= pending);
         if self.tiles && !self.threads_copy {
             return;
         }

@@ -12,6 +12,7 @@
 //! | other contraction into a warp's fragment | `ldmatrix` and `mma.sync`; each thread holds elements as the instruction places them |
 //! | `Each` element of such a fragment | the elements that a thread holds, in place of a thread loop |
 //! | `CopyAsync`, `Commit`, `Wait` | `cp.async` of 4, 8 or 16 bytes, `cp.async.commit_group`, `cp.async.wait_group` or `wait_all` |
+//! | a thread loop over `CopyAsync` that brings a rectangle of a matrix to swizzled scratch, on `sm_90a` | `cp.async.bulk.tensor` by one thread, whose bytes an `mbarrier` counts |
 //! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
 //! | `Register` scratch, what loops carry | local variables of the thread |
 //! | `Cache`, `Thread` scratch | local arrays of the thread |

@@ -77,6 +77,8 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) threads_copy: bool,
     /// Whether threads may have written swizzled memory since their writes were closed.
     pub(super) open_writes: bool,
+    /// Groups of copies that end behind the last copy of a thread to swizzled memory which has not been waited for.
+    pub(super) copies_open: Option<u32>,
     /// How many groups of tiles are under way, if it is known wherever one waits.
     pub(super) groups_known: Option<u32>,
     /// The memories that tiles are copied to.
@@ -111,6 +113,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             tiles_noted: Vec::new(),
             threads_copy: threads_write(flat, &flat.body).0,
             open_writes: false,
+            copies_open: None,
             groups_known: known_groups(&flat.body, 0).map(|_| 0),
             tile_memories,
             begun_early: 0,
@@ -299,7 +302,10 @@ impl<'f, 'k> Writer<'f, 'k> {
                     return Err(CudaError::EveryThread("a copy to shared memory"));
                 }
                 Item::CopyAsync(c) => {
-                    self.open_writes |= self.flat.kernel.is_swizzled(c.to.memory);
+                    if self.flat.kernel.is_swizzled(c.to.memory) {
+                        self.open_writes = true;
+                        self.copies_open = Some(0);
+                    }
                     self.copy_async(c);
                 }
                 Item::CopyTile(_) if self.in_thread || self.in_warp => {
@@ -418,17 +424,22 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
         // What an iteration writes the next one may find open; there may be none.
-        let open = self.open_writes;
-        self.open_writes |= threads_write(self.flat, &l.body).1;
+        let open = (self.open_writes, self.copies_open);
+        let (copies, writes) = threads_write(self.flat, &l.body);
+        self.open_writes |= writes;
+        if copies {
+            self.copies_open = Some(0);
+        }
         let before = self.under_way.take();
-        let begin = (self.out.len(), self.names.clone(), self.begun_early, self.open_writes);
+        let begin = (self.out.len(), self.names.clone(), self.begun_early);
+        let state = (self.open_writes, self.copies_open);
         self.region(&l.body)?;
         match before {
             // A product that is begun early goes on in the next iteration, which must know of it.
             None if self.begun_early > begin.2 && self.under_way.is_some() => {
                 self.out.truncate(begin.0);
                 self.names = begin.1;
-                self.open_writes = begin.3;
+                (self.open_writes, self.copies_open) = state;
                 self.region(&l.body)?;
             }
             before => {
@@ -436,7 +447,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 self.under_way = before;
             }
         }
-        self.open_writes |= open;
+        self.meet_open(open);
         self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));
         self.close();
         Ok(())
@@ -447,11 +458,11 @@ impl<'f, 'k> Writer<'f, 'k> {
             self.variable(m.otherwise, m.outcome)?;
         }
         let cond = self.value(i.cond);
-        let open = self.open_writes;
+        let open = (self.open_writes, self.copies_open);
         self.open(&format!("if ({cond}) {{"));
         self.region(&i.then)?;
         self.end_group();
-        self.open_writes |= open;
+        self.meet_open(open);
         self.assign(i.merges.iter().map(|m| (m.outcome, m.then)));
         self.close();
         match i.otherwise.is_empty() {

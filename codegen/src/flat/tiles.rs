@@ -303,19 +303,22 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
                 .zip(0i64..)
                 .all(|((_, tested), piece)| tested[t] - first == part(piece))
         };
-        if follows(&|_| 0) {
+        // Whether the tested index is as far below the limit as the place in the matrix is from its end.
+        let ends = |place: &IndexExpr, extent: i64| {
+            let ahead = at.clone() - limit.clone() + IndexExpr::Const(extent) - place.clone();
+            ahead.simplify(kernel).is(0)
+        };
+        let most = pieces.iter().map(|p| p.1[t]).max().unwrap_or(0);
+        let whole = |e: &IndexExpr| is_multiple(kernel, e, height);
+        if split.outer.interval(kernel).hi.saturating_add(most) < limit.interval(kernel).lo {
+            // It holds everywhere.
+        } else if follows(&|_| 0) {
             common.push([at, limit.clone()]);
-        } else if follows(&|piece| place(piece).0) {
-            let whole = |e: &IndexExpr| is_multiple(kernel, e, height);
-            if limit.is(rows) && (at.clone() - row.clone()).simplify(kernel).is(0) {
-                // The engine knows.
-            } else if whole(&at) && whole(limit) {
-                common.push([at, limit.clone()]);
-            } else {
-                return None;
-            }
-        } else if follows(&|piece| place(piece).1) && limit.is(columns) && (at - column.clone()).simplify(kernel).is(0)
-        {
+        } else if follows(&|piece| place(piece).0) && ends(&row, rows) {
+            // The engine knows.
+        } else if follows(&|piece| place(piece).0) && whole(&at) && whole(limit) {
+            common.push([at, limit.clone()]);
+        } else if follows(&|piece| place(piece).1) && ends(&column, columns) {
             columns_tested = true;
         } else {
             return None;
@@ -372,7 +375,11 @@ fn conditions(
                 KernelOp::Const(c) => Some(IndexExpr::Const(c.as_i64())),
                 _ => None,
             };
-            out.push([number(&of[0])?, number(&of[1])?]);
+            let (at, limit) = (number(&of[0])?, number(&of[1])?);
+            match limit.as_node() {
+                Some(IndexNode::Min(a, b)) => out.extend([[at.clone(), a.clone()], [at, b.clone()]]),
+                _ => out.push([at, limit]),
+            }
             Some(())
         }
         _ => None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::oracle::generate::Case;
 use crate::oracle::stages::{check, gpu};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
-use tlc_ir::target::{Cpu, Gpu};
+use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::Options;
@@ -461,5 +461,91 @@ fn four_warps_multiply_large_tiles_together() {
         });
         assert!(groups.count() > 0, "{labels}: {}", launch.schedule);
         assert_eq!(kernel.grid().map(|g| g.threads), Some(256), "{labels}");
+    }
+}
+
+/// The kernels of a graph for a GPU of that architecture that multiplies itself; nothing is computed.
+fn kernels_for(arch: &str, text: &str) -> Vec<Kernel> {
+    let gpu = Gpu {
+        products: None,
+        multiprocessors: 4,
+        opt_in_shared_bytes: 227 << 10,
+        multiprocessor: Multiprocessor::of(tlc_codegen::cuda::capability(arch).expect("an architecture")),
+        ..Gpu::any(tlc_codegen::cuda::emitter_for(arch).into())
+    };
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let graph = parse_graph(text, &mut no_data).expect("a graph");
+    let options = Options::new(Devices::new(host, [gpu]));
+    let compiled = tlc_passes::pipeline::compile(&graph, &options).expect("a plan");
+    let launches = compiled.planned.launches.iter();
+    launches.map(|l| (*l.scheduled).clone()).collect()
+}
+
+/// What four warps multiply together comes to shared memory in whole tiles, where it lies in rows: where a mask says no more than where the matrix ends,
+/// or the same for all of a tile.
+#[test]
+fn operands_of_four_warps_are_copied_in_whole_tiles() {
+    for (sizes, labels, [[a, b], [c, d]], whole) in [
+        ([256, 512, 256], "ab,bc->ac", [[256, 512], [512, 256]], [true; 2]),
+        ([256, 512, 256], "ab,cb->ac", [[256, 512], [256, 512]], [true; 2]),
+        ([256, 512, 256], "ba,bc->ac", [[512, 256], [512, 256]], [true; 2]),
+        // The last tiles reach beyond the matrices: down, across, along the sum.
+        ([250, 512, 256], "ab,bc->ac", [[250, 512], [512, 256]], [true; 2]),
+        ([256, 512, 248], "ab,bc->ac", [[256, 512], [512, 248]], [true; 2]),
+        ([256, 520, 256], "ab,bc->ac", [[256, 520], [520, 256]], [true; 2]),
+        ([256, 520, 256], "ba,cb->ac", [[520, 256], [256, 520]], [true; 2]),
+        // Rows that do not begin at a multiple of 16 bytes.
+        ([256, 512, 250], "ab,bc->ac", [[256, 512], [512, 250]], [true, false]),
+    ] {
+        let [m, _, n] = sizes;
+        let text = format!(
+            "graph @product(%x: bf16[{a}, {b}], %y: bf16[{c}, {d}]) {{
+               %0 = einsum %x, %y {{{labels}; acc=f32}} : f32[{m}, {n}]
+               return %0
+             }}"
+        );
+        let kernels = kernels_for("sm_90a", &text);
+        let [kernel] = &kernels[..] else {
+            panic!("several kernels")
+        };
+        let placed = tlc_codegen::cuda::with_fragments_placed(kernel);
+        let [flat, without] =
+            ["sm_90a", "sm_80"].map(|arch| tlc_codegen::cuda::flatten(&placed, arch).expect("a lowered form"));
+        let found = [0, 1].map(|p| flat.matrices.iter().any(|m| m.param == p));
+        assert_eq!(found, whole, "{labels} {sizes:?}:\n{kernel}");
+        assert_eq!(
+            flat.to_string().contains("copy_async"),
+            whole.contains(&false),
+            "{labels} {sizes:?}"
+        );
+        assert!(without.matrices.is_empty());
+    }
+}
+
+/// Results of 16 bits leave in pieces of 16 bytes, each of what four neighbouring threads have of a row: on every architecture, and where rows begin at a
+/// multiple of them alone.
+#[test]
+fn results_of_16_bits_are_stored_by_four_threads_together() {
+    for (columns, arch, together) in [(256, "sm_90a", true), (256, "sm_80", true), (252, "sm_80", false)] {
+        let text = format!(
+            "graph @product(%x: f16[256, 192], %y: f16[192, {columns}]) {{
+               %0 = einsum %x, %y {{ab,bc->ac; acc=f32}} : f16[256, {columns}]
+               return %0
+             }}"
+        );
+        let options = tlc_codegen::cuda::CudaOptions {
+            arch: arch.into(),
+            ..Default::default()
+        };
+        let kernels = kernels_for(arch, &text);
+        let emitted = kernels
+            .iter()
+            .map(|k| tlc_codegen::cuda::emit(k, "product", &options).expect("text").source);
+        let source: String = emitted.collect();
+        assert_eq!(
+            source.contains("store_quad(&p2["),
+            together,
+            "{columns} {arch}: {source}"
+        );
     }
 }

@@ -106,12 +106,16 @@ impl<'a> Blocks<'a> {
     /// there earlier: the next keys are asked for as soon as there are scores, the next values as soon as they are multiplied.
     pub(super) fn tiles_by_warps(&mut self, m: &Matrices) {
         self.leave_hidden_out(m);
+        if m.groups {
+            self.lo.push(BLOCK, Stmt::Commit);
+        }
         self.bring_keys(BLOCK, m, &IndexExpr::ZERO);
         if m.groups {
             self.lo.push(BLOCK, Stmt::Commit);
             self.bring_values(BLOCK, m, &IndexExpr::ZERO);
             self.lo.push(BLOCK, Stmt::Commit);
-            // From here on queries are there.
+            // From here on queries are there, keys and values on their way.
+            self.lo.push(BLOCK, Stmt::Wait(2));
             self.barrier(BLOCK);
         }
         if !self.seen_tiles.is(0) {
