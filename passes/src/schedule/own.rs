@@ -51,7 +51,8 @@ pub(super) fn own(kernel: &mut Kernel, scratch: u32) -> Result<Vec<VarId>, Direc
     kernel.body = body;
     let turns = (len + dealt.elements * dealt.threads - 1) / (dealt.elements * dealt.threads);
     let held = &mut kernel.scratch[scratch as usize];
-    (held.len, held.scope) = (IndexExpr::Const(turns * dealt.elements), Scope::Thread);
+    // Of an empty row there is something to declare too.
+    (held.len, held.scope) = (IndexExpr::Const((turns * dealt.elements).max(1)), Scope::Thread);
     Ok(Vec::new())
 }
 
