@@ -41,6 +41,8 @@ mod reports;
 mod resident;
 #[path = "cuda/resident_states.rs"]
 mod resident_states;
+#[path = "cuda/rows.rs"]
+mod rows;
 #[path = "cuda/sequences.rs"]
 mod sequences;
 #[path = "cuda/sizes.rs"]
@@ -155,6 +157,21 @@ fn states_on_two_gpus_have_the_values_of_outputs_in_any_order() {
         let two = [("TLC_SIM_DEVICE", "h200,a100"), ("TLC_SIM_SEED", seed)];
         simulated("graphs::children::states_on_two", &two);
     }
+}
+
+#[test]
+fn rows_counted_by_calls_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::counted_by_calls");
+}
+
+#[test]
+fn many_rows_and_few_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::counted_before");
+}
+
+#[test]
+fn rows_of_other_types_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::of_other_types");
 }
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.

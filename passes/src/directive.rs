@@ -291,6 +291,21 @@ directives! {
         /// Threads: a power of two.
         threads: i64,
     },
+    /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block. The innermost loops inside, but for those in
+    /// lanes, go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
+    /// per thread, combined in the warp, so that no barrier is needed. Returns the loops over blocks and over warps.
+    RowsByWarps "rows-by-warps" {
+        /// The loop, whose iterations may run in any order.
+        var: VarId,
+        /// Warps of a block.
+        warps: i64,
+    },
+    /// Scratch of which each thread of a GPU block touches elements of its own alone becomes a thread's: its loops over turns
+    /// go through these elements one after another. Returns no loop.
+    Own "own" {
+        /// Number of the scratch.
+        scratch: u32,
+    },
     /// Stores directly in the body of a block loop go to its first thread.
     OneThread "one-thread" {
         /// The block loop.
@@ -776,6 +791,9 @@ pub enum DirectiveRefusal {
         /// Blocks that a multiprocessor would have.
         blocks: i64,
     },
+    /// Threads touch elements of scratch that others touch too, or in no pattern that is known.
+    #[error("threads of a block share elements of scratch {0}")]
+    SharedElements(u32),
     /// A thread loop lies in another, or outside the block loop.
     #[error("thread loop i{} is not directly inside a block", .0.0)]
     NotInBlock(VarId),
@@ -813,6 +831,8 @@ prefetch-iteration i1 param=1 ahead=2
 enclose
 place shared scratch=3
 distribute i1 i2 threads=128
+rows-by-warps i1 warps=4
+own scratch=2
 one-thread i1
 tile-sum i1 i2 i3 rows=4 columns=8 cache
 hold i1 i2 i3 rows=4 columns=8

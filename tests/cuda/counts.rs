@@ -23,6 +23,8 @@ struct Counted {
     access_bytes: u64,
     /// The most cycles lost to bank conflicts.
     conflicts: u64,
+    /// The most barriers that warps pass, if they are counted.
+    barriers: Option<u64>,
     /// The most instructions of a thread for each 16 bytes of the output, in tenths. Beyond that a thread has `SETUP` of them.
     instructions: Option<u64>,
     /// How many products are added up, and the most instructions of a thread for a thousand of them.
@@ -42,6 +44,7 @@ const PLAIN: Counted = Counted {
     sectors: 100,
     access_bytes: 0,
     conflicts: 0,
+    barriers: None,
     instructions: None,
     products: None,
     precision: Precision::Exact,
@@ -164,6 +167,81 @@ const COUNTED: &[Counted] = &[
            return %y
          }",
         access_bytes: 15,
+        ..PLAIN
+    },
+    // A warp for each row, which waits for no other; the last block has fewer rows than warps.
+    Counted {
+        name: "softmax of many",
+        text: "graph @softmax(%x: f16[1026, 1024]) {
+           %0 = convert %x : f32[1026, 1024]
+           %1 = reduce max %0 {axes=[1]} : f32[1026]
+           %2 = reshape %1 : f32[1026, 1]
+           %3 = expand %2 : f32[1026, 1024]
+           %4 = sub %0, %3 : f32[1026, 1024]
+           %5 = exp %4 : f32[1026, 1024]
+           %6 = reduce add %5 {axes=[1]} : f32[1026]
+           %7 = reshape %6 : f32[1026, 1]
+           %8 = expand %7 : f32[1026, 1024]
+           %9 = div %5, %8 : f32[1026, 1024]
+           %10 = convert %9 : f16[1026, 1024]
+           return %10
+         }",
+        access_bytes: 16,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    Counted {
+        name: "norm of many",
+        text: "graph @norm(%x: f32[1026, 512], %y: f32[1026, 512], %w: f32[512]) {
+           %0 = add %x, %y : f32[1026, 512]
+           %1 = mul %0, %0 : f32[1026, 512]
+           %2 = reduce add %1 {axes=[1]} : f32[1026]
+           %3 = const 512.0 : f32[]
+           %4 = expand %3 : f32[1026]
+           %5 = div %2, %4 : f32[1026]
+           %6 = rsqrt %5 : f32[1026]
+           %7 = reshape %6 : f32[1026, 1]
+           %8 = expand %7 : f32[1026, 512]
+           %9 = mul %0, %8 : f32[1026, 512]
+           %10 = expand %w : f32[1026, 512]
+           %11 = mul %9, %10 : f32[1026, 512]
+           return %11, %0
+         }",
+        // Each row reads the weights.
+        sectors: 126,
+        access_bytes: 16,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    Counted {
+        name: "sums of many",
+        text: "graph @sums(%x: f32[1026, 1024]) {
+           %0 = reduce add %x {axes=[1]} : f32[1026]
+           %1 = reduce max %x {axes=[1]} : f32[1026]
+           return %0, %1
+         }",
+        sectors: 101,
+        access_bytes: 12,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    // A block for each row, of which threads hold what they read: two barriers for each of 8 warps.
+    Counted {
+        name: "softmax 4096",
+        text: "graph @softmax(%x: f32[64, 4096]) {
+           %0 = reduce max %x {axes=[1]} : f32[64]
+           %1 = reshape %0 : f32[64, 1]
+           %2 = expand %1 : f32[64, 4096]
+           %3 = sub %x, %2 : f32[64, 4096]
+           %4 = exp %3 : f32[64, 4096]
+           %5 = reduce add %4 {axes=[1]} : f32[64]
+           %6 = reshape %5 : f32[64, 1]
+           %7 = expand %6 : f32[64, 4096]
+           %8 = div %4, %7 : f32[64, 4096]
+           return %8
+         }",
+        access_bytes: 16,
+        barriers: Some(64 * 2 * 8),
         ..PLAIN
     },
     Counted {
@@ -598,6 +676,7 @@ fn kernels_cost_what_they_may() {
         at_most("bytes of warps that move so many a thread", least, sum.bytes);
         at_most("bank conflicts", sum.conflicts, counted.conflicts);
         at_most("bytes of local memory", sum.local, 0);
+        at_most("barriers", sum.barriers, counted.barriers.unwrap_or(sum.barriers));
         if let Some([products, most]) = counted.products {
             println!(
                 "{:16} {:.3} instructions a product",

@@ -1,10 +1,10 @@
 //! Accumulators of their own for parts of a loop: one for each lane and unrolled copy, or a register instead of memory.
 
-use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::{DType, Scalar};
 
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use crate::directive::{DirectiveRefusal, MAX_UNROLL};
@@ -36,6 +36,14 @@ pub(super) fn collect_groups(body: &[Stmt], out: &mut Vec<(Monoid, Vec<Memory>)>
 pub(super) fn touched(body: &[Stmt], memory: Memory) -> bool {
     let mut accesses = walk(body).flat_map(|s| s.accesses());
     accesses.any(|a| a.memory == memory && a.effect != Effect::Accumulate)
+}
+
+/// What accumulators begin with that are combined with others: nothing changes where it is combined with that, not even the sign of a zero.
+pub(super) fn neutral(monoid: Monoid, dtype: DType) -> Scalar {
+    match monoid {
+        Monoid::Add if dtype.is_float() => Scalar::from_f64(dtype, -0.0),
+        _ => monoid.identity(dtype),
+    }
 }
 
 pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
@@ -76,6 +84,8 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             return Err(DirectiveRefusal::Recurrence(var));
         }
     }
+    // Compilers for GPUs leave out what changes nothing; a processor's registers are zero for less.
+    let in_blocks = matches!(&kernel.body[..], [Stmt::Loop { bind: Bind::Block, .. }]);
     let mut made = Vec::new();
     let mut before = Vec::new();
     let mut after = Vec::new();
@@ -88,7 +98,11 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             let copy = kernel.new_scratch(dtype, IndexExpr::Const(len * copies), Scope::Register);
             renamed.push((*m, copy, len));
             let identity = if position == 0 {
-                monoid.identity(dtype)
+                if in_blocks {
+                    neutral(*monoid, dtype)
+                } else {
+                    monoid.identity(dtype)
+                }
             } else {
                 dtype.zero()
             };

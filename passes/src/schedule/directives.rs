@@ -74,6 +74,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Enclose {} => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
+        Directive::RowsByWarps { var, warps } => super::rows_by_warps::rows_by_warps(kernel, *var, *warps),
+        Directive::Own { scratch } => super::own::own(kernel, *scratch),
         Directive::OneThread { block } => threads::one_thread(kernel, *block),
         Directive::TileSum {
             outer,
@@ -209,7 +211,7 @@ fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Dir
     Ok(made)
 }
 
-fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
+pub(super) fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, var)?;
     if factor < 1 {
         return Err(DirectiveRefusal::Factor(factor));
@@ -294,7 +296,7 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
 }
 
 /// The scratch that each iteration of the nested loops sets before all else, and nothing outside of them uses.
-fn own_scratch(kernel: &Kernel, outer: VarId, body: &[Stmt]) -> Vec<Memory> {
+pub(super) fn own_scratch(kernel: &Kernel, outer: VarId, body: &[Stmt]) -> Vec<Memory> {
     let (mut used, mut outside) = (Vec::new(), Vec::new());
     scratch_of(body, &mut used);
     scratch_outside(&kernel.body, outer, &mut outside);
@@ -312,7 +314,7 @@ fn own_scratch(kernel: &Kernel, outer: VarId, body: &[Stmt]) -> Vec<Memory> {
 }
 
 /// True if the statements carry something from one iteration to the next that is not an accumulation, in memory other than `own`.
-fn carries_state(body: &[Stmt], own: &[Memory]) -> bool {
+pub(super) fn carries_state(body: &[Stmt], own: &[Memory]) -> bool {
     let accesses = || {
         walk(body)
             .flat_map(|s| s.accesses())
@@ -324,7 +326,7 @@ fn carries_state(body: &[Stmt], own: &[Memory]) -> bool {
 }
 
 /// True if iterations over `var` may store to one element of memory other than `own`, so that the last one counts.
-fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId, own: &[Memory]) -> bool {
+pub(super) fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId, own: &[Memory]) -> bool {
     let one = kernel.extents[var.0 as usize].is(1);
     let mut accesses = walk(body)
         .flat_map(|s| s.accesses())

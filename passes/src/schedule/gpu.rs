@@ -6,7 +6,8 @@
 //! | other sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
 //! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
-//! | rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
+//! | many rows, no longer than registers hold | a warp takes a row, whose threads share the inner loops and combine accumulators without a barrier: [`super::gpu_rows`] |
+//! | other rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
 //! | columns | a block takes a tile of columns, a thread one column, or 16 bytes of each row; what of the rows is kept lies in shared memory |
 //! | tiles | as they were lowered |
@@ -150,11 +151,14 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
             })
             .or_else(|_| attempt(&|g| g.items(parallel, THREADS))),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
-        Form::Rows => pieces_of_rows(&kernel, parallel)
-            .chain([1])
-            .map(|lanes| attempt(&|g| g.rows(parallel, lanes, row_threads(kept_bytes, gpu))))
-            .find_map(Result::ok)
-            .ok_or(DirectiveRefusal::Factor(1)),
+        Form::Rows => {
+            let pieces = || pieces_of_rows(&kernel, parallel).chain([1]);
+            let mut by_warps = pieces().map(|lanes| attempt(&|g| g.rows_by_warps(parallel, lanes)));
+            let mut by_blocks =
+                pieces().map(|lanes| attempt(&|g| g.rows(parallel, lanes, row_threads(kept_bytes, gpu))));
+            let done = by_warps.find_map(Result::ok).or_else(|| by_blocks.find_map(Result::ok));
+            done.ok_or(DirectiveRefusal::Factor(1))
+        }
         Form::Columns => {
             let width = tile(nest, &kernel, kept_bytes, gpu);
             pieces_of_columns(nest, &kernel, width)
@@ -325,6 +329,13 @@ pub(super) struct Gpu {
     pub(super) schedule: Schedule,
     /// Why the directives that come next are applied.
     pub(super) why: ScheduleReason,
+}
+
+/// The loops of a nest of a row whose innermost is split.
+pub(super) struct RowPiece {
+    pub(super) around: VarId,
+    pub(super) piece: VarId,
+    pub(super) lane: VarId,
 }
 
 impl Gpu {
@@ -515,13 +526,13 @@ impl Gpu {
     }
 
     /// Whether there are accumulations in a loop.
-    fn accumulates(&self, var: VarId) -> bool {
+    pub(super) fn accumulates(&self, var: VarId) -> bool {
         let body = tree::loop_body(&self.kernel.body, var).map_or(&[][..], |b| &b[..]);
         body.iter().any(|s| matches!(s, Stmt::Accumulate { .. }))
     }
 
     /// The outermost loop around a loop that lies inside the thread loop around it.
-    fn outermost_of_thread(&self, var: VarId) -> VarId {
+    pub(super) fn outermost_of_thread(&self, var: VarId) -> VarId {
         let threads = self.kernel.statements().filter_map(|s| match s {
             Stmt::Loop {
                 bind: Bind::Thread,
@@ -604,10 +615,8 @@ impl Gpu {
         }
     }
 
-    /// A block per row, with so many threads at most, each of which takes so many neighbouring elements at a time.
-    fn rows(&mut self, parallel: &[VarId], lanes: i64, most_threads: i64) -> Result<(), DirectiveRefusal> {
-        let row = self.one_loop(parallel)?;
-        self.bind(row, Bind::Block)?;
+    /// The nests of loops of a row, each its outermost and its innermost loop.
+    pub(super) fn row_nests(&mut self, row: VarId) -> Vec<(VarId, VarId)> {
         let mut nests = Vec::new();
         for first in self.loops_inside(row) {
             let mut chain = self.chain(first);
@@ -620,30 +629,45 @@ impl Gpu {
             }
             nests.push((chain[0], chain[chain.len() - 1]));
         }
+        nests
+    }
+
+    /// Splits the innermost loops of the nests of a row, so that a thread takes so many neighbours at once.
+    pub(super) fn row_pieces(
+        &mut self,
+        nests: &[(VarId, VarId)],
+        lanes: i64,
+    ) -> Result<Vec<RowPiece>, DirectiveRefusal> {
+        let mut made = Vec::new();
+        for &(around, var) in nests {
+            // A warp has something to do for all of its threads.
+            if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * WARP_THREADS {
+                return Err(DirectiveRefusal::Factor(lanes));
+            }
+            self.why = ScheduleReason::Vectors { lanes };
+            let split = Directive::Split { var, factor: lanes };
+            let [piece, lane] = self.apply(split)?[..] else {
+                return Err(DirectiveRefusal::Factor(lanes));
+            };
+            if !self.moves_together(lane, lanes) {
+                return Err(DirectiveRefusal::Factor(lanes));
+            }
+            let around = if around == var { piece } else { around };
+            made.push(RowPiece { around, piece, lane });
+        }
+        Ok(made)
+    }
+
+    /// A block per row, with so many threads at most, each of which takes so many neighbouring elements at a time.
+    fn rows(&mut self, parallel: &[VarId], lanes: i64, most_threads: i64) -> Result<(), DirectiveRefusal> {
+        let row = self.one_loop(parallel)?;
+        self.bind(row, Bind::Block)?;
+        let mut nests = self.row_nests(row);
         let mut pieces = Vec::new();
         if lanes > 1 {
-            for (around, var) in &mut nests {
-                // A warp has something to do for all of its threads.
-                if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * WARP_THREADS {
-                    return Err(DirectiveRefusal::Factor(lanes));
-                }
-                self.why = ScheduleReason::Vectors { lanes };
-                let split = Directive::Split {
-                    var: *var,
-                    factor: lanes,
-                };
-                let [piece, lane] = self.apply(split)?[..] else {
-                    return Err(DirectiveRefusal::Factor(lanes));
-                };
-                if !self.moves_together(lane, lanes) {
-                    return Err(DirectiveRefusal::Factor(lanes));
-                }
-                if around == var {
-                    *around = piece;
-                }
-                *var = piece;
-                pieces.push(lane);
-            }
+            let made = self.row_pieces(&nests, lanes)?;
+            nests = made.iter().map(|p| (p.around, p.piece)).collect();
+            pieces = made.into_iter().map(|p| p.lane).collect();
         }
         let longest = nests
             .iter()
@@ -654,7 +678,6 @@ impl Gpu {
         // Of a length that is not known the end is as far away as numbers go.
         let share = (longest.clamp(1, most_threads * turns) + turns - 1) / turns;
         let threads = (share as u64).next_power_of_two().max(32) as i64;
-        self.share_cache()?;
         self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {
             self.apply(Directive::Distribute { around, var, threads })?;
@@ -668,6 +691,8 @@ impl Gpu {
                 self.apply(Directive::RFactor { var: lane, around })?;
             }
         }
+        self.hold_what_fits(threads);
+        self.share_cache()?;
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block: row })?;
         self.apply(Directive::Synchronize { block: row }).map(drop)

@@ -148,6 +148,10 @@ pub enum ScheduleReason {
     },
     /// What the threads of a GPU block share lies in shared memory.
     SharedMemory,
+    /// A warp takes a row: its threads combine what they have without waiting for others.
+    RowsByWarps,
+    /// A thread alone touches elements of it.
+    Registers,
     /// Threads of a GPU block wait for each other where one uses what another wrote.
     Order,
 }
@@ -244,6 +248,8 @@ impl fmt::Display for ScheduleReason {
                 )
             }
             Self::SharedMemory => f.write_str("threads of a block share it"),
+            Self::RowsByWarps => f.write_str("a warp for each row: its threads wait for no others"),
+            Self::Registers => f.write_str("a thread alone touches its elements: they stay in registers"),
             Self::Order => f.write_str("threads wait for what others write"),
         }
     }

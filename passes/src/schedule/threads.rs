@@ -15,7 +15,7 @@ use tlc_ir::kernel::{Bind, Collective, CollectiveKind, Kernel, Memory, Op, Scope
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
-use super::accumulators::{accumulations, collect_groups, move_states, touched};
+use super::accumulators::{accumulations, collect_groups, move_states, neutral, touched};
 use super::directives::{exists, rewrite};
 use crate::directive::DirectiveRefusal;
 use crate::tree::{loop_body, replace_loop, store, substitute_in};
@@ -102,7 +102,8 @@ const fn combining_threads(threads: i64) -> i64 {
     }
 }
 
-struct Group {
+/// What several loops accumulate into together: one accumulator, or an extremum and its position.
+pub(super) struct Group {
     monoid: Monoid,
     /// Per state.
     parts: Vec<Part>,
@@ -114,17 +115,78 @@ struct Part {
     index: IndexExpr,
     /// A thread's.
     own: Memory,
-    /// One per thread.
-    shared: Memory,
+    /// What threads came to, for the others.
+    published: Memory,
     dtype: DType,
 }
 
 impl Group {
+    /// Accumulators of a thread's own for each of those that loops accumulate into, and so many elements of scratch for what they come to.
+    pub(super) fn of(
+        kernel: &mut Kernel,
+        monoids: Monoids,
+        states: &[(Memory, IndexExpr)],
+        (published, scope): (i64, Scope),
+    ) -> Vec<Group> {
+        let mut groups = Vec::new();
+        for (monoid, memories) in monoids {
+            let mut parts = Vec::new();
+            for original in memories {
+                let dtype = kernel.memory_dtype(original);
+                let index = states
+                    .iter()
+                    .find(|s| s.0 == original)
+                    .map_or(IndexExpr::ZERO, |s| s.1.clone());
+                parts.push(Part {
+                    original,
+                    index,
+                    own: kernel.new_scratch(dtype, IndexExpr::ONE, Scope::Register),
+                    published: kernel.new_scratch(dtype, IndexExpr::Const(published), scope),
+                    dtype,
+                });
+            }
+            groups.push(Group { monoid, parts });
+        }
+        groups
+    }
+
+    /// Has statements accumulate into the threads' own accumulators.
+    pub(super) fn accumulate_apart(groups: &[Group], body: &mut [Stmt]) {
+        move_states(body, &mut |m, i| {
+            if let Some(p) = groups.iter().flat_map(|g| &g.parts).find(|p| p.original == *m) {
+                (*m, *i) = (p.own, IndexExpr::ZERO);
+            }
+        });
+    }
+
+    /// All threads of a warp combine what each has published in scratch of its own, so that each has what all come to.
+    pub(super) fn reduce(&self, kernel: &mut Kernel, after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
+        let copies: Vec<Memory> = self.parts.iter().map(|p| p.published).collect();
+        self.reduce_copies(kernel, &copies, after, out);
+    }
+
+    /// As [`Group::reduce`], of these copies.
+    fn reduce_copies(&self, kernel: &mut Kernel, copies: &[Memory], after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
+        match (extremum_of(self.monoid), &self.parts[..], copies) {
+            (Some(extremum), [value, position], &[best, at]) => {
+                let mine = own_copy(kernel, value, after);
+                out.push(reduce_warp(extremum, best));
+                out.push(positions_of_best(
+                    kernel,
+                    (value.dtype, position.dtype),
+                    [mine, best, at],
+                ));
+                out.push(reduce_warp(Monoid::Min, at));
+            }
+            _ => out.extend(copies.iter().map(|&copy| reduce_warp(self.monoid, copy))),
+        }
+    }
+
     /// `own = identity`.
-    fn reset(&self, kernel: &mut Kernel, out: &mut Vec<Stmt>) {
+    pub(super) fn reset(&self, kernel: &mut Kernel, out: &mut Vec<Stmt>) {
         for (position, p) in self.parts.iter().enumerate() {
             let identity = if position == 0 {
-                self.monoid.identity(p.dtype)
+                neutral(self.monoid, p.dtype)
             } else {
                 p.dtype.zero()
             };
@@ -142,13 +204,13 @@ impl Group {
         }
     }
 
-    /// `shared[at] = own`.
-    fn publish(&self, kernel: &mut Kernel, at: &IndexExpr, out: &mut Vec<Stmt>) {
+    /// `published[at] = own`.
+    pub(super) fn publish(&self, kernel: &mut Kernel, at: &IndexExpr, out: &mut Vec<Stmt>) {
         for p in &self.parts {
             let value = kernel.new_value(p.dtype);
             out.push(load(value, p.own, IndexExpr::ZERO));
             out.push(Stmt::Store {
-                memory: p.shared,
+                memory: p.published,
                 index: at.clone(),
                 value,
                 mask: None,
@@ -156,14 +218,14 @@ impl Group {
         }
     }
 
-    /// `own ⊕= shared[at]`, or into the original accumulator.
-    fn combine(&self, kernel: &mut Kernel, at: &IndexExpr, into_original: bool) -> Vec<Stmt> {
+    /// `own ⊕= published[at]`, or into the original accumulator.
+    pub(super) fn combine(&self, kernel: &mut Kernel, at: &IndexExpr, into_original: bool) -> Vec<Stmt> {
         let mut out = Vec::new();
         let mut values = SmallVec::new();
         let mut state = SmallVec::new();
         for p in &self.parts {
             let value = kernel.new_value(p.dtype);
-            out.push(load(value, p.shared, at.clone()));
+            out.push(load(value, p.published, at.clone()));
             values.push(value);
             state.push(if into_original {
                 (p.original, p.index.clone())
@@ -180,7 +242,7 @@ impl Group {
     }
 }
 
-fn load(value: ValueId, memory: Memory, index: IndexExpr) -> Stmt {
+pub(super) fn load(value: ValueId, memory: Memory, index: IndexExpr) -> Stmt {
     Stmt::Let {
         value,
         op: Op::Load {
@@ -189,6 +251,38 @@ fn load(value: ValueId, memory: Memory, index: IndexExpr) -> Stmt {
             mask: None,
         },
     }
+}
+
+/// What is combined into which accumulators.
+type Monoids = Vec<(Monoid, Vec<Memory>)>;
+/// Accumulators, and where in them.
+type States = Vec<(Memory, IndexExpr)>;
+
+/// What the statements of a loop accumulate, into registers that nothing else there touches.
+pub(super) fn accumulators(
+    kernel: &Kernel,
+    inside: &[Stmt],
+    var: VarId,
+) -> Result<(Monoids, States), DirectiveRefusal> {
+    let (mut monoids, mut states) = (Vec::new(), Vec::new());
+    collect_groups(inside, &mut monoids);
+    accumulations(inside, &mut states);
+    for (m, index) in &states {
+        let register = matches!(m, Memory::Scratch(i) if kernel.scratch[*i as usize].scope == Scope::Register);
+        if !register || index.has_vars() || touched(inside, *m) || states.iter().filter(|s| s.0 == *m).count() > 1 {
+            return Err(DirectiveRefusal::Recurrence(var));
+        }
+    }
+    Ok((monoids, states))
+}
+
+/// Whether the threads of a warp may combine such accumulators. Of an extremum and its position, collectives combine first the one, then the
+/// other.
+pub(super) fn combine_in_warps(kernel: &Kernel, monoids: &[(Monoid, Vec<Memory>)]) -> bool {
+    let pair = |memories: &[Memory]| matches!(memories, [value, _] if kernel.memory_dtype(*value) != DType::Bool);
+    monoids
+        .iter()
+        .all(|(monoid, memories)| !monoid.is_arg() || pair(memories))
 }
 
 pub(super) fn distribute(
@@ -201,42 +295,11 @@ pub(super) fn distribute(
         return Err(DirectiveRefusal::Threads(threads));
     }
     perfect_chain(kernel, around, var)?;
-    let inside = exists(kernel, around)?;
-    let (mut monoids, mut states) = (Vec::new(), Vec::new());
-    collect_groups(inside, &mut monoids);
-    accumulations(inside, &mut states);
-    for (m, index) in &states {
-        let register = matches!(m, Memory::Scratch(i) if kernel.scratch[*i as usize].scope == Scope::Register);
-        if !register || index.has_vars() || touched(inside, *m) || states.iter().filter(|s| s.0 == *m).count() > 1 {
-            return Err(DirectiveRefusal::Recurrence(var));
-        }
-    }
-    // Of an extremum and its position, collectives combine first the one, then the other.
-    let in_warps = |(monoid, memories): &(Monoid, Vec<Memory>)| {
-        !monoid.is_arg() || matches!(memories[..], [value, _] if kernel.memory_dtype(value) != DType::Bool)
-    };
-    let warps = (threads >= WARP_THREADS && !monoids.is_empty() && monoids.iter().all(in_warps))
+    let (monoids, states) = accumulators(kernel, exists(kernel, around)?, var)?;
+    let warps = (threads >= WARP_THREADS && !monoids.is_empty() && combine_in_warps(kernel, &monoids))
         .then_some(threads / WARP_THREADS);
     let published = warps.unwrap_or(threads);
-    let mut groups = Vec::new();
-    for (monoid, memories) in monoids {
-        let mut parts = Vec::new();
-        for original in memories {
-            let dtype = kernel.memory_dtype(original);
-            let index = states
-                .iter()
-                .find(|s| s.0 == original)
-                .map_or(IndexExpr::ZERO, |s| s.1.clone());
-            parts.push(Part {
-                original,
-                index,
-                own: kernel.new_scratch(dtype, IndexExpr::ONE, Scope::Register),
-                shared: kernel.new_scratch(dtype, IndexExpr::Const(published), Scope::Shared),
-                dtype,
-            });
-        }
-        groups.push(Group { monoid, parts });
-    }
+    let groups = Group::of(kernel, monoids, &states, (published, Scope::Shared));
     let warp = warps.map(|n| kernel.new_var(IndexExpr::Const(n)));
     let thread = kernel.new_var(IndexExpr::Const(warps.map_or(threads, |_| WARP_THREADS)));
     let number = match warp {
@@ -272,11 +335,7 @@ pub(super) fn distribute(
         threads,
     };
     rewrite(kernel, around, &mut |kernel, bind, mut body| {
-        move_states(&mut body, &mut |m, i| {
-            if let Some(p) = groups.iter().flat_map(|g| &g.parts).find(|p| p.original == *m) {
-                (*m, *i) = (p.own, IndexExpr::ZERO);
-            }
-        });
+        Group::accumulate_apart(&groups, &mut body);
         let mut inner = std::mem::take(&mut before);
         if around == var {
             inner.extend(share.of(kernel, body));
@@ -309,17 +368,17 @@ pub(super) fn distribute(
 }
 
 /// The iterations of a loop that one thread runs: every `threads`-th.
-struct Share {
-    var: VarId,
-    n: IndexExpr,
-    /// The number of the thread in its block.
-    thread: IndexExpr,
-    threads: i64,
+pub(super) struct Share {
+    pub(super) var: VarId,
+    pub(super) n: IndexExpr,
+    /// The number of the thread among them.
+    pub(super) thread: IndexExpr,
+    pub(super) threads: i64,
 }
 
 impl Share {
     /// The loop's body, made to run for the thread's iterations.
-    fn of(&self, kernel: &mut Kernel, mut body: Vec<Stmt>) -> Vec<Stmt> {
+    pub(super) fn of(&self, kernel: &mut Kernel, mut body: Vec<Stmt>) -> Vec<Stmt> {
         let turns = self.n.ceil_div(self.threads).simplify(kernel);
         let whole = IndexExpr::modulo(&self.n, &IndexExpr::Const(self.threads))
             .simplify(kernel)
@@ -426,53 +485,36 @@ fn combine_all(kernel: &mut Kernel, groups: &[Group], count: i64) -> Stmt {
 fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
     let mut copies = Vec::new();
     for g in groups {
-        let first = copies.len();
-        for p in &g.parts {
-            let copy = own_copy(kernel, p, after);
-            copies.push((copy, p));
-        }
-        match (extremum_of(g.monoid), &g.parts[..]) {
-            (Some(extremum), [value, position]) => {
-                let mine = own_copy(kernel, value, after);
-                let (best, at) = (copies[first].0, copies[first + 1].0);
-                out.push(reduce_warp(extremum, best));
-                out.push(positions_of_best(
-                    kernel,
-                    (value.dtype, position.dtype),
-                    [mine, best, at],
-                ));
-                out.push(reduce_warp(Monoid::Min, at));
-            }
-            _ => out.extend(copies[first..].iter().map(|&(copy, _)| reduce_warp(g.monoid, copy))),
-        }
+        let own: Vec<Memory> = g.parts.iter().map(|p| own_copy(kernel, p, after)).collect();
+        g.reduce_copies(kernel, &own, after, out);
+        copies.extend(own.into_iter().zip(&g.parts));
     }
     let thread = kernel.new_var(IndexExpr::Const(WARP_THREADS));
-    let (number, one) = (kernel.new_value(DType::I32), kernel.new_value(DType::I32));
-    let first = kernel.new_value(DType::Bool);
-    let mut body = vec![
-        Stmt::Let {
-            value: number,
-            op: Op::Index(thread.into(), DType::I32),
-        },
-        Stmt::Let {
-            value: one,
-            op: Op::Const(Scalar::from_bits(DType::I32, 1)),
-        },
-        Stmt::Let {
-            value: first,
-            op: Op::Map(ScalarOp::Lt, SmallVec::from_slice(&[number, one])),
-        },
-    ];
+    let mut body = Vec::new();
+    let first = first_of_warp(kernel, thread, &mut body);
     for (copy, p) in copies {
         let combined = kernel.new_value(p.dtype);
         body.push(load(combined, copy, IndexExpr::ZERO));
-        body.push(store(p.shared, warp.into(), combined, Some(first)));
+        body.push(store(p.published, warp.into(), combined, Some(first)));
     }
     out.push(Stmt::Loop {
         var: thread,
         bind: Bind::Thread,
         body,
     });
+}
+
+/// Whether a thread is the first of its warp.
+pub(super) fn first_of_warp(kernel: &mut Kernel, thread: VarId, out: &mut Vec<Stmt>) -> ValueId {
+    let (number, one) = (kernel.new_value(DType::I32), kernel.new_value(DType::I32));
+    let first = kernel.new_value(DType::Bool);
+    let ops = [
+        (number, Op::Index(thread.into(), DType::I32)),
+        (one, Op::Const(Scalar::from_bits(DType::I32, 1))),
+        (first, Op::Map(ScalarOp::Lt, SmallVec::from_slice(&[number, one]))),
+    ];
+    out.extend(ops.map(|(value, op)| Stmt::Let { value, op }));
+    first
 }
 
 /// What the elements of pairs are combined by, if pairs are.

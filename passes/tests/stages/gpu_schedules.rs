@@ -248,6 +248,93 @@ fn threads_take_aligned_pieces_of_rows() {
     assert_eq!(pieces(sums, &[]), 8);
 }
 
+/// How the only kernel of a softmax of rows shares work: whether a warp has a row, bytes of shared memory, barriers, and elements that a
+/// thread holds of the row.
+fn rows_of(dtype: &str, rows: &str, columns: usize, symbols: &[i64]) -> (bool, i64, usize, i64) {
+    let all = format!("[{rows}, {columns}]");
+    let wide = if dtype == "f64" { "f64" } else { "f32" };
+    let condition = if symbols.is_empty() {
+        ""
+    } else {
+        "where n in 0..=1000000"
+    };
+    let text = format!(
+        "graph @softmax(%x: {dtype}{all}) {condition} {{
+           %0 = convert %x : {wide}{all}
+           %1 = reduce max %0 {{axes=[1]}} : {wide}[{rows}]
+           %2 = reshape %1 : {wide}[{rows}, 1]
+           %3 = expand %2 : {wide}{all}
+           %4 = sub %0, %3 : {wide}{all}
+           %5 = exp %4 : {wide}{all}
+           %6 = reduce add %5 {{axes=[1]}} : {wide}[{rows}]
+           %7 = reshape %6 : {wide}[{rows}, 1]
+           %8 = expand %7 : {wide}{all}
+           %9 = div %5, %8 : {wide}{all}
+           %10 = convert %9 : {dtype}{all}
+           return %10
+         }}"
+    );
+    let text = match dtype {
+        "f32" | "f64" => text
+            .replace(&format!("%0 = convert %x : {wide}{all}"), "")
+            .replace(&format!("%10 = convert %9 : {dtype}{all}"), "")
+            .replace("%10", "%9")
+            .replace("%0,", "%x,")
+            .replace("max %0", "max %x"),
+        _ => text,
+    };
+    let case = case(&text, symbols, Some(1e-3));
+    let compiled = check(&case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {text}")
+    };
+    let kernel = &launch.scheduled;
+    let extent = |v: &tlc_ir::VarId| &kernel.extents[v.0 as usize];
+    let block = match &kernel.body[..] {
+        [Stmt::Loop { var, body, .. }] => (extent(var), &body[..]),
+        _ => panic!("no block loop"),
+    };
+    let by_warps = matches!(block.1, [Stmt::Loop { bind: Bind::Warp, .. }]);
+    let barriers = kernel.statements().filter(|s| matches!(s, Stmt::Barrier)).count();
+    let shared = kernel.grid().expect("a grid").shared_bytes;
+    let thread = |s: &&tlc_ir::kernel::Scratch| s.scope == Scope::Thread;
+    let held = kernel.scratch.iter().filter(thread).filter_map(|s| s.len.as_const());
+    (by_warps, shared, barriers, held.max().unwrap_or(0))
+}
+
+#[test]
+fn warps_take_many_rows_and_hold_them() {
+    for (dtype, rows, columns, symbols, held) in [
+        ("f32", "n", 1024, &[5][..], 32),
+        ("f16", "n", 1024, &[6], 32),
+        ("bf16", "n", 256, &[3], 8),
+        ("f64", "n", 512, &[3], 16),
+        // One element at a time, and in the last turn not all threads.
+        ("f32", "n", 1023, &[3], 32),
+        ("f32", "n", 1000, &[3], 32),
+        ("f32", "1026", 40, &[], 2),
+    ] {
+        let found = rows_of(dtype, rows, columns, symbols);
+        assert_eq!(found, (true, 0, 0, held), "{dtype}[{rows}, {columns}]");
+    }
+}
+
+#[test]
+fn blocks_take_long_rows_and_few_and_their_threads_hold_what_is_theirs() {
+    // What warps come to is shared.
+    let warps = |n: i64| 2 * 4 * n.max(4);
+    for (dtype, rows, columns, symbols, shared, held) in [
+        ("f32", "n", 2048, &[5][..], warps(8), 8),
+        ("f32", "6", 1024, &[], warps(8), 4),
+        ("f16", "n", 4096, &[2], warps(8), 16),
+        // Registers that the last turn leaves as they are do not fit beside the others.
+        ("f16", "n", 1000, &[2], warps(4), 8),
+    ] {
+        let found = rows_of(dtype, rows, columns, symbols);
+        assert_eq!(found, (false, shared, 2, held), "{dtype}[{rows}, {columns}]");
+    }
+}
+
 #[test]
 fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
     let across = |dtype: &str, shape: &str, turned: &str, axes: &str| {

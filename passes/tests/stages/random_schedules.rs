@@ -301,8 +301,38 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             return Err(format!("after {applied:?}: {e}\n{before}\n{kernel}"));
         }
     }
+    by_warps(kernel, rng, &mut applied)?;
     assert!(structure(kernel).is_empty());
     Ok(applied)
+}
+
+/// Gives the rows of a kernel to warps, each thread of which has what it alone touches of scratch to itself, if that can be done.
+fn by_warps(kernel: &mut Kernel, rng: &mut Rng, applied: &mut Vec<Directive>) -> Result<(), String> {
+    let [Stmt::Loop { var, .. }] = kernel.body[..] else {
+        return Ok(());
+    };
+    let (before, warps) = (kernel.clone(), rng.pick(&[1i64, 2, 3, 32, 33]));
+    let mut all = vec![Directive::RowsByWarps { var, warps }];
+    all.extend((0..kernel.scratch.len() as u32).map(|scratch| Directive::Own { scratch }));
+    let mut made = Vec::new();
+    for directive in all {
+        let unchanged = kernel.clone();
+        match apply(kernel, &directive) {
+            Ok(_) => made.push(directive),
+            Err(_) => assert_eq!(unchanged, *kernel, "{directive:?} refuses, but changes the kernel"),
+        }
+    }
+    // What threads share is for the policy to place.
+    let shares = kernel.scratch.iter().any(|s| s.scope == Scope::Cache);
+    if rng.chance(30) || shares || made.is_empty() {
+        *kernel = before;
+        return Ok(());
+    }
+    applied.extend(made);
+    match verify(kernel).errors.first() {
+        Some(e) => Err(format!("after {applied:?}: {e}\n{before}\n{kernel}")),
+        None => Ok(()),
+    }
 }
 
 /// The names of directives.

@@ -1,0 +1,336 @@
+//! Rows by warps: a warp takes a row, so that its threads need no barrier to combine what they have.
+//!
+//! ```text
+//! for row in n {                       for block in ceil(n / warps) block {
+//!   a                                    for warp in min(warps, n - warps * block) warp {
+//!   for i in m { acc ⊕= f(i) }             for t in 32 thread { a; own = identity; for k { own ⊕= f(32 * k + t) } }
+//!   b                             =>       reduce own
+//!   for i in m { g(i) }                    for t in 32 thread { acc ⊕= own; b; for k { g(32 * k + t) } }
+//! }                                      }
+//!                                      }
+//! ```
+//!
+//! Every thread of the warp executes what is between the loops for itself. What it sets there for statements behind a
+//! reduction is in scratch of its own.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tlc_ir::ScalarOp;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{walk, walk_mut};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
+
+use super::directives::{block, carries_state, overwrites, own_scratch, rewrite};
+use super::threads::{Group, Share, accumulators, combine_in_warps, first_of_warp, load};
+use crate::directive::DirectiveRefusal;
+use crate::tree::{loop_body, replace_loop, store};
+
+pub(super) fn rows_by_warps(kernel: &mut Kernel, var: VarId, warps: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
+    if !(1..=MAX_BLOCK_THREADS / WARP_THREADS).contains(&warps) {
+        return Err(DirectiveRefusal::Threads(warps.saturating_mul(WARP_THREADS)));
+    }
+    check(kernel, var)?;
+    let mut new = kernel.clone();
+    let made = block(&mut new, var, warps)?;
+    let [outer, warp] = made[..] else {
+        return Err(DirectiveRefusal::Factor(warps));
+    };
+    let mut refusal = None;
+    rewrite(&mut new, warp, &mut |kernel, _, body| {
+        let mut row = Row::new(kernel);
+        if let Err(e) = body.into_iter().try_for_each(|s| row.statement(s)) {
+            refusal = Some(e);
+        }
+        let body = row.finish();
+        vec![Stmt::Loop {
+            var: warp,
+            bind: Bind::Warp,
+            body,
+        }]
+    });
+    rewrite(&mut new, outer, &mut |_, _, body| {
+        vec![Stmt::Loop {
+            var: outer,
+            bind: Bind::Block,
+            body,
+        }]
+    });
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    *kernel = new;
+    Ok(made)
+}
+
+/// Whether rows do not depend on each other, the statements of a row may be executed by all threads of a warp, and the loops among them shared.
+fn check(kernel: &Kernel, var: VarId) -> Result<(), DirectiveRefusal> {
+    let body = match &kernel.body[..] {
+        [
+            Stmt::Loop {
+                var: v,
+                bind: Bind::Serial,
+                body,
+            },
+        ] if *v == var => body,
+        _ => return Err(DirectiveRefusal::NotNested(var, var)),
+    };
+    let all: Vec<Memory> = (0..kernel.scratch.len() as u32).map(Memory::Scratch).collect();
+    let by_all = |s: &Stmt| match s {
+        Stmt::Let { .. } => true,
+        // One thread stores it to memory.
+        Stmt::Store { memory, .. } => is_register(kernel, *memory) || matches!(memory, Memory::Param(_)),
+        Stmt::Accumulate { state, .. } => state.iter().all(|(m, _)| is_register(kernel, *m)),
+        Stmt::Loop { .. } => is_shared(kernel, s),
+        _ => false,
+    };
+    let known = |s: &Stmt| match s {
+        Stmt::Loop { bind, .. } => matches!(bind, Bind::Serial | Bind::Unroll | Bind::Lanes),
+        Stmt::Accumulate { state, .. } => state.iter().all(|(m, _)| is_register(kernel, *m)),
+        Stmt::Let { .. } | Stmt::Store { .. } | Stmt::If { .. } | Stmt::Clamp { .. } => true,
+        _ => false,
+    };
+    let apart = !carries_state(body, &all) && !overwrites(kernel, body, var, &all);
+    match apart && body.iter().all(by_all) && walk(body).all(known) {
+        true => Ok(()),
+        false => Err(DirectiveRefusal::Recurrence(var)),
+    }
+}
+
+/// Whether the iterations of the loop of a nest that threads share may run in any order.
+fn is_shared(kernel: &Kernel, nest: &Stmt) -> bool {
+    let Some((_, var)) = shared_loop(nest) else {
+        return false;
+    };
+    let body = loop_body(std::slice::from_ref(nest), var).map_or(&[][..], |b| &b[..]);
+    let own = own_scratch(kernel, var, body);
+    !carries_state(body, &own) && !overwrites(kernel, body, var, &own)
+}
+
+fn is_register(kernel: &Kernel, memory: Memory) -> bool {
+    matches!(memory, Memory::Scratch(i) if kernel.scratch[i as usize].scope == Scope::Register)
+}
+
+/// What the threads of a warp execute between two reductions.
+struct Segment {
+    thread: VarId,
+    body: Vec<Stmt>,
+    /// Whether it is the first thread, once a statement needs to know.
+    first: Option<ValueId>,
+    /// What the warp does behind it.
+    behind: Vec<Stmt>,
+}
+
+/// The statements of a row, in turn.
+struct Row<'k> {
+    kernel: &'k mut Kernel,
+    segments: Vec<Segment>,
+}
+
+impl<'k> Row<'k> {
+    fn new(kernel: &'k mut Kernel) -> Row<'k> {
+        let mut row = Row {
+            kernel,
+            segments: Vec::new(),
+        };
+        row.begin();
+        row
+    }
+
+    fn begin(&mut self) {
+        let thread = self.kernel.new_var(IndexExpr::Const(WARP_THREADS));
+        self.segments.push(Segment {
+            thread,
+            body: Vec::new(),
+            first: None,
+            behind: Vec::new(),
+        });
+    }
+
+    fn last(&mut self) -> (&mut Kernel, &mut Segment) {
+        let at = self.segments.len() - 1;
+        (self.kernel, &mut self.segments[at])
+    }
+
+    fn statement(&mut self, s: Stmt) -> Result<(), DirectiveRefusal> {
+        match s {
+            Stmt::Loop { .. } => self.nest(s),
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask,
+            } if !is_register(self.kernel, memory) => {
+                self.store_once(memory, index, value, mask);
+                Ok(())
+            }
+            s => {
+                self.last().1.body.push(s);
+                Ok(())
+            }
+        }
+    }
+
+    /// A store that one thread executes.
+    fn store_once(&mut self, memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) {
+        let (kernel, segment) = self.last();
+        let first = match segment.first {
+            Some(first) => first,
+            None => first_of_warp(kernel, segment.thread, &mut segment.body),
+        };
+        segment.first = Some(first);
+        let mask = match mask {
+            None => first,
+            Some(mask) => {
+                let both = kernel.new_value(tlc_ir::DType::Bool);
+                let op = Op::Map(ScalarOp::And, smallvec::smallvec![mask, first]);
+                segment.body.push(Stmt::Let { value: both, op });
+                both
+            }
+        };
+        segment.body.push(store(memory, index, value, Some(mask)));
+    }
+
+    /// A nest of loops, of which the threads share the innermost, lanes aside.
+    fn nest(&mut self, s: Stmt) -> Result<(), DirectiveRefusal> {
+        let mut nest = vec![s];
+        let Some((around, var)) = shared_loop(&nest[0]) else {
+            return Err(DirectiveRefusal::NotNested(VarId(0), VarId(0)));
+        };
+        let (monoids, states) = accumulators(self.kernel, &nest, var)?;
+        if !combine_in_warps(self.kernel, &monoids) {
+            return Err(DirectiveRefusal::Recurrence(around));
+        }
+        let (kernel, segment) = self.last();
+        let groups = Group::of(kernel, monoids, &states, (1, Scope::Thread));
+        groups.iter().for_each(|g| g.reset(kernel, &mut segment.body));
+        Group::accumulate_apart(&groups, &mut nest);
+        let share = Share {
+            var,
+            n: kernel.extents[var.0 as usize].clone(),
+            thread: segment.thread.into(),
+            threads: WARP_THREADS,
+        };
+        replace_loop(&mut nest, var, &mut |_, body| share.of(kernel, body));
+        segment.body.append(&mut nest);
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let here = &IndexExpr::ZERO;
+        for g in &groups {
+            g.publish(kernel, here, &mut segment.body);
+            g.reduce(kernel, &mut segment.body, &mut segment.behind);
+        }
+        self.begin();
+        let (kernel, segment) = self.last();
+        for g in &groups {
+            segment.body.extend(g.combine(kernel, here, true));
+        }
+        Ok(())
+    }
+
+    /// What the warp executes for the row.
+    fn finish(mut self) -> Vec<Stmt> {
+        self.carry_values();
+        self.own_registers();
+        let mut out = Vec::new();
+        for s in self.segments {
+            if !s.body.is_empty() {
+                out.push(Stmt::Loop {
+                    var: s.thread,
+                    bind: Bind::Thread,
+                    body: s.body,
+                });
+            }
+            out.extend(s.behind);
+        }
+        out
+    }
+
+    /// Has values that a later part uses go there through scratch of each thread; constants are there again.
+    fn carry_values(&mut self) {
+        let mut defined: FxHashMap<ValueId, usize> = FxHashMap::default();
+        for (at, segment) in self.segments.iter().enumerate() {
+            defined.extend(segment.body.iter().filter_map(Stmt::defined_value).map(|v| (v, at)));
+        }
+        let mut carried: FxHashMap<ValueId, Memory> = FxHashMap::default();
+        for at in 1..self.segments.len() {
+            let mut from_before: Vec<ValueId> = Vec::new();
+            for v in walk(&self.segments[at].body).flat_map(|s| s.operands()) {
+                if defined.get(&v).is_some_and(|&d| d < at) && !from_before.contains(&v) {
+                    from_before.push(v);
+                }
+            }
+            let mut before = Vec::new();
+            let mut renamed: FxHashMap<ValueId, ValueId> = FxHashMap::default();
+            for v in from_before {
+                let dtype = self.kernel.dtype(v);
+                let again = self.kernel.new_value(dtype);
+                renamed.insert(v, again);
+                before.push(match self.constant(v, defined[&v]) {
+                    Some(op) => Stmt::Let { value: again, op },
+                    None => {
+                        let kernel = &mut *self.kernel;
+                        let new = || kernel.new_scratch(dtype, IndexExpr::ONE, Scope::Thread);
+                        load(again, *carried.entry(v).or_insert_with(new), IndexExpr::ZERO)
+                    }
+                });
+            }
+            let body = &mut self.segments[at].body;
+            walk_mut(body, &mut |s| {
+                for v in s.operands_mut() {
+                    *v = *renamed.get(v).unwrap_or(v);
+                }
+            });
+            body.splice(0..0, before);
+        }
+        for (v, memory) in carried {
+            let body = &mut self.segments[defined[&v]].body;
+            if let Some(at) = body.iter().position(|s| s.defined_value() == Some(v)) {
+                body.insert(at + 1, store(memory, IndexExpr::ZERO, v, None));
+            }
+        }
+    }
+
+    /// What a value is, if it is a constant of a part.
+    fn constant(&self, value: ValueId, part: usize) -> Option<Op> {
+        self.segments[part].body.iter().find_map(|s| match s {
+            Stmt::Let { value: v, op } if *v == value && matches!(op, Op::Const(_)) => Some(op.clone()),
+            _ => None,
+        })
+    }
+
+    /// Registers that several parts use live as long as the block.
+    fn own_registers(&mut self) {
+        let mut seen: FxHashMap<u32, usize> = FxHashMap::default();
+        let mut several: FxHashSet<u32> = FxHashSet::default();
+        for (at, segment) in self.segments.iter().enumerate() {
+            for a in walk(&segment.body).flat_map(|s| s.accesses()) {
+                if let Memory::Scratch(i) = a.memory
+                    && is_register(self.kernel, a.memory)
+                    && *seen.entry(i).or_insert(at) != at
+                {
+                    several.insert(i);
+                }
+            }
+        }
+        for i in several {
+            self.kernel.scratch[i as usize].scope = Scope::Thread;
+        }
+    }
+}
+
+/// The outermost loop of a perfect nest, and the innermost that is not in lanes.
+fn shared_loop(s: &Stmt) -> Option<(VarId, VarId)> {
+    let of = |s: &Stmt| match s {
+        Stmt::Loop { var, bind, .. } if *bind != Bind::Lanes => Some(*var),
+        _ => None,
+    };
+    let around = of(s)?;
+    let (mut at, mut var) = (s, around);
+    while let [inner] = at.body()
+        && let Some(v) = of(inner)
+    {
+        (at, var) = (inner, v);
+    }
+    Some((around, var))
+}
