@@ -79,17 +79,28 @@ fn products_in_tf32_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::in_tf32");
 }
 
-#[test]
-fn large_tiles_of_products_are_right() {
-    // Every product fills a device of one multiprocessor.
+/// The description of a device of one multiprocessor, which every product fills, as a file in a folder.
+fn one_multiprocessor(folder: &std::path::Path) -> String {
     let h200 = include_str!("../gpusim/driver/devices/h200.toml");
     let small = h200.replace("multiprocessors = 132", "multiprocessors = 1");
     assert_ne!(small, h200);
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("small.toml");
+    let file = folder.join("small.toml");
     std::fs::write(&file, small).expect("a file");
-    let file = file.to_str().expect("a path of text");
-    simulated("tensor_cores::children::in_large_tiles", &[("TLC_SIM_DEVICE", file)]);
+    file.to_str().expect("a path of text").into()
+}
+
+#[test]
+fn large_tiles_of_products_are_right() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    simulated("tensor_cores::children::in_large_tiles", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
+fn products_of_whole_tiles_have_the_same_bits_at_three_schedules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    same_bits_of("tensor_cores::children::of_whole_tiles", &[("TLC_SIM_DEVICE", &device)]);
 }
 
 #[test]

@@ -209,6 +209,34 @@ fn large() -> Vec<Product> {
     all
 }
 
+/// Products of four warps whose operands come in whole tiles: matrices that tiles fill and such that they reach beyond on each side, sums of as many steps
+/// as stages and more, several of them, and one whose result is of f32.
+fn of_tiles() -> Vec<Product> {
+    let mut all = Vec::new();
+    for (dtype, to, batch, [m, k, n], [left, right]) in [
+        ("bf16", "bf16", 1, [256, 448, 128], ["ab", "bc"]),
+        ("f16", "f16", 1, [250, 392, 248], ["ab", "bc"]),
+        ("f16", "f32", 1, [248, 400, 250], ["ba", "cb"]),
+        ("bf16", "bf16", 2, [128, 384, 128], ["ab", "cb"]),
+    ] {
+        let size = |label: char| [m, k, n]["abc".find(label).expect("a label")];
+        let shape = |labels: &str| {
+            let sizes: Vec<String> = labels.chars().map(|l| size(l).to_string()).collect();
+            format!("{batch}, {}", sizes.join(", "))
+        };
+        let (x, y, z) = (shape(left), shape(right), shape("ac"));
+        let text = format!(
+            "graph @tiles(%x: {dtype}[{x}], %y: {dtype}[{y}], %r: {to}[{z}]) {{
+               %0 = einsum %x, %y {{x{left},x{right}->xac; acc=f32}} : {to}[{z}]
+               %1 = add %0, %r : {to}[{z}]
+               return %1
+             }}"
+        );
+        all.push(product(text));
+    }
+    all
+}
+
 /// Products of random sizes, layouts and types, with something behind them or not.
 fn random_product(seed: u64) -> Product {
     let mut rng = Rng::new(seed);
@@ -352,6 +380,28 @@ mod children {
             assert!(explained.contains("warps multiply 128 by 128"), "{explained}");
         }
         run_all(large());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn of_whole_tiles() {
+        for product in of_tiles() {
+            let graph = parse_graph(&product.text, &mut no_data).expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).expect("an executable");
+            let plan = executable.plan();
+            let kernels = plan.kernels.iter();
+            let tiled = kernels.filter(|k| {
+                let placed = tlc_codegen::cuda::with_fragments_placed(k);
+                let flat = tlc_codegen::cuda::flatten(&placed, "sm_90a").expect("a lowered form");
+                !flat.matrices.is_empty()
+            });
+            assert_eq!(tiled.count(), 1, "{}: {}", product.text, executable.explain());
+        }
+        run_all(of_tiles());
     }
 
     /// What matrix instructions of tf32 come to is what the product of rounded operands is, but for the rounding of sums.
