@@ -10,16 +10,16 @@
 //! - They read shared memory past the order that barriers give to other accesses: whoever writes such memory closes its writes before
 //!   the barrier behind which they are read.
 
-use tlc_ir::kernel::{Kernel, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
+use tlc_ir::kernel::{Kernel, Memory, SWIZZLE_PERIOD_BYTES, SWIZZLED_ROW_BYTES};
 use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, Precision};
 
 use super::CudaError;
 use super::fragments::{HELD, tiles_of};
 use super::table::{GROUP_COLUMNS, MATRIX_TILE, matrix_steps};
-use super::under_way::UnderWay;
+use super::under_way::{UnderWay, reads_closed_memory};
 use super::write::{Writer, memory_name};
-use crate::flat::{LeftOperand, MatrixOperand, Multiply};
+use crate::flat::{Item, LeftOperand, MatrixOperand, Multiply};
 
 /// Whether four warps multiply together anywhere in a kernel: somebody reads swizzled memory as instructions do.
 pub(super) fn multiplies_in_groups(kernel: &Kernel) -> bool {
@@ -148,6 +148,49 @@ impl Writer<'_, '_> {
         // Copies that nobody has waited for stay open.
         if std::mem::replace(&mut self.open_writes, self.copies_open.is_some()) {
             self.line("asm volatile(\"fence.proxy.async.shared::cta;\" ::: \"memory\");");
+        }
+    }
+
+    /// The number of items from a barrier on that are the barrier and a product which may be begun in front of it, and whether another barrier follows,
+    /// which then is the same one.
+    pub(super) fn begins_early(&self, items: &[Item]) -> Option<(usize, bool)> {
+        let (Item::Barrier, behind) = items.split_first()? else {
+            return None;
+        };
+        let is_index = |i: &&Item| matches!(i, Item::Let(v) if self.flat.op(*v).is_index());
+        let indices = behind.iter().take_while(is_index).count();
+        let Item::Loop(l) = behind.get(indices)? else {
+            return None;
+        };
+        // Whole tiles are there once they were waited for; of what threads write themselves a barrier must lie behind.
+        let closed =
+            |m: Memory| self.tile_memories.contains(&m) || !self.open_writes && self.flat.kernel.is_swizzled(m);
+        let barrier_behind = matches!(behind.get(indices + 1), Some(Item::Barrier));
+        let early = self.tiles && reads_closed_memory(l, self.flat, &closed);
+        early.then_some((indices + 2, barrier_behind))
+    }
+
+    /// Waits for the products that are under way, if an item must find them done.
+    pub(super) fn end_group_for(&mut self, item: &Item) {
+        let needs = self.under_way.as_ref().is_some_and(|p| p.is_needed_by(item, self.flat));
+        if needs {
+            self.end_group();
+        }
+    }
+
+    /// Waits for the products that are under way.
+    pub(super) fn end_group(&mut self) {
+        if let Some(p) = self.under_way.take() {
+            self.line(&p.end);
+        }
+    }
+
+    /// Waits for the products that are under way, but for the latest.
+    pub(super) fn end_earlier_groups(&mut self) {
+        if let Some(p) = &mut self.under_way {
+            // In a loop the one of the iteration before as well.
+            p.earlier.clear();
+            self.line("asm volatile(\"wgmma.wait_group.sync.aligned 1;\" ::: \"memory\");");
         }
     }
 }

@@ -42,6 +42,7 @@ mod quads;
 mod scalar;
 mod sequence;
 mod table;
+mod tile_copies;
 mod tiles;
 mod under_way;
 mod uses;

@@ -9,7 +9,6 @@ use tlc_ir::kernel::Memory;
 use tlc_ir::kernel::fold::{NEIGHBOURS, ROW_LANES};
 use tlc_ir::target::GPU_ACCESS_BYTES;
 
-use super::write::Writer;
 use crate::flat::{Address, Flat, Item, Op, Value, Varies};
 
 /// Bytes of an element.
@@ -26,7 +25,29 @@ pub(super) struct Quads {
     names: Vec<([Option<String>; ROW_LANES as usize], Option<String>)>,
 }
 
+/// Parts that are stored together: their names, and the place of the first.
+pub(super) type Quad = ([String; ROW_LANES as usize], String);
+
 impl Quads {
+    /// Whether a value is stored together with others.
+    pub(super) fn has(&self, value: Value) -> bool {
+        self.part.contains_key(&value)
+    }
+
+    /// Notes that a value of that name is stored at a place; returns all parts once they are there.
+    pub(super) fn note(&mut self, value: Value, name: String, place: String) -> Option<Quad> {
+        let &(quad, part) = self.part.get(&value)?;
+        let (names, first) = &mut self.names[quad];
+        names[part] = Some(name);
+        if part == 0 {
+            *first = Some(place);
+        }
+        let [Some(a), Some(b), Some(c), Some(d)] = names.clone() else {
+            return None;
+        };
+        Some(([a, b, c, d], first.clone()?))
+    }
+
     /// Those of the statements that each thread of a warp executes, of which `counter` is the number.
     pub(super) fn of(body: &[Item], counter: Value, flat: &Flat<'_>) -> Quads {
         type Base = (Memory, Option<Value>, Option<Value>);
@@ -112,27 +133,4 @@ fn begins_in_fours(address: &Address, counter: Value, flat: &Flat<'_>) -> bool {
         _ => times % GROUP == 0 && !flat.info(*v).varies.meets(Varies::THREAD),
     });
     summed.is_some() && known && columns == NEIGHBOURS
-}
-
-impl Writer<'_, '_> {
-    /// Stores a pair, if neighbours store it together: once all four are there. Returns whether they do.
-    pub(super) fn store_in_quad(&mut self, address: &Address, value: Value) -> bool {
-        let Some(&(quad, part)) = self.quads.part.get(&value) else {
-            return false;
-        };
-        let name = self.value(value);
-        let place = self.place(address);
-        let (names, first) = &mut self.quads.names[quad];
-        names[part] = Some(name);
-        if part == 0 {
-            *first = Some(place);
-        }
-        if let ([Some(a), Some(b), Some(c), Some(d)], Some(first)) = (&*names, &*first) {
-            let words = [a, b, c, d].map(|n| format!("*(unsigned*)&{n}"));
-            let text = format!("(&{first}, {});", words.join(", "));
-            let store = self.helpers.store_quad();
-            self.line(&format!("{store}{text}"));
-        }
-        true
-    }
 }

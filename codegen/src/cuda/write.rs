@@ -257,7 +257,8 @@ impl<'f, 'k> Writer<'f, 'k> {
                     if !self.in_thread {
                         return Err(CudaError::EveryThread("a store to memory"));
                     }
-                    if self.store_in_quad(address, *value) {
+                    if self.quads.has(*value) {
+                        self.store_in_quad(address, *value);
                         continue;
                     }
                     let lanes = self.flat.info(*value).lanes;
@@ -323,6 +324,16 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
         self.begin_tiles(false);
         Ok(())
+    }
+
+    /// Notes a store, and stores all parts once they are there.
+    fn store_in_quad(&mut self, address: &Address, value: Value) {
+        let (name, place) = (self.value(value), self.place(address));
+        if let Some((parts, first)) = self.quads.note(value, name, place) {
+            let words = parts.map(|n| format!("*(unsigned*)&{n}")).join(", ");
+            let store = self.helpers.store_quad();
+            self.line(&format!("{store}(&{first}, {words});"));
+        }
     }
 
     fn barrier(&mut self) {
