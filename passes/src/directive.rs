@@ -291,8 +291,7 @@ directives! {
         /// Threads: a power of two.
         threads: i64,
     },
-    /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block. The innermost loops inside, but for those in
-    /// lanes, go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
+    /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block. The innermost serial loops inside go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
     /// per thread, combined in the warp, so that no barrier is needed. Returns the loops over blocks and over warps.
     RowsByWarps "rows-by-warps" {
         /// The loop, whose iterations may run in any order.

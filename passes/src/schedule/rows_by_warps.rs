@@ -319,10 +319,10 @@ impl<'k> Row<'k> {
     }
 }
 
-/// The outermost loop of a perfect nest, and the innermost that is not in lanes.
+/// The outermost loop of a perfect nest, and the innermost of its serial loops: what is unrolled goes through registers, and lanes stay together.
 fn shared_loop(s: &Stmt) -> Option<(VarId, VarId)> {
     let of = |s: &Stmt| match s {
-        Stmt::Loop { var, bind, .. } if *bind != Bind::Lanes => Some(*var),
+        Stmt::Loop { var, bind, .. } if *bind == Bind::Serial => Some(*var),
         _ => None,
     };
     let around = of(s)?;
