@@ -4,17 +4,19 @@
 //! other's clocks (32 by 32 numbers, changed by warp instructions). What else a thread knows, through fences and single
 //! accesses or barriers of some warps, is `Foreign` and mostly empty. Each word of memory remembers its last write and its last
 //! readers: one lane, lanes of one warp, or many. A write after many readers counts as ordered if the writer has synchronized
-//! by other means than barriers of the block, since who the readers were is not kept.
+//! by other means than barriers of the block, since who the readers were is not kept but in blocks with barriers in shared memory.
 //!
 //! What copies of whole tiles write has no thread's clock: it is known to who saw the phase of the barrier that they completed.
 
 mod phases;
+mod readers;
 
 pub(crate) use phases::MOST_BARRIERS;
 
 use std::collections::HashMap;
 
 use crate::program::Scope;
+use readers::Readers;
 
 /// A thread's number among those of the launch: its block times 1024 plus its number in the block.
 pub(crate) const THREADS: u32 = 1024;
@@ -59,6 +61,8 @@ struct Cell {
     /// Readers are of several warps; of several blocks.
     many: bool,
     blocks: bool,
+    /// The list of readers of several warps, where it is kept.
+    list: u32,
 }
 
 const EMPTY: Cell = Cell {
@@ -69,6 +73,7 @@ const EMPTY: Cell = Cell {
     strong_reads: None,
     many: false,
     blocks: false,
+    list: 0,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +117,7 @@ struct Page {
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     pages: Vec<Option<Box<Page>>>,
+    readers: Readers,
 }
 
 impl Shadow {
@@ -119,9 +125,10 @@ impl Shadow {
         for page in self.pages.iter_mut().flatten() {
             page.cells.fill(EMPTY);
         }
+        self.readers.clear();
     }
 
-    fn cells(&mut self, at: usize, bytes: u32) -> &mut [Cell] {
+    fn cells(&mut self, at: usize, bytes: u32) -> (&mut [Cell], &mut Readers) {
         let index = at / (PAGE * 4);
         if index >= self.pages.len() {
             self.pages.resize_with(index + 1, || None);
@@ -134,7 +141,7 @@ impl Shadow {
         });
         let within = at % (PAGE * 4);
         if !page.by_byte && (!at.is_multiple_of(4) || !bytes.is_multiple_of(4)) {
-            page.cells = page.cells.iter().flat_map(|&c| [c; 4]).collect();
+            page.cells = page.cells.iter().flat_map(|&c| [Cell { list: 0, ..c }; 4]).collect();
             page.by_byte = true;
         }
         let (first, count) = if page.by_byte {
@@ -143,7 +150,7 @@ impl Shadow {
             (within / 4, (bytes as usize).div_ceil(4))
         };
         let end = (first + count).min(page.cells.len());
-        &mut page.cells[first..end]
+        (&mut page.cells[first..end], &mut self.readers)
     }
 }
 
@@ -390,8 +397,11 @@ impl BlockClocks {
         clocks.has_foreign && clocks.foreign[lane].covers(stamp)
     }
 
-    fn reads_are_ordered(&self, cell: &Cell, warp: u32, lane: usize) -> bool {
+    fn reads_are_ordered(&self, cell: &Cell, readers: &Readers, warp: u32, lane: usize) -> bool {
         let block = cell.read.thread / THREADS;
+        if cell.list != 0 && !cell.blocks {
+            return readers.of(cell.list).all(|stamp| self.is_ordered(stamp, warp, lane));
+        }
         if cell.many || cell.blocks {
             let clocks = &self.warps[warp as usize];
             let synchronized = clocks.has_foreign && !clocks.foreign[lane].is_empty();
@@ -410,7 +420,14 @@ impl BlockClocks {
         })
     }
 
-    fn touch(&self, cell: &mut Cell, warp: u32, lane: usize, kind: Kind, site: u32) -> Option<Stamp> {
+    fn touch(
+        &self,
+        cell: &mut Cell,
+        readers: &mut Readers,
+        (warp, lane): (u32, usize),
+        kind: Kind,
+        site: u32,
+    ) -> Option<Stamp> {
         let thread = self.number * THREADS + warp * 32 + lane as u32;
         let clock = match kind {
             Kind::Issue => IN_FLIGHT,
@@ -443,12 +460,14 @@ impl BlockClocks {
         if reading {
             let mine = cell.read.site == NOBODY
                 || cell.read.thread == thread && !cell.many
-                || self.reads_are_ordered(cell, warp, lane) && !(cell.many || cell.blocks)
+                || !(cell.many || cell.blocks) && self.reads_are_ordered(cell, readers, warp, lane)
                 || cell.many
                     && !cell.blocks
                     && cell.read.epoch < self.epoch
                     && cell.read.thread / THREADS == self.number;
             if mine {
+                readers.remove(cell.list);
+                cell.list = 0;
                 cell.read = stamp;
                 cell.read_lanes = 1 << lane;
                 cell.strong_reads = scope;
@@ -456,6 +475,7 @@ impl BlockClocks {
                 cell.blocks = false;
             } else {
                 cell.strong_reads = cell.strong_reads.min(scope);
+                self.keep_reader(cell, readers, stamp);
                 if cell.read.thread / THREADS != self.number {
                     cell.blocks = true;
                 } else if cell.read.thread / 32 != thread / 32 {
@@ -471,16 +491,33 @@ impl BlockClocks {
         }
         let after_reads = cell.read.site == NOBODY
             || among(cell.strong_reads, is_near(cell.read) && !cell.blocks)
-            || self.reads_are_ordered(cell, warp, lane);
+            || self.reads_are_ordered(cell, readers, warp, lane);
         if !after_reads {
             conflict = conflict.or(Some(cell.read));
         }
+        readers.remove(cell.list);
         *cell = Cell {
             write: stamp,
             strong_write: scope,
             ..EMPTY
         };
         conflict
+    }
+
+    /// Remembers one more reader of a word, where barriers in shared memory may order what comes behind them all.
+    fn keep_reader(&self, cell: &mut Cell, readers: &mut Readers, stamp: Stamp) {
+        let is_near = cell.read.thread / THREADS == self.number && !cell.blocks;
+        if self.handed.is_empty() || !is_near {
+            return;
+        }
+        if cell.list == 0 {
+            let is_first = !cell.many && cell.read.thread / 32 != stamp.thread / 32;
+            if !is_first {
+                return;
+            }
+            readers.add(&mut cell.list, cell.read, cell.read_lanes);
+        }
+        readers.add(&mut cell.list, stamp, 1 << (stamp.thread % 32));
     }
 
     /// An access to shared memory: the access that it races with, if any.
@@ -496,13 +533,14 @@ impl BlockClocks {
         shadow: &mut Shadow,
         at: usize,
         bytes: u32,
-        (warp, lane): (u32, usize),
+        who: (u32, usize),
         kind: Kind,
         site: u32,
     ) -> Option<Stamp> {
         let mut conflict = None;
-        for cell in shadow.cells(at, bytes) {
-            conflict = conflict.or(self.touch(cell, warp, lane, kind, site));
+        let (cells, readers) = shadow.cells(at, bytes);
+        for cell in cells {
+            conflict = conflict.or(self.touch(cell, readers, who, kind, site));
         }
         conflict
     }

@@ -270,6 +270,73 @@ KERNEL(two_dimensions) {
   }
   IF_RIGHT(wait_phase(bar(0), 0);)
 }
+DEVICE void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Rows of 128 bytes that are permuted, as copies of tiles put them there.
+DEVICE u64 descriptor(u32 at, u32 leading) { return (u64)((at & 0x3ffff) >> 4) | (u64)(leading >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62; }
+struct Bf64 {
+  static DEVICE void mul(float* d, u64 a, u64 b, int adds) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, 0;}"
+                 : "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3]),"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7]),"+f"(d[8]),"+f"(d[9]),"+f"(d[10]),"+f"(d[11]),"+f"(d[12]),"+f"(d[13]),"+f"(d[14]),"+f"(d[15]),"+f"(d[16]),"+f"(d[17]),"+f"(d[18]),"+f"(d[19]),"+f"(d[20]),"+f"(d[21]),"+f"(d[22]),"+f"(d[23]),"+f"(d[24]),"+f"(d[25]),"+f"(d[26]),"+f"(d[27]),"+f"(d[28]),"+f"(d[29]),"+f"(d[30]),"+f"(d[31]) : "l"(a),"l"(b),"r"(adds));
+  }
+};
+// A tile of 64 rows of 64 numbers of 16 bits, times itself, while the next one comes.
+DEVICE void fill_all(const Map* map) {
+  arrive_expect(bar(0), ROOM);
+  copy2(tile(0), map, 0, 0, bar(0));
+}
+KERNEL(product_under_way) {
+  ready(1, 1);
+  if (threadIdx.x == 0) fill_all(&map);
+  float d[32];
+  for (int i = 0; i < 2; i++) {
+    wait_phase(bar(0), i);
+    fence();
+    Bf64::mul(d, descriptor(tile(0), 16), descriptor(tile(0), 16), i);
+    commit();
+    IF_RIGHT(wait<0>();)
+    __syncthreads();
+    if (threadIdx.x == 0 && i == 0) fill_all(&map);
+    IF_BROKEN(wait<0>();)
+  }
+  out[threadIdx.x] = d[0];
+}
+KERNEL(product_before_phase) {
+  ready(1, 1);
+  if (threadIdx.x == 0) fill_all(&map);
+  float d[32];
+  IF_RIGHT(wait_phase(bar(0), 0);)
+  fence();
+  Bf64::mul(d, descriptor(tile(0), 16), descriptor(tile(0), 16), 0);
+  commit();
+  wait<0>();
+  IF_BROKEN(wait_phase(bar(0), 0);)
+  out[threadIdx.x] = d[0];
+}
+// The first thread asks for tiles; the other warps say when they have read one, all or but the last of them.
+KERNEL(freed_too_early) {
+  if (threadIdx.x == 0) {
+    begin(bar(0), 1);
+    begin(bar(1), 3 IF_BROKEN(-1));
+    fence_begun();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int i = 0; i < 3; i++) {
+      wait_phase(bar(1), i + 1 & 1);
+      fill(&map, 0, 0);
+    }
+  if (threadIdx.x < 32) return;
+  float sum = 0;
+  for (int i = 0; i < 3; i++) {
+    wait_phase(bar(0), i & 1);
+    sum += add(0);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0 IF_BROKEN(&& threadIdx.x < 96)) arrive(bar(1));
+  }
+  out[threadIdx.x] = sum;
+}
 // Its waits are long, and their thread no other's: nothing is wrong with that.
 KERNEL(long_wait) {
   ready(2, 1);

@@ -28,15 +28,27 @@ fn run_with(
     let mut bench = Bench::new(schedule, seed);
     let address = bench.input(&[0; 4 * ROWS * COLUMNS]);
     let map = map(&mut bench, address);
-    let out = bench.output(4 * 64);
+    let out = bench.output(4 * 128);
+    // Four warps where they multiply, or three of them read.
+    let threads = if kernel.starts_with("product") || kernel == "freed_too_early" {
+        128
+    } else {
+        64
+    };
     // Of shared memory the kernel may be given more than it declares: the tile past the end is past it at once.
     let shared = if kernel == "past_the_end" { 4 * 2048 + 8 } else { SHARED };
-    let launch = Launch::new(1, 64).shared(shared).arg(map).arg(out);
+    let launch = Launch::new(1, threads).shared(shared).arg(map).arg(out);
     bench.run(&module, kernel, &launch)
 }
 
 fn run(text: &str, kernel: &str, schedule: (Schedule, u64)) -> Report {
-    run_with(text, kernel, schedule, |_, address| argument(&tensor(address)))
+    let map = |_: &mut Bench, address: u64| {
+        if kernel.starts_with("product") {
+            return argument(&matrix(address, 2, (64, 64), (64, 64)));
+        }
+        argument(&tensor(address))
+    };
+    run_with(text, kernel, schedule, map)
 }
 
 /// What is found of a kernel at every schedule: of one of some kinds, and with words that say what it is.
@@ -77,8 +89,15 @@ fn tiles_before_their_phase() {
 fn tiles_overwritten() {
     check("overwritten_by_copy", Race, "");
     check("overwritten_later", Race, "");
+    check("freed_too_early", Race, "");
     check("overwritten_by_thread", Race, "");
     check("written_while_it_comes", Race, "");
+}
+
+#[test]
+fn tiles_of_products() {
+    check("product_under_way", Race, "");
+    check("product_before_phase", Race, "");
 }
 
 #[test]

@@ -426,6 +426,7 @@ pub(super) mod tests {
     signatures!(A B C D E F G);
     signatures!(A B C D E F G H I J);
     signatures!(A B C D E F G H I J K);
+    signatures!(A B C D E F G H I J K L);
     signatures!(A B C D E F G H I J K L M N O P);
 
     /// Offsets of fields of a type.
