@@ -25,7 +25,7 @@
 //! | `TLC_SIM_MEMORY` | bytes of memory of each device, in place of the description's |
 //! | `CUDA_VISIBLE_DEVICES` | which of the devices there are, by numbers, as for a real driver |
 //! | `TLC_SIM_PEERS` | `off`: no device can reach the memory of another, so that copies between them go through the host |
-//! | `TLC_SIM_SEED` | other than 0: random delays of streams, random orders of graphs, and the seed of random schedules |
+//! | `TLC_SIM_SEED` | other than 0: random delays of streams, random orders of graphs, the seed of random schedules, and other times at which the pieces of copied tiles arrive |
 //! | `TLC_SIM_SCHEDULE` | the order of warps: `round-robin`, `random` or `adversarial` |
 //! | `TLC_SIM_PATIENCE` | instructions of warps without progress after which a launch is a deadlock |
 //! | `TLC_SIM_CHECKS` | `off`: nothing is checked but bounds, as a real device would |

@@ -252,13 +252,14 @@ impl Machine<'_> {
     ) -> Option<usize> {
         let base = *block.warps[here.at].frames[here.frame as usize].reg(place.base);
         let (space, address) = resolve(place.space, addresses(&base, place.offset, lane));
-        let whole = ((space, address), bytes as u32);
+        let all = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let whole = ((space, address), all);
         if !address.is_multiple_of(TILE_ALIGN) {
             let detail = format!("a tile must be at a multiple of {TILE_ALIGN} bytes");
             self.wrong(block, here, lane, FindingKind::Misaligned, whole, detail);
             return None;
         }
-        if !block.shared.holds(address, bytes as u32) {
+        if !block.shared.holds(address, all) {
             let detail = format!("there are {} bytes", block.shared.data.len());
             self.wrong(block, here, lane, FindingKind::OutOfBounds, whole, detail);
             return None;

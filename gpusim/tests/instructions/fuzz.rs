@@ -1,14 +1,17 @@
 //! Texts that are broken anywhere: an error or a module, never a panic; and what still parses runs, or is refused, without one.
 
-use tlc_gpusim::{Device, Launch, Module, Options};
+use tlc_gpusim::{Argument, Device, Launch, Module, Options, Swizzle, TENSOR_MAP_BYTES, TensorMap};
 
 use crate::Random;
 
-const TEXTS: [&str; 4] = [
+const TEXTS: [&str; 7] = [
     include_str!("../kernels/programs.sm_80.ptx"),
     include_str!("../kernels/programs.sm_100.ptx"),
     include_str!("../kernels/broken.sm_80.ptx"),
     include_str!("../kernels/wgmma_broken.sm_90a.ptx"),
+    include_str!("../kernels/tiles.sm_90a.ptx"),
+    include_str!("../kernels/tiles_broken.sm_90a.ptx"),
+    include_str!("../kernels/tiles_right.sm_90a.ptx"),
 ];
 
 /// One kernel of a text, with what stands before the first.
@@ -67,10 +70,10 @@ fn mutated(text: &str, other: &str, random: &mut Random) -> String {
 fn mutated_texts_do_not_panic() {
     let mut random = Random::new(17);
     let (mut good, mut bad) = (0, 0);
-    for _ in 0..2000 {
-        let text = TEXTS[random.below(4) as usize];
+    for _ in 0..3000 {
+        let text = TEXTS[random.below(TEXTS.len() as u64) as usize];
         let one = kernel(text, &mut random);
-        let other = kernel(TEXTS[random.below(4) as usize], &mut random);
+        let other = kernel(TEXTS[random.below(TEXTS.len() as u64) as usize], &mut random);
         match Module::parse(&mutated(&one, &other, &mut random)) {
             Err(e) => {
                 assert!(e.line > 0 && !e.message.is_empty());
@@ -88,14 +91,18 @@ fn mutated_texts_do_not_panic() {
 /// Launches a kernel with arguments that mean nothing.
 fn run(module: &Module, random: &mut Random) {
     for kernel in module.kernels() {
+        let parameters = module.kernel(kernel).map(|k| k.parameters).unwrap_or_default();
         for count in 0..8 {
             let mut device = Device::default();
             let threads = if random.below(2) == 0 { 33 } else { 130 };
-            let mut launch = Launch::new(2, threads).shared(256);
-            for _ in 0..count {
+            let mut launch = Launch::new(2, threads).shared(if random.below(2) == 0 { 256 } else { 1 << 16 });
+            for i in 0..count {
                 let at = device.allocate(4096).unwrap();
                 device.write(at, &[1; 4000]).unwrap();
-                launch = if random.below(4) == 0 {
+                let is_map = parameters.get(i).is_some_and(|p| p.1 as usize == TENSOR_MAP_BYTES);
+                launch = if is_map {
+                    launch.arg(map(at, random))
+                } else if random.below(4) == 0 {
                     launch.arg(40_u32)
                 } else {
                     launch.arg(at)
@@ -111,6 +118,23 @@ fn run(module: &Module, random: &mut Random) {
             let _ = device.launch(module, kernel, &launch, &options);
         }
     }
+}
+
+/// The map of a tensor with tiles of any size, that is larger than its memory or not; or what is none.
+fn map(at: u64, random: &mut Random) -> Argument {
+    let map = TensorMap {
+        address: at,
+        element_bytes: 4,
+        sizes: vec![32, 1 + random.below(40)],
+        strides: vec![128],
+        tile: vec![32, 1 + random.below(256) as u32],
+        swizzle: [Swizzle::None, Swizzle::Bytes128][random.below(2) as usize],
+    };
+    let mut bytes = map.encode().unwrap().to_vec();
+    if random.below(4) == 0 {
+        bytes[random.below(TENSOR_MAP_BYTES as u64) as usize] ^= 4;
+    }
+    Argument(bytes)
 }
 
 #[test]
