@@ -41,7 +41,10 @@ pub(super) fn rows_by_warps(kernel: &mut Kernel, var: VarId, warps: i64) -> Resu
         if let Err(e) = body.into_iter().try_for_each(|s| row.statement(s)) {
             refusal = Some(e);
         }
-        let body = row.finish();
+        let body = row.finish().unwrap_or_else(|| {
+            refusal = Some(DirectiveRefusal::Recurrence(var));
+            Vec::new()
+        });
         vec![Stmt::Loop {
             var: warp,
             bind: Bind::Warp,
@@ -228,8 +231,11 @@ impl<'k> Row<'k> {
         Ok(())
     }
 
-    /// What the warp executes for the row.
-    fn finish(mut self) -> Vec<Stmt> {
+    /// What the warp executes for the row; none if a thread might still read what another one stores.
+    fn finish(mut self) -> Option<Vec<Stmt>> {
+        for at in 0..self.segments.len() {
+            self.read_once(at)?;
+        }
         self.carry_values();
         self.own_registers();
         let mut out = Vec::new();
@@ -243,7 +249,89 @@ impl<'k> Row<'k> {
             }
             out.extend(s.behind);
         }
-        out
+        Some(out)
+    }
+
+    /// Has the thread that stores for the row read alone what only it needs: what it stores may lie where the row was read from, and no thread
+    /// waits for the others before the store. None if the others need it too.
+    fn read_once(&mut self, at: usize) -> Option<()> {
+        let Some(first) = self.segments[at].first else {
+            return Some(());
+        };
+        // The condition comes first, and what it is computed from.
+        let defined = self.segments[at]
+            .body
+            .iter()
+            .position(|s| s.defined_value() == Some(first))?;
+        let condition: Vec<Stmt> = self.condition(at, defined);
+        self.segments[at].body.splice(0..0, condition);
+        let later = self.segments[at + 1..].iter().flat_map(|s| walk(&s.body));
+        let mut needed: FxHashSet<ValueId> = later.flat_map(|s| s.operands()).collect();
+        let is_param = |m: &Memory| matches!(m, Memory::Param(_));
+        let body = &self.segments[at].body;
+        let last_store = body
+            .iter()
+            .rposition(|s| matches!(s, Stmt::Store { memory, .. } if is_param(memory)));
+        // Behind the uses of a value is none of what it is computed from.
+        let mut alone: Vec<usize> = Vec::new();
+        for (i, s) in body.iter().enumerate().rev() {
+            match s {
+                Stmt::Let { value, op } if !needed.contains(value) => {
+                    if let Op::Load { memory, .. } = op
+                        && is_param(memory)
+                    {
+                        alone.push(i);
+                    }
+                }
+                Stmt::Store { memory, .. } if is_param(memory) => {}
+                s => {
+                    let reads = |s: &Stmt| s.accesses().any(|a| is_param(&a.memory) && !a.effect.writes());
+                    if last_store.is_some_and(|store| i < store) && walk(std::slice::from_ref(s)).any(reads) {
+                        return None;
+                    }
+                    needed.extend(walk(std::slice::from_ref(s)).flat_map(|s| s.operands()));
+                }
+            }
+        }
+        for i in alone {
+            let mut both = None;
+            if let Stmt::Let {
+                op: Op::Load { mask, .. },
+                ..
+            } = &mut self.segments[at].body[i]
+            {
+                both = mask.replace(first);
+            }
+            if let Some(mask) = both {
+                let value = self.kernel.new_value(tlc_ir::DType::Bool);
+                let op = Op::Map(ScalarOp::And, smallvec::smallvec![mask, first]);
+                let body = &mut self.segments[at].body;
+                if let Stmt::Let {
+                    op: Op::Load { mask, .. },
+                    ..
+                } = &mut body[i]
+                {
+                    *mask = Some(value);
+                }
+                body.insert(i, Stmt::Let { value, op });
+            }
+        }
+        Some(())
+    }
+
+    /// Takes the statements that say whether it is the first thread out of a part, the last of which is at a place.
+    fn condition(&mut self, at: usize, last: usize) -> Vec<Stmt> {
+        let body = &mut self.segments[at].body;
+        let mut needed: FxHashSet<ValueId> = body[last].operands().collect();
+        let mut taken = vec![body.remove(last)];
+        for i in (0..last).rev() {
+            if body[i].defined_value().is_some_and(|v| needed.contains(&v)) {
+                needed.extend(body[i].operands());
+                taken.push(body.remove(i));
+            }
+        }
+        taken.reverse();
+        taken
     }
 
     /// Has values that a later part uses go there through scratch of each thread; constants are there again.
