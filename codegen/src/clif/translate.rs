@@ -301,6 +301,7 @@ impl Translator<'_, '_, '_> {
                     },
                 }
             }
+            Op::Scale(..) => return unsupported("scaling by powers of two"),
             Op::Unordered(a, b) => {
                 let (a, b) = (self.value(*a), self.value(*b));
                 let either = self.b.ins().fcmp(FloatCC::Unordered, a, b);

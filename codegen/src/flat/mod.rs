@@ -168,6 +168,8 @@ pub enum Op {
     Map(ScalarOp, SmallVec<[Value; 3]>),
     /// Whether either of two floats is NaN.
     Unordered(Value, Value),
+    /// `x 2^floor(n)` of two f32, rounded once ([`tlc_ir::kernel::scale`]).
+    Scale(Value, Value),
     /// The value in another dtype.
     Convert(Value),
     /// The same bits in another dtype of that width. None of the two is bool, and no bits are dropped.
@@ -257,6 +259,7 @@ impl Op {
             | Op::Gather { .. }
             | Op::Map(..)
             | Op::Unordered(..)
+            | Op::Scale(..)
             | Op::Convert(_)
             | Op::Bitcast(_)
             | Op::Splat(_)
@@ -285,6 +288,7 @@ impl Op {
             | Op::Smaller(a, b)
             | Op::Larger(a, b)
             | Op::Unordered(a, b)
+            | Op::Scale(a, b)
             | Op::Insert(a, b, _)
             | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => [*a, *b].into_iter().for_each(f),
@@ -316,6 +320,7 @@ impl Op {
             | Op::Smaller(a, b)
             | Op::Larger(a, b)
             | Op::Unordered(a, b)
+            | Op::Scale(a, b)
             | Op::Insert(a, b, _)
             | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => {
