@@ -3,13 +3,18 @@
 use tlc_ir::DType;
 
 use super::gemm::chain::{Chain, chain};
-use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, copied, cut, panel_width};
+use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, cheapest, copied, panel_width, reads_panels};
 use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, PackedOperand, Prepared, StridedDim};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
 const PARTS_PER_THREAD: u64 = 4;
 /// Of the lines of an epilogue, at most one in so many may wait until the whole product is done.
 const LATE_LINES: u64 = 8;
+
+/// What it costs to have another thread read an element of a result, in multiply-adds: a line of another core's cache comes late.
+const CROSSING_COST: usize = 64;
+/// What another dispatch costs.
+const DISPATCH_COST: usize = 32 << 10;
 
 /// A copy in another layout may take so many times the bytes of what it is made of: what the last panel lacks, and matrices of a stack
 /// that overlap.
@@ -95,11 +100,7 @@ pub(crate) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
             ..Prepared::default()
         };
     }
-    let way = |product: &Product<'_>| {
-        let cut = cut(product, threads);
-        let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
-        Way { cut, along }
-    };
+    let way = |product: &Product<'_>| way(p, product, threads);
     let as_it_is = product(p, &[]);
     let plain = way(&as_it_is);
     let operand = copied(&as_it_is, &plain.cut).and_then(|which| Some((which, in_panels(p, which)?)));
@@ -122,6 +123,32 @@ pub(crate) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
             chain: None,
         },
     }
+}
+
+/// How a product is shared out: as evenly as it can be, unless no thread could run the kernel behind it on what it has computed then. Reading what
+/// others have takes longer than an uneven share of whole lines, up to a point. Whole lines read all of one operand, so it must be one that no step
+/// writes.
+fn way(p: &BoundProduct, product: &Product<'_>, threads: usize) -> Way {
+    let (free, cost) = cheapest(product, threads, None);
+    let Some(epilogue) = &p.epilogue else {
+        return Way { cut: free, along: None };
+    };
+    let with = |cut: Cut| {
+        let along = along(p, &cut, epilogue, threads);
+        Way { cut, along }
+    };
+    let even = with(free);
+    let (None, false, Some((side, _))) = (&even.along, free.is_serial() || !reads_panels(product), filled(p)) else {
+        return even;
+    };
+    let (lines, longer) = cheapest(product, threads, Some(side));
+    let elements = p.entries().saturating_mul(product.m).saturating_mul(product.n);
+    let crossing = (elements / threads).saturating_mul(CROSSING_COST) / threads * (threads - 1);
+    if longer > cost.saturating_add(crossing).saturating_add(DISPATCH_COST) {
+        return even;
+    }
+    let whole = with(lines);
+    if whole.along.is_some() { whole } else { even }
 }
 
 /// An operand as a copy in panels, and the copy as a matrix; `None` if it is no state that stays as it is, or the copy would be too large.
