@@ -363,9 +363,15 @@ unsafe fn by_panels(
                         columns: width.next_multiple_of(amx::STEP),
                         added: begin > 0,
                     };
+                    let complete = begin + depth == length;
+                    let rounded = (complete && !tiles && to.wide == 1).then(|| pairs::Rounded {
+                        start: to.at(top, first + left),
+                        row: to.tall,
+                        columns: width,
+                    });
                     // SAFETY: the caller's promise; the sums are scratch.
-                    unsafe { tile.multiply(tiles) };
-                    if begin + depth < length {
+                    unsafe { tile.multiply(tiles, rounded) };
+                    if !complete || rounded.is_some() {
                         continue;
                     }
                     for i in 0..height {
@@ -396,11 +402,11 @@ struct Tile {
 }
 
 impl Tile {
-    /// Computes it.
+    /// Computes it, rounded if there is a place for that and [`pairs`] multiplies.
     ///
     /// # Safety
-    /// The operands can be read, of the strip each row's words together if it is by tiles, and the sums written.
-    unsafe fn multiply(self, by_tiles: bool) {
+    /// The operands can be read, of the strip each row's words together if it is by tiles, and the sums and what is rounded written.
+    unsafe fn multiply(self, by_tiles: bool, rounded: Option<pairs::Rounded>) {
         let panel_bytes = amx::BLOCK * WORD_BYTES;
         if !by_tiles {
             let panel = pairs::Panel {
@@ -415,7 +421,7 @@ impl Tile {
                 added: self.added,
             };
             // SAFETY: the caller's promise.
-            return unsafe { pairs::multiply(self.strip, panel, sums) };
+            return unsafe { pairs::multiply(self.strip, panel, sums, rounded) };
         }
         let operands = amx::Operands {
             strip: self.strip.start,
