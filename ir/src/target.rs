@@ -337,7 +337,14 @@ mod tests {
 
     #[test]
     fn products_of_bf16_are_as_fast_as_their_instructions() {
-        let emitter = Emitter::new("none", 128, 16, true, |_, _, _| Support::Native, |_, _, _| Support::Native);
+        let emitter = Emitter::new(
+            "none",
+            128,
+            16,
+            true,
+            |_, _, _| Support::Native,
+            |_, _, _| Support::Native,
+        );
         let mut cpu = Cpu::modest(Arc::new(emitter));
         let floors = |cpu: &Cpu| [cpu.halves_floor_ns(1, 1 << 30).0, cpu.floor_ns(1, 1 << 30).0];
         let [halves, singles] = floors(&cpu);

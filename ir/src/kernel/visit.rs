@@ -100,7 +100,13 @@ impl Op {
                 ranges: &[],
                 effect: Effect::Load,
             }),
-            Op::Const(_) | Op::Index(..) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => None,
+            Op::Const(_)
+            | Op::Index(..)
+            | Op::Map(..)
+            | Op::Convert(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_) => None,
         }
     }
 
@@ -111,7 +117,13 @@ impl Op {
                 index,
                 effect: Effect::Load,
             }),
-            Op::Const(_) | Op::Index(..) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => None,
+            Op::Const(_)
+            | Op::Index(..)
+            | Op::Map(..)
+            | Op::Convert(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_) => None,
         }
     }
 

@@ -81,15 +81,15 @@ pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magi
     e.mul(p, scale)
 }
 
-/// `e^(sign a)` for `EXP_LOW <= sign a <= EXP_HIGH` or NaN, where powers of two are scaled by ([`scales`]); `sign` is 1 or -1.
+/// `e^x` for `EXP_LOW <= x <= EXP_HIGH` or NaN, where one operation [`scales`].
 #[inline(always)]
-fn exp_by_scale<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64) -> E::V {
+fn exp_by_scale<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let magic = F::float(e, F::MAGIC);
-    let (p, _, n) = reduced_exp::<F, E>(e, a, sign, magic);
+    let (p, _, n) = reduced_exp::<F, E>(e, x, 1.0, magic);
     e.scale(p, n)
 }
 
-/// Whether `2^n p` is one operation, whatever comes of it: no path is rare then, and results have the same bits, for all ways round once.
+/// Whether `2^n p` is one operation, whatever comes of it. No path is rare then, and results have the same bits: either way they round once.
 #[inline(always)]
 fn scales<F: Format, E: Emit>(e: &E) -> bool {
     !F::DOUBLE && e.scales()
@@ -157,7 +157,7 @@ fn is_beyond<F: Format, E: Emit>(e: &mut E, x: E::V, limit: f64) -> E::V {
 pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     if scales::<F, E>(e) {
         let x = within::<F, E>(e, x, F::EXP_LOW, F::EXP_HIGH);
-        return exp_by_scale::<F, E>(e, x, 1.0);
+        return exp_by_scale::<F, E>(e, x);
     }
     let rate = F::float(e, F::LOG2_E[0]);
     let magic = F::float(e, F::MAGIC);
@@ -180,7 +180,7 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 #[inline(always)]
 pub(crate) fn exp_in_range<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     if scales::<F, E>(e) {
-        return exp_by_scale::<F, E>(e, x, 1.0);
+        return exp_by_scale::<F, E>(e, x);
     }
     let magic = F::float(e, biased_magic::<F>(0.0));
     exp_scaled::<F, E>(e, x, 1.0, magic)
@@ -224,7 +224,11 @@ pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: E::V) -
 #[inline(always)]
 pub(super) fn exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let scales = scales::<F, E>(e);
-    let x = if scales { within::<F, E>(e, x, F::EXP2_LOW, F::EXP2_HIGH) } else { x };
+    let x = if scales {
+        within::<F, E>(e, x, F::EXP2_LOW, F::EXP2_HIGH)
+    } else {
+        x
+    };
     let magic = F::float(e, F::MAGIC);
     let sum = e.add(x, magic);
     let n = e.sub(sum, magic);
@@ -283,14 +287,10 @@ pub(super) fn sigmoid<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let a = e.abs(x);
     let high = F::float(e, -F::EXP_LOW);
     let a = e.min(high, a);
-    let u = if scales::<F, E>(e) {
-        exp_by_scale::<F, E>(e, a, -1.0)
-    } else {
-        let magic = F::float(e, biased_magic::<F>(-1.0));
-        let p = exp_scaled::<F, E>(e, a, -1.0, magic);
-        let scale = F::float(e, (-half_range::<F>()).exp2());
-        e.mul(p, scale)
-    };
+    let magic = F::float(e, biased_magic::<F>(-1.0));
+    let p = exp_scaled::<F, E>(e, a, -1.0, magic);
+    let scale = F::float(e, (-half_range::<F>()).exp2());
+    let u = e.mul(p, scale);
     let one = F::float(e, 1.0);
     let zero = F::float(e, 0.0);
     let denominator = e.add(u, one);

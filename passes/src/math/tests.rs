@@ -121,14 +121,14 @@ fn functions_that_scale_by_one_operation_have_the_same_bits() {
     };
     let mut fewer = 0;
     for x in (0..=u32::MAX).step_by(65_537).map(f32::from_bits).chain(edges()) {
-        for function in [Exp, Exp2, Sigmoid] {
+        for function in [Exp, Exp2] {
             let ((new, operations), (old, before)) = (made(function, x, true), made(function, x, false));
             let same = new.to_bits() == old.to_bits() || new.is_nan() && old.is_nan();
             assert!(same, "{}({x:e}): {new:e}, {old:e}", function.name());
             fewer += u64::from(operations < before);
         }
     }
-    assert!(fewer > 3 << 16);
+    assert!(fewer > 2 << 16);
 }
 
 #[test]

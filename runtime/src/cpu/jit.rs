@@ -28,8 +28,8 @@ use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
 
 use crate::cpu::{host_functions, level};
-use crate::machine::scales;
 pub use crate::error::JitError;
+use crate::machine::scales;
 use ahead::Made;
 pub use ahead::{Ahead, compile_with};
 

@@ -3,7 +3,9 @@
 use tlc_ir::DType;
 
 use super::gemm::chain::{Chain, chain};
-use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, cheapest, copied, panel_width, reads_panels};
+use super::gemm::{
+    Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, cheapest, copied, panel_width, reads_panels,
+};
 use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, PackedOperand, Prepared, StridedDim};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
@@ -374,6 +376,7 @@ fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p>
 mod tests {
     use super::*;
     use crate::binding::product::ReadState;
+    use crate::binding::steps::BoundLaunch;
 
     fn matrix(row: usize, column: usize) -> BoundMatrix {
         let dim = |stride: usize| {
@@ -415,6 +418,66 @@ mod tests {
             epilogue: None,
             states: [None, Some(state)],
         }
+    }
+
+    /// `m` rows times a matrix, in panels or not, and a kernel behind it that goes along the rows.
+    fn before_a_kernel(m: usize, k: usize, n: usize, in_panels: bool) -> BoundProduct {
+        let mut p = bound(m, k, n, false);
+        let dim = |extent: usize, stride: usize| StridedDim {
+            extent,
+            stride: stride as isize,
+        };
+        if in_panels {
+            p.rhs.row = vec![dim(k, 64)];
+            p.rhs.column = vec![dim(n / 64, 64 * k), dim(64, 1)];
+            p.rhs.composite = true;
+        }
+        let launch = BoundLaunch {
+            kernel: 0,
+            in_place: true,
+            first_arg: 0,
+            args: Vec::new(),
+            symbols: Vec::new(),
+            extent: m as u64,
+            grain: 1,
+            block_threads: None,
+            shared_bytes: 0,
+            scratch_bytes: 0,
+        };
+        p.epilogue = Some(BoundEpilogue {
+            launch,
+            iterations: 1,
+            elements: n as u64,
+            library: None,
+            product: None,
+        });
+        p
+    }
+
+    /// Threads have whole lines of a product of weights, half of a strip too, and run the kernel behind it on those; not where they would all read
+    /// what others have written, and not if one would have much more to do.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_kernel_behind_a_product_runs_where_its_lines_are() {
+        let shared = |p: &BoundProduct, threads| {
+            let way = choose(p, threads).choice.plain;
+            let mut edges = Vec::new();
+            way.cut
+                .edges(&product(p, &[]), Side::Rows, &mut |line| edges.push(line));
+            (way.along.is_some(), edges)
+        };
+        assert_eq!(shared(&before_a_kernel(16, 256, 1024, true), 2), (true, vec![8]));
+        assert_eq!(shared(&before_a_kernel(16, 256, 1024, false), 2), (false, vec![]));
+        let (along, edges) = shared(&before_a_kernel(512, 128, 1024, true), 2);
+        assert!(along && !edges.is_empty() && edges.iter().all(|e| e % 2 == 0));
+        assert_eq!(shared(&before_a_kernel(3, 256, 1024, true), 2), (false, vec![]));
+        assert!(
+            choose(&before_a_kernel(16, 256, 1024, true), 1)
+                .choice
+                .plain
+                .cut
+                .is_serial()
+        );
     }
 
     /// What a call copies of a state's elements is what it is said to keep, and with that it copies nothing.

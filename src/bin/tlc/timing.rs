@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tlc::explain::step_costs_of_call;
 use std::sync::Arc;
+use tlc::explain::step_costs_of_call;
 
-use tlc::runtime::memory::{AllocError, AlignedBuffer, HUGE_PAGE_BYTES};
+use tlc::runtime::memory::{AlignedBuffer, AllocError, HUGE_PAGE_BYTES};
 use tlc::{Device, DeviceTensor, Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
 use tlc_ir::DType;
 use tlc_ir::tensor::BytesOwner;
@@ -53,7 +53,11 @@ impl Prepared {
             Ok((dtype, AlignedBuffer::zeroed(elements * dtype.bytes())?))
         });
         let outputs = made.collect::<Result<_, _>>().map_err(no_memory)?;
-        let inputs = inputs.into_iter().map(on_huge_pages).collect::<Result<_, _>>().map_err(no_memory)?;
+        let inputs = inputs
+            .into_iter()
+            .map(on_huge_pages)
+            .collect::<Result<_, _>>()
+            .map_err(no_memory)?;
         Ok(Prepared {
             model,
             sizes,

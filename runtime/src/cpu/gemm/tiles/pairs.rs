@@ -12,9 +12,9 @@
 )]
 
 use std::arch::x86_64::{
-    __m512bh, __m512i, __mmask32, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_mask_storeu_epi16, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi16,
-    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_unpackhi_epi16,
-    _mm512_unpacklo_epi16,
+    __m512bh, __m512i, __mmask32, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_storeu_ps, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
 };
 use std::mem::transmute;
 
