@@ -257,10 +257,12 @@ pub enum Op {
 /// What [`Op::ShortExp2`] may be off by, relative to its result.
 pub const SHORT_ERROR: f64 = 1.0 / (1 << 18) as f64;
 
-/// [`Op::Scale`]: `x 2^floor(n)`, rounded once, with the power of an infinite `n` infinite or zero.
+/// [`Op::Scale`]: `x 2^floor(n)`, rounded once, with the power of an infinite `n` infinite or zero, which it is of a quiet NaN too (as instructions
+/// have it: Intel's manual, "VSCALEFPS").
 pub fn scale(x: f32, n: f32) -> f32 {
     if !n.is_finite() {
-        return if n == f32::NEG_INFINITY { x * 0.0 } else { x * n.abs() };
+        let power = if n == f32::NEG_INFINITY { 0.0 } else { n };
+        return if x.is_nan() { power } else { x * power };
     }
     // Powers beyond these leave nothing, or infinity, of any f32; up to there the product of f64 is exact.
     const MOST: f32 = 400.0;
