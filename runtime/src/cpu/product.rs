@@ -466,7 +466,7 @@ mod tests {
                 .edges(&product(p, &[]), Side::Rows, &mut |line| edges.push(line));
             (way.along.is_some(), edges)
         };
-        assert_eq!(shared(&before_a_kernel(16, 256, 1024, true), 2), (true, vec![8]));
+        assert_eq!(shared(&before_a_kernel(16, 256, 1024, true), 2), (true, vec![4, 8, 12]));
         assert_eq!(shared(&before_a_kernel(16, 256, 1024, false), 2), (false, vec![]));
         let (along, edges) = shared(&before_a_kernel(512, 128, 1024, true), 2);
         assert!(along && !edges.is_empty() && edges.iter().all(|e| e % 2 == 0));
