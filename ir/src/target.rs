@@ -208,6 +208,11 @@ impl Cpu {
         self.floor_at(bytes, flops, self.f32_flops_per_second)
     }
 
+    /// As [`Cpu::floor_ns`], for a product of bf16 that the library has.
+    pub fn halves_floor_ns(&self, bytes: u64, flops: u64) -> (f64, &'static str) {
+        self.floor_at(bytes, flops, self.f32_flops_per_second * self.products.halves_gain())
+    }
+
     /// As [`Cpu::floor_ns`], for a kernel: its arithmetic runs at the lanes that the fastest emitter has, one operation an instruction.
     pub fn kernel_floor_ns(&self, bytes: u64, flops: u64) -> (f64, &'static str) {
         let rates = self.emitters.iter().map(CpuEmitter::f32_ops_per_second);
@@ -323,5 +328,35 @@ impl From<Cpu> for Target {
 impl From<Gpu> for Target {
     fn from(gpu: Gpu) -> Target {
         Target::Gpu(gpu)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_bf16_are_as_fast_as_their_instructions() {
+        let emitter = Emitter::new(
+            "none",
+            128,
+            16,
+            true,
+            |_, _, _| Support::Native,
+            |_, _, _| Support::Native,
+        );
+        let mut cpu = Cpu::modest(Arc::new(emitter));
+        let floors = |cpu: &Cpu| [cpu.halves_floor_ns(1, 1 << 30).0, cpu.floor_ns(1, 1 << 30).0];
+        let [halves, singles] = floors(&cpu);
+        assert_eq!(halves, singles, "without instructions for them they are f32's");
+        for (vectors, gain) in [(true, 2.0), (false, 16.0)] {
+            cpu.products = HostProducts {
+                halves: true,
+                vectors,
+                ..HostProducts::default()
+            };
+            assert_eq!(floors(&cpu), [singles / gain, singles]);
+        }
+        assert_eq!(cpu.halves_floor_ns(1 << 30, 1).1, "bytes");
     }
 }

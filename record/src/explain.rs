@@ -159,7 +159,11 @@ impl<'a> Costs<'a> {
                             format!("{} then {}", g.label, e.launch.label),
                         ),
                     };
-                    let place = Place::On(self.device(Some(&g.dst.slot)), Cpu::floor_ns, matrices);
+                    let host: Floor = match g.dtype {
+                        DType::BF16 => Cpu::halves_floor_ns,
+                        _ => Cpu::floor_ns,
+                    };
+                    let place = Place::On(self.device(Some(&g.dst.slot)), host, matrices);
                     out.push((number, self.cost(step, label, (&bytes, &flops), (place, "flops"))));
                 }
                 Step::Copy { src, dst, .. } => {

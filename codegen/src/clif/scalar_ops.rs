@@ -3,7 +3,7 @@
 //! Invariant: no instruction traps, whatever the operands: divisors are made harmless first.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{InstBuilder, Type, Value};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use smallvec::SmallVec;
 use tlc_ir::{DType, ScalarOp};
 
@@ -13,6 +13,41 @@ use crate::flat;
 use crate::host::{RuntimeFunction, is_called};
 
 impl Translator<'_, '_, '_> {
+    /// `x 2^floor(n)` of f32 scalars, as [`tlc_ir::kernel::scale`] has it: the product of f64 is exact, and rounded once.
+    pub(super) fn scale(&mut self, x: Value, n: Value) -> Value {
+        const MOST: f64 = 400.0;
+        let n = self.b.ins().fpromote(types::F64, n);
+        let n = self.b.ins().floor(n);
+        let number = |s: &mut Self, x: f64| s.b.ins().f64const(x);
+        let (most, least) = (number(self, MOST), number(self, -MOST));
+        let within = self.b.ins().fmin(n, most);
+        let within = self.b.ins().fmax(within, least);
+        let exponent = self.b.ins().fcvt_to_sint_sat(types::I64, within);
+        let bias = self.b.ins().iconst(types::I64, 1023);
+        let biased = self.b.ins().iadd(exponent, bias);
+        let shift = self.b.ins().iconst(types::I64, 52);
+        let bits = self.b.ins().ishl(biased, shift);
+        let power = self.cast(types::F64, bits);
+        let (above, below, none) = (
+            number(self, f64::INFINITY),
+            number(self, f64::NEG_INFINITY),
+            number(self, 0.0),
+        );
+        let is_above = self.b.ins().fcmp(FloatCC::Equal, n, above);
+        let is_below = self.b.ins().fcmp(FloatCC::Equal, n, below);
+        let is_nan = self.b.ins().fcmp(FloatCC::Unordered, n, n);
+        let power = self.b.ins().select(is_above, above, power);
+        let power = self.b.ins().select(is_below, none, power);
+        let power = self.b.ins().select(is_nan, n, power);
+        let wide = self.b.ins().fpromote(types::F64, x);
+        let product = self.b.ins().fmul(wide, power);
+        let infinite = self.b.ins().bor(is_above, is_below);
+        let nan = self.b.ins().fcmp(FloatCC::Unordered, x, x);
+        let both = self.b.ins().band(infinite, nan);
+        let result = self.b.ins().select(both, power, product);
+        self.b.ins().fdemote(types::F32, result)
+    }
+
     /// The operation on scalars, of which the last is of `dtype`.
     pub(super) fn scalar_op(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value]) -> Result<Value> {
         let args: SmallVec<[Value; 3]> = vals.iter().map(|v| self.value(*v)).collect();

@@ -303,6 +303,21 @@ impl Translator<'_, '_, '_> {
                     },
                 }
             }
+            Op::Scale(x, n) => {
+                let (x, n) = (self.value(*x), self.value(*n));
+                match info.lanes {
+                    1 => self.scale(x, n),
+                    lanes => {
+                        let mut scaled = x;
+                        for lane in 0..lanes as u8 {
+                            let (x, n) = (self.b.ins().extractlane(x, lane), self.b.ins().extractlane(n, lane));
+                            let element = self.scale(x, n);
+                            scaled = self.b.ins().insertlane(scaled, element, lane);
+                        }
+                        scaled
+                    }
+                }
+            }
             Op::Unordered(a, b) => {
                 let (a, b) = (self.value(*a), self.value(*b));
                 let either = self.b.ins().fcmp(FloatCC::Unordered, a, b);

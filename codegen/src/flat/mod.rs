@@ -170,6 +170,8 @@ pub enum Op {
     Map(ScalarOp, SmallVec<[Value; 3]>),
     /// Whether either of two floats is NaN.
     Unordered(Value, Value),
+    /// `x 2^floor(n)` of two f32, rounded once ([`tlc_ir::kernel::scale`]).
+    Scale(Value, Value),
     /// The value in another dtype.
     Convert(Value),
     /// The same bits in another dtype of that width. None of the two is bool, and no bits are dropped.
@@ -259,6 +261,7 @@ impl Op {
             | Op::Gather { .. }
             | Op::Map(..)
             | Op::Unordered(..)
+            | Op::Scale(..)
             | Op::Convert(_)
             | Op::Bitcast(_)
             | Op::Splat(_)
@@ -287,6 +290,7 @@ impl Op {
             | Op::Smaller(a, b)
             | Op::Larger(a, b)
             | Op::Unordered(a, b)
+            | Op::Scale(a, b)
             | Op::Insert(a, b, _)
             | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => [*a, *b].into_iter().for_each(f),
@@ -318,6 +322,7 @@ impl Op {
             | Op::Smaller(a, b)
             | Op::Larger(a, b)
             | Op::Unordered(a, b)
+            | Op::Scale(a, b)
             | Op::Insert(a, b, _)
             | Op::Interleave(a, b, _)
             | Op::Clamp { data: a, last: b } => {

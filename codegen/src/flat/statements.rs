@@ -346,6 +346,11 @@ impl<'k> Builder<'k, '_> {
                 self.map(ScalarOp::Exp2, DType::F32, &[v])
             }
             KernelOp::ShortExp2(_) => unsupported("short exponentials"),
+            KernelOp::Scale(operands) => {
+                let [x, n] = *operands;
+                let (x, n) = (self.value(x)?, self.value(n)?);
+                Ok(self.scale(&x, &n))
+            }
             KernelOp::Bitcast(to, v) => {
                 let from = kernel.dtype(*v);
                 let v = self.value(*v)?;
@@ -381,6 +386,23 @@ impl<'k> Builder<'k, '_> {
             lanes.push(self.make(Op::Map(op, args), result, 1));
         }
         Ok(Val::Each(lanes))
+    }
+
+    /// `x 2^floor(n)` of f32.
+    fn scale(&mut self, x: &Val, n: &Val) -> Val {
+        if !x.varies() && !n.varies() {
+            let (x, n) = (self.scalar(x, 0), self.scalar(n, 0));
+            return Val::One(self.make(Op::Scale(x, n), DType::F32, 1));
+        }
+        if self.fits(DType::F32) {
+            let (x, n, lanes) = (self.vector(x), self.vector(n), self.lane_count());
+            return Val::Vector(self.make(Op::Scale(x, n), DType::F32, lanes));
+        }
+        let lane = |s: &mut Self, lane| {
+            let (x, n) = (s.scalar(x, lane), s.scalar(n, lane));
+            s.make(Op::Scale(x, n), DType::F32, 1)
+        };
+        Val::Each((0..self.lane_count()).map(|i| lane(self, i)).collect())
     }
 
     fn map_vector(&mut self, op: ScalarOp, result: DType, vals: &[Val]) -> Value {

@@ -161,6 +161,10 @@ impl Verifier<'_, '_> {
                 self.alike(*a, *b)?;
                 form(self.lanes(*a) == lanes && dtype == DType::Bool && self.flat.dtype(*a).is_float())
             }
+            Op::Scale(x, n) => {
+                self.alike(*x, *n)?;
+                form(self.lanes(*x) == lanes && dtype == DType::F32 && self.flat.dtype(*x) == dtype)
+            }
             Op::Convert(a) => form(self.lanes(*a) == lanes && self.flat.dtype(*a) != dtype),
             Op::Bitcast(a) => form(self.lanes(*a) == lanes && self.flat.dtype(*a).bits() == dtype.bits()),
             Op::Splat(a) => form(scalar(*a) && lanes > 1 && self.flat.dtype(*a) == dtype),

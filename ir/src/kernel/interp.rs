@@ -410,6 +410,10 @@ impl Machine<'_> {
                 let x = f32::from_bits(self.value(*value, lane).bits() as u32);
                 Scalar::from_bits(DType::F32, super::short_exp2(x).to_bits().into())
             }
+            Op::Scale(operands) => {
+                let [x, n] = operands.map(|v| f32::from_bits(self.value(v, lane).bits() as u32));
+                Scalar::from_bits(DType::F32, super::scale(x, n).to_bits().into())
+            }
         })
     }
 

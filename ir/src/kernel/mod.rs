@@ -249,10 +249,25 @@ pub enum Op {
     /// `2^x` of an f32 for what is rounded to 16 bits: with a relative error of up to `2^-18` ([`SHORT_ERROR`]), and zero where it is no normal
     /// number. Above `2^127` it may be infinite.
     ShortExp2(ValueId),
+    /// `x 2^floor(n)` of two f32, `x` first, rounded once ([`scale`]). Only kernels for an emitter that says that it has it
+    /// ([`crate::target::Emitter::scales`]) have any.
+    Scale([ValueId; 2]),
 }
 
 /// What [`Op::ShortExp2`] may be off by, relative to its result.
 pub const SHORT_ERROR: f64 = 1.0 / (1 << 18) as f64;
+
+/// [`Op::Scale`]: `x 2^floor(n)`, rounded once, with the power of an infinite `n` infinite or zero, which it is of a quiet NaN too (as instructions
+/// have it: Intel's manual, "VSCALEFPS").
+pub fn scale(x: f32, n: f32) -> f32 {
+    if !n.is_finite() {
+        let power = if n == f32::NEG_INFINITY { 0.0 } else { n };
+        return if x.is_nan() { power } else { x * power };
+    }
+    // Powers beyond these leave nothing, or infinity, of any f32; up to there the product of f64 is exact.
+    const MOST: f32 = 400.0;
+    (f64::from(x) * f64::from(n.floor().clamp(-MOST, MOST)).exp2()) as f32
+}
 
 /// [`Op::ShortExp2`] as the interpreter has it: rounded once, where it is a normal number.
 pub fn short_exp2(x: f32) -> f32 {

@@ -305,6 +305,7 @@ impl Kernel {
             Op::Convert(_, value) => write!(f, "convert {value}"),
             Op::Bitcast(_, value) => write!(f, "bitcast {value}"),
             Op::ShortExp2(value) => write!(f, "short_exp2 {value}"),
+            Op::Scale([x, n]) => write!(f, "scale {x}, {n}"),
         }
     }
 }

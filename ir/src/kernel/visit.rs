@@ -74,6 +74,7 @@ impl Op {
             Op::Const(_) | Op::Index(..) => &[],
             Op::Load { mask, .. } => mask.as_slice(),
             Op::Map(_, args) => args,
+            Op::Scale(both) => both,
             Op::Convert(_, v) | Op::Bitcast(_, v) | Op::ShortExp2(v) => slice::from_ref(v),
         }
     }
@@ -84,6 +85,7 @@ impl Op {
             Op::Const(_) | Op::Index(..) => &mut [],
             Op::Load { mask, .. } => mask.as_mut_slice(),
             Op::Map(_, args) => args,
+            Op::Scale(both) => both,
             Op::Convert(_, v) | Op::Bitcast(_, v) | Op::ShortExp2(v) => slice::from_mut(v),
         }
     }
@@ -98,7 +100,13 @@ impl Op {
                 ranges: &[],
                 effect: Effect::Load,
             }),
-            Op::Const(_) | Op::Index(..) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) => None,
+            Op::Const(_)
+            | Op::Index(..)
+            | Op::Map(..)
+            | Op::Convert(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_) => None,
         }
     }
 
@@ -109,7 +117,13 @@ impl Op {
                 index,
                 effect: Effect::Load,
             }),
-            Op::Const(_) | Op::Index(..) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) => None,
+            Op::Const(_)
+            | Op::Index(..)
+            | Op::Map(..)
+            | Op::Convert(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_) => None,
         }
     }
 
@@ -117,14 +131,14 @@ impl Op {
     pub fn index(&self) -> Option<&IndexExpr> {
         match self {
             Op::Index(e, _) | Op::Load { index: e, .. } => Some(e),
-            Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) => None,
+            Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => None,
         }
     }
 
     fn index_mut(&mut self) -> Option<&mut IndexExpr> {
         match self {
             Op::Index(e, _) | Op::Load { index: e, .. } => Some(e),
-            Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) => None,
+            Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => None,
         }
     }
 }

@@ -149,6 +149,8 @@ pub struct Emitter {
     pub has_blocks: bool,
     /// Whether it fetches what a prefetch asks for; one that does not leaves the statement out.
     pub prefetches: bool,
+    /// Whether it multiplies by powers of two in one operation, as fast where the result underflows ([`crate::kernel::Op::Scale`]).
+    pub scales: bool,
 }
 
 impl Emitter {
@@ -188,6 +190,7 @@ impl Emitter {
             tiles: Vec::new(),
             has_blocks: false,
             prefetches: false,
+            scales: false,
         }
     }
 
@@ -237,6 +240,12 @@ impl Emitter {
     /// The emitter, which also fetches what a prefetch asks for.
     pub fn with_prefetches(mut self) -> Emitter {
         self.prefetches = true;
+        self
+    }
+
+    /// The emitter, which also multiplies by powers of two in one operation.
+    pub fn with_scales(mut self) -> Emitter {
+        self.scales = true;
         self
     }
 

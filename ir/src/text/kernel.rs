@@ -690,6 +690,11 @@ impl KernelParser<'_, '_> {
             "convert" => Op::Convert(dtype, self.value()?),
             "bitcast" => Op::Bitcast(dtype, self.value()?),
             "short_exp2" => Op::ShortExp2(self.value()?),
+            "scale" => {
+                let x = self.value()?;
+                self.c.expect(TokenKind::Comma, "scale")?;
+                Op::Scale([x, self.value()?])
+            }
             name => match ScalarOp::from_name(name) {
                 Some(op) => Op::Map(op, self.values()?.into()),
                 None => {

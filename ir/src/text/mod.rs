@@ -195,7 +195,7 @@
 //! operand   = element [ "if" condition { "and" condition } ] ;
 //! condition = extent "in" "0" ".." extent ;
 //! scalar    = "const" literal | "index" extent | "load" element [ "if" VALUE ]
-//!           | ( "convert" | "bitcast" | "short_exp2" ) VALUE | SCALAR_OP VALUE { "," VALUE } ;
+//!           | ( "convert" | "bitcast" | "short_exp2" ) VALUE | "scale" VALUE "," VALUE | SCALAR_OP VALUE { "," VALUE } ;
 //! variable  = "i"NUMBER "in" "0" ".." extent ;
 //! element   = memory "[" extent "]" ;
 //! memory    = "p"NUMBER | "r"NUMBER ;

@@ -212,6 +212,16 @@ impl Emit for Legalizer<'_> {
         self.shift(a, bits, ScalarOp::Shr)
     }
 
+    fn scales(&self) -> bool {
+        self.emitter.is_some_and(|e| e.scales)
+    }
+    fn scale(&mut self, p: ValueId, n: ValueId) -> ValueId {
+        if let (Some(p), Some(n)) = (self.known(p), self.known(n)) {
+            let [p, n] = [p, n].map(|x| f32::from_bits(x.bits() as u32));
+            return self.f32(tlc_ir::kernel::scale(p, n));
+        }
+        self.emit(Op::Scale([p, n]), DType::F32)
+    }
     /// The result travels in a register that holds `otherwise` unless the body replaces lanes of it.
     fn if_any(&mut self, mask: ValueId, then: impl FnOnce(&mut Self) -> ValueId, otherwise: ValueId) -> ValueId {
         if let Some(known) = self.known(mask) {

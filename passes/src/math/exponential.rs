@@ -3,7 +3,7 @@
 //! `e^x = 2^n e^r` with `n` from the magic-constant rounding, whose low bits hold it. Where the result is a normal number,
 //! `n` is added to the exponent of `e^r`, as integers. Where it may be subnormal or overflow, `2^n` does not exist as a
 //! float, so it is applied as two factors: the first product is exact and normal, and only the second rounds, so
-//! gradual underflow costs no second rounding. exp and exp2 leave that to a rare path; the others, whose magic constants
+//! gradual underflow costs no second rounding, unless the machine has one operation for it ([`Emit::scale`]). exp and exp2 leave that to a rare path; the others, whose magic constants
 //! carry the exponent bias so that shifting the sum left gives a power of two at once, know their ranges.
 
 use super::coefficients::F32_EXP2_SHORT;
@@ -55,9 +55,9 @@ fn scaled_by_halves<F: Format, E: Emit>(e: &mut E, p: E::V, sum: E::V) -> E::V {
     e.mul(p, second)
 }
 
-/// `e^(sign a)` without its second scale, for `EXP_LOW <= sign a <= EXP_HIGH + 1`; `sign` is 1 or -1.
+/// `e^r` with the magic sum and the `n` in it, where `sign a = n ln 2 + r`; `sign` is 1 or -1.
 #[inline(always)]
-pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magic: E::V) -> E::V {
+fn reduced_exp<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magic: E::V) -> (E::V, E::V, E::V) {
     let rate = F::float(e, sign * F::LOG2_E[0]);
     let sum = e.fma(a, rate, magic);
     let n = e.sub(sum, magic);
@@ -70,9 +70,37 @@ pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magi
     let first = F::float(e, sign);
     let q = e.fma(q, r, first);
     let one = F::float(e, 1.0);
-    let p = e.fma(q, r, one);
+    (e.fma(q, r, one), sum, n)
+}
+
+/// `e^(sign a)` without its second scale, for `EXP_LOW <= sign a <= EXP_HIGH + 1`; `sign` is 1 or -1.
+#[inline(always)]
+pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magic: E::V) -> E::V {
+    let (p, sum, _) = reduced_exp::<F, E>(e, a, sign, magic);
     let scale = power_of_two::<F, E>(e, sum);
     e.mul(p, scale)
+}
+
+/// `e^x` for `EXP_LOW <= x <= EXP_HIGH` or NaN, where one operation [`scales`].
+#[inline(always)]
+fn exp_by_scale<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let magic = F::float(e, F::MAGIC);
+    let (p, _, n) = reduced_exp::<F, E>(e, x, 1.0, magic);
+    e.scale(p, n)
+}
+
+/// Whether `2^n p` is one operation, whatever comes of it. No path is rare then, and results have the same bits: either way they round once.
+#[inline(always)]
+fn scales<F: Format, E: Emit>(e: &E) -> bool {
+    !F::DOUBLE && e.scales()
+}
+
+/// `x` between two numbers, or NaN.
+#[inline(always)]
+fn within<F: Format, E: Emit>(e: &mut E, x: E::V, low: f64, high: f64) -> E::V {
+    let (low, high) = (F::float(e, low), F::float(e, high));
+    let x = e.min(high, x);
+    e.max(low, x)
 }
 
 /// `2^n p` where that is a normal number: `n`, in the low bits of a plain magic sum, joins the exponent of `p`.
@@ -127,6 +155,10 @@ fn is_beyond<F: Format, E: Emit>(e: &mut E, x: E::V, limit: f64) -> E::V {
 /// argument in a vector sends it through [`scaled_anywhere`] besides.
 #[inline(always)]
 pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    if scales::<F, E>(e) {
+        let x = within::<F, E>(e, x, F::EXP_LOW, F::EXP_HIGH);
+        return exp_by_scale::<F, E>(e, x);
+    }
     let rate = F::float(e, F::LOG2_E[0]);
     let magic = F::float(e, F::MAGIC);
     let sum = e.fma(x, rate, magic);
@@ -147,6 +179,9 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 /// As [`exp`], to the same bits, of arguments for which the result is a normal number, or of NaN: no branch, so that several go side by side.
 #[inline(always)]
 pub(crate) fn exp_in_range<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    if scales::<F, E>(e) {
+        return exp_by_scale::<F, E>(e, x);
+    }
     let magic = F::float(e, biased_magic::<F>(0.0));
     exp_scaled::<F, E>(e, x, 1.0, magic)
 }
@@ -188,6 +223,12 @@ pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: E::V) -
 /// As [`exp`]; `|r| <= 1/2`, so that integers have `r = 0` and are exact.
 #[inline(always)]
 pub(super) fn exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let scales = scales::<F, E>(e);
+    let x = if scales {
+        within::<F, E>(e, x, F::EXP2_LOW, F::EXP2_HIGH)
+    } else {
+        x
+    };
     let magic = F::float(e, F::MAGIC);
     let sum = e.add(x, magic);
     let n = e.sub(sum, magic);
@@ -195,6 +236,9 @@ pub(super) fn exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let q = F::polynomial(e, r, F::EXP2, 1.0);
     let one = F::float(e, 1.0);
     let p = e.fma(q, r, one);
+    if scales {
+        return e.scale(p, n);
+    }
     let y = scaled_in_range::<F, E>(e, p, sum);
     let beyond = is_beyond::<F, E>(e, x, F::EXP2_NORMAL);
     e.if_any(beyond, |e| scaled_anywhere::<F, E>(e, p, sum), y)

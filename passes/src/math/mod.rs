@@ -123,6 +123,15 @@ pub trait Emit {
     /// Logical right shift of integers by a constant smaller than the width.
     fn shr(&mut self, a: Self::V, bits: u32) -> Self::V;
 
+    /// Whether there is [`Emit::scale`].
+    fn scales(&self) -> bool {
+        false
+    }
+    /// `p 2^n` of f32, for a whole `n`, rounded once; only asked for where [`Emit::scales`] says so.
+    fn scale(&mut self, p: Self::V, _n: Self::V) -> Self::V {
+        p
+    }
+
     /// `select(mask, then, otherwise)`, where `then` runs only if the mask is true in any lane.
     fn if_any(&mut self, mask: Self::V, then: impl FnOnce(&mut Self) -> Self::V, otherwise: Self::V) -> Self::V;
 

@@ -47,6 +47,8 @@ pub struct Scalar<const COUNT: bool = false> {
     pub divisions: u64,
     /// Operations whose operands were of the wrong type (with `COUNT`).
     pub mismatches: u64,
+    /// Whether it has [`Emit::scale`].
+    pub scales: bool,
 }
 
 impl<const COUNT: bool> Scalar<COUNT> {
@@ -298,6 +300,15 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
     #[inline(always)]
     fn shr(&mut self, a: Value, bits: u32) -> Value {
         self.integer(a, a, |a, _| a >> bits)
+    }
+    #[inline(always)]
+    fn scales(&self) -> bool {
+        self.scales
+    }
+    #[inline(always)]
+    fn scale(&mut self, p: Value, n: Value) -> Value {
+        self.check(p.ty == Type::F32);
+        self.float([p, n, n], |[p, n, _]| tlc_ir::kernel::scale(p, n), |[p, ..]| p)
     }
     #[inline(always)]
     fn if_any(&mut self, mask: Value, then: impl FnOnce(&mut Self) -> Value, otherwise: Value) -> Value {

@@ -115,7 +115,13 @@ fn operand(kernel: &Kernel, body: &[Stmt], factor: ValueId, p: &Products<'_>) ->
                 index,
                 mask: None,
             } => break (*memory, index),
-            Op::Const(_) | Op::Index(..) | Op::Load { .. } | Op::Map(..) | Op::Bitcast(..) | Op::ShortExp2(_) => {
+            Op::Const(_)
+            | Op::Index(..)
+            | Op::Load { .. }
+            | Op::Map(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_) => {
                 return None;
             }
         }

@@ -144,7 +144,12 @@ pub(super) fn alike(
                     let e = e.replace_vars(&mut |v| vars.get(&v).map(|&v| v.into()));
                     match &mut counterpart {
                         Op::Index(at, _) | Op::Load { index: at, .. } => *at = e,
-                        Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) => {}
+                        Op::Const(_)
+                        | Op::Map(..)
+                        | Op::Convert(..)
+                        | Op::Bitcast(..)
+                        | Op::ShortExp2(_)
+                        | Op::Scale(_) => {}
                     }
                 }
                 let counter = known.get(&counterpart).filter(|_| same);

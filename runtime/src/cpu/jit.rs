@@ -29,6 +29,7 @@ use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
 
 use crate::cpu::{host_functions, level};
 pub use crate::error::JitError;
+use crate::machine::scales;
 use ahead::Made;
 pub use ahead::{Ahead, compile_with};
 
@@ -110,7 +111,10 @@ const GENERATORS: &[GeneratorEntry] = &[
     GeneratorEntry {
         has: |_, level| {
             level.map(|level| CpuEmitter {
-                table: Arc::new(wide::emitter(level)),
+                table: Arc::new(match level == Level::Avx512 && scales() {
+                    true => wide::emitter(level).with_scales(),
+                    false => wide::emitter(level),
+                }),
                 vector_ops_per_second: ops_per_second(level),
             })
         },

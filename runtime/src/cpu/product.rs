@@ -3,13 +3,20 @@
 use tlc_ir::DType;
 
 use super::gemm::chain::{Chain, chain};
-use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, copied, cut, panel_width};
+use super::gemm::{
+    Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, cheapest, copied, panel_width, reads_panels,
+};
 use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, PackedOperand, Prepared, StridedDim};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
 const PARTS_PER_THREAD: u64 = 4;
 /// Of the lines of an epilogue, at most one in so many may wait until the whole product is done.
 const LATE_LINES: u64 = 8;
+
+/// What it costs to have another thread read an element of a result, in multiply-adds: a line of another core's cache comes late.
+const CROSSING_COST: usize = 64;
+/// What another dispatch costs.
+const DISPATCH_COST: usize = 32 << 10;
 
 /// A copy in another layout may take so many times the bytes of what it is made of: what the last panel lacks, and matrices of a stack
 /// that overlap.
@@ -95,11 +102,7 @@ pub(crate) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
             ..Prepared::default()
         };
     }
-    let way = |product: &Product<'_>| {
-        let cut = cut(product, threads);
-        let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
-        Way { cut, along }
-    };
+    let way = |product: &Product<'_>| way(p, product, threads);
     let as_it_is = product(p, &[]);
     let plain = way(&as_it_is);
     let operand = copied(&as_it_is, &plain.cut).and_then(|which| Some((which, in_panels(p, which)?)));
@@ -122,6 +125,32 @@ pub(crate) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
             chain: None,
         },
     }
+}
+
+/// How a product is shared out: as evenly as it can be, unless no thread could run the kernel behind it on what it has computed then. Reading what
+/// others have takes longer than an uneven share of whole lines, up to a point. Whole lines read all of one operand, so it must be one that no step
+/// writes.
+fn way(p: &BoundProduct, product: &Product<'_>, threads: usize) -> Way {
+    let (free, cost) = cheapest(product, threads, None);
+    let Some(epilogue) = &p.epilogue else {
+        return Way { cut: free, along: None };
+    };
+    let with = |cut: Cut| {
+        let along = along(p, &cut, epilogue, threads);
+        Way { cut, along }
+    };
+    let even = with(free);
+    let (None, false, Some((side, _))) = (&even.along, free.is_serial() || !reads_panels(product), filled(p)) else {
+        return even;
+    };
+    let (lines, longer) = cheapest(product, threads, Some(side));
+    let elements = p.entries().saturating_mul(product.m).saturating_mul(product.n);
+    let crossing = (elements / threads).saturating_mul(CROSSING_COST) / threads * (threads - 1);
+    if longer > cost.saturating_add(crossing).saturating_add(DISPATCH_COST) {
+        return even;
+    }
+    let whole = with(lines);
+    if whole.along.is_some() { whole } else { even }
 }
 
 /// An operand as a copy in panels, and the copy as a matrix; `None` if it is no state that stays as it is, or the copy would be too large.
@@ -347,6 +376,7 @@ fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p>
 mod tests {
     use super::*;
     use crate::binding::product::ReadState;
+    use crate::binding::steps::BoundLaunch;
 
     fn matrix(row: usize, column: usize) -> BoundMatrix {
         let dim = |stride: usize| {
@@ -388,6 +418,66 @@ mod tests {
             epilogue: None,
             states: [None, Some(state)],
         }
+    }
+
+    /// `m` rows times a matrix, in panels or not, and a kernel behind it that goes along the rows.
+    fn before_a_kernel(m: usize, k: usize, n: usize, in_panels: bool) -> BoundProduct {
+        let mut p = bound(m, k, n, false);
+        let dim = |extent: usize, stride: usize| StridedDim {
+            extent,
+            stride: stride as isize,
+        };
+        if in_panels {
+            p.rhs.row = vec![dim(k, 64)];
+            p.rhs.column = vec![dim(n / 64, 64 * k), dim(64, 1)];
+            p.rhs.composite = true;
+        }
+        let launch = BoundLaunch {
+            kernel: 0,
+            in_place: true,
+            first_arg: 0,
+            args: Vec::new(),
+            symbols: Vec::new(),
+            extent: m as u64,
+            grain: 1,
+            block_threads: None,
+            shared_bytes: 0,
+            scratch_bytes: 0,
+        };
+        p.epilogue = Some(BoundEpilogue {
+            launch,
+            iterations: 1,
+            elements: n as u64,
+            library: None,
+            product: None,
+        });
+        p
+    }
+
+    /// Threads have whole lines of a product of weights, half of a strip too, and run the kernel behind it on those; not where they would all read
+    /// what others have written, and not if one would have much more to do.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn the_kernel_behind_a_product_runs_where_its_lines_are() {
+        let shared = |p: &BoundProduct, threads| {
+            let way = choose(p, threads).choice.plain;
+            let mut edges = Vec::new();
+            way.cut
+                .edges(&product(p, &[]), Side::Rows, &mut |line| edges.push(line));
+            (way.along.is_some(), edges)
+        };
+        assert_eq!(shared(&before_a_kernel(16, 256, 1024, true), 2), (true, vec![4, 8, 12]));
+        assert_eq!(shared(&before_a_kernel(16, 256, 1024, false), 2), (false, vec![]));
+        let (along, edges) = shared(&before_a_kernel(512, 128, 1024, true), 2);
+        assert!(along && !edges.is_empty() && edges.iter().all(|e| e % 2 == 0));
+        assert_eq!(shared(&before_a_kernel(3, 256, 1024, true), 2), (false, vec![]));
+        assert!(
+            choose(&before_a_kernel(16, 256, 1024, true), 1)
+                .choice
+                .plain
+                .cut
+                .is_serial()
+        );
     }
 
     /// What a call copies of a state's elements is what it is said to keep, and with that it copies nothing.

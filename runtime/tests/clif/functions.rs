@@ -1,13 +1,23 @@
 //! Elementary functions with rare paths: special arguments in lanes beside ordinary ones.
 
+use tlc_codegen::wide::{self, Level};
+use tlc_ir::kernel::interp::interpret;
+use tlc_ir::kernel::verify::verify;
 use tlc_ir::kernel::{Access, Bind, Op, Stmt};
+use tlc_ir::target::Emitter;
 use tlc_ir::{DType, Kernel, Scalar, ScalarOp};
 use tlc_passes::legalize::legalize;
 
 use crate::build::*;
+use crate::contract::{parse, tensors};
 
 /// `op` of `n` numbers, so many at once.
 fn kernel(op: ScalarOp, dtype: DType, n: i64, lanes: i64) -> Kernel {
+    kernel_for(op, dtype, n, lanes, &tlc_codegen::clif::emitter(true))
+}
+
+/// As [`kernel`], for an emitter.
+fn kernel_for(op: ScalarOp, dtype: DType, n: i64, lanes: i64, emitter: &Emitter) -> Kernel {
     let mut b = Builder::default();
     let x = b.param(dtype, c(n), Access::Read);
     let y = b.param(dtype, c(n), Access::Write);
@@ -20,7 +30,7 @@ fn kernel(op: ScalarOp, dtype: DType, n: i64, lanes: i64) -> Kernel {
         });
     });
     let mut kernel = b.finish();
-    legalize(&mut kernel, &tlc_codegen::clif::emitter(true));
+    legalize(&mut kernel, emitter);
     kernel
 }
 
@@ -101,6 +111,138 @@ fn special_arguments_of_exponentials_do_not_touch_their_neighbours() {
                     "{dtype} {}({value:e}) = {y}, alone {one}",
                     op.name()
                 );
+            }
+        }
+    }
+}
+
+/// What each code generator that has all of a kernel makes of it, as written to the last of its buffers, and what the interpreter does.
+fn results(kernel: &Kernel, arguments: &[Vec<Scalar>]) -> (Vec<Vec<Scalar>>, Vec<Scalar>) {
+    assert_eq!(verify(kernel).errors, [], "{kernel}");
+    let mut tensors = tensors(kernel, arguments);
+    interpret(kernel, &mut tensors, &[]).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
+    let last = tensors.last().expect("a result");
+    let meant = (0..last.len()).map(|i| last.get(i)).collect();
+    let takes = |maker: &Maker| !matches!(maker, Maker::Wide(Level::Avx2));
+    let made = makers().into_iter().filter(takes).map(|maker| {
+        let f = compile_all(&maker, &[kernel]).remove(0).function;
+        let mut buffers: Vec<Vec<u8>> = arguments.iter().map(|v| bytes(v)).collect();
+        run_function(&f, kernel, &mut buffers, &[], None);
+        scalars(last.dtype(), buffers.last().expect("a result"))
+    });
+    (made.collect(), meant)
+}
+
+fn f32_of(x: f32) -> Scalar {
+    Scalar::from_bits(DType::F32, x.to_bits().into())
+}
+
+/// Every number by every power, in lanes and alone; what is printed is read again.
+#[test]
+fn scaling_by_a_power_of_two_rounds_once() {
+    let numbers = [
+        0.0,
+        1.0,
+        1.999_999_9,
+        0.300_000_01,
+        f32::MIN_POSITIVE,
+        f32::from_bits(1),
+        f32::from_bits(0x7f_ffff),
+        f32::MAX,
+        f32::INFINITY,
+        f32::NAN,
+    ];
+    let powers = [
+        0.0,
+        1.0,
+        0.75,
+        24.0,
+        126.0,
+        127.0,
+        128.0,
+        149.0,
+        150.0,
+        151.5,
+        276.0,
+        277.0,
+        300.0,
+        1e9,
+        f32::MAX,
+        f32::INFINITY,
+    ];
+    let signs = |all: &[f32]| -> Vec<f32> { all.iter().flat_map(|&x| [x, -x]).collect() };
+    let pairs: Vec<(f32, f32)> = signs(&numbers)
+        .iter()
+        .flat_map(|&x| signs(&powers).into_iter().chain([f32::NAN]).map(move |n| (x, n)))
+        .collect();
+    let pairs = &pairs[..pairs.len() / 16 * 16];
+    let n = pairs.len() as i64;
+    for lanes in [1, 4, 8, 16] {
+        let mut b = Builder::default();
+        let [x, by] = [0, 1].map(|_| b.param(DType::F32, c(n), Access::Read));
+        let y = b.param(DType::F32, c(n), Access::Write);
+        b.repeat(Bind::Serial, c(n / lanes), |b, i| {
+            b.repeat(Bind::Lanes, c(lanes), |b, l| {
+                let at = i * c(lanes) + l;
+                let operands = [b.load(x, at.clone()), b.load(by, at.clone())];
+                let v = b.op(DType::F32, Op::Scale(operands));
+                b.store(y, at, v);
+            });
+        });
+        let kernel = b.finish();
+        assert_eq!(parse(&kernel.to_string()).to_string(), kernel.to_string());
+        let arguments = [
+            pairs.iter().map(|p| f32_of(p.0)).collect(),
+            pairs.iter().map(|p| f32_of(p.1)).collect(),
+            vec![f32_of(0.0); pairs.len()],
+        ];
+        let (made, meant) = results(&kernel, &arguments);
+        for (i, (x, power)) in pairs.iter().enumerate() {
+            for made in &made {
+                assert_eq!(
+                    distance(made[i], meant[i]),
+                    0,
+                    "{x:e} 2^{power}: {}, {}",
+                    made[i],
+                    meant[i]
+                );
+            }
+            // Where the power is a number, and the product is one.
+            let exact = f64::from(*x) * f64::from(power.floor()).exp2();
+            if power.abs() <= 300.0 {
+                assert_eq!(
+                    distance(meant[i], f32_of(exact as f32)),
+                    0,
+                    "{x:e} 2^{power}: {}",
+                    meant[i]
+                );
+            }
+        }
+    }
+}
+
+/// An emitter that multiplies by powers of two has shorter exponentials, of the same bits.
+#[test]
+fn exponentials_that_scale_have_the_same_bits() {
+    let special = specials(DType::F32).into_iter().map(|x| x as f32);
+    let strided = (0..=u32::MAX).step_by(1 << 20).map(f32::from_bits);
+    let numbers: Vec<Scalar> = special.chain(strided).map(f32_of).collect();
+    let numbers = &numbers[..numbers.len() / 16 * 16];
+    let n = numbers.len() as i64;
+    let each = |op| [1, 16].map(|lanes| (op, lanes));
+    for (op, lanes) in [ScalarOp::Exp, ScalarOp::Exp2].into_iter().flat_map(each) {
+        let of = |emitter: &Emitter| {
+            let kernel = kernel_for(op, DType::F32, n, lanes, emitter);
+            let arguments = [numbers.to_vec(), vec![f32_of(0.0); numbers.len()]];
+            (results(&kernel, &arguments), statements(&kernel.body))
+        };
+        let ((scaled, meant), fewer) = of(&wide::emitter(Level::Avx512).with_scales());
+        let ((long, same), more) = of(&wide::emitter(Level::Avx512));
+        assert!(fewer < more, "{op}: {fewer} and {more} statements");
+        for (i, x) in numbers.iter().enumerate() {
+            assert_eq!(distance(meant[i], same[i]), 0, "{op} {x}: {}, {}", meant[i], same[i]);
+            for made in scaled.iter().chain(&long) {
+                assert_eq!(distance(made[i], meant[i]), 0, "{op} {x}: {}, {}", made[i], meant[i]);
             }
         }
     }

@@ -418,11 +418,14 @@ fn pairs_are_added_one_after_the_other() {
         (40, 31, 33),
         (33, 70, 1030),
         (100, 5, 16),
+        (5, 50, 17),
+        (66, 97, 33),
     ];
     for (m, n, k) in sizes {
         for orders in [
             [Order::Rows; 3],
             [Order::Columns, Order::Rows, Order::Rows],
+            [Order::Rows, Order::Columns, Order::Rows],
             [Order::Rows, Order::Columns, Order::Columns],
             [Order::Sparse, Order::Backward, Order::Sparse],
         ] {

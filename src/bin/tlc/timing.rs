@@ -2,9 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use std::sync::Arc;
 use tlc::explain::step_costs_of_call;
+
+use tlc::runtime::memory::{AlignedBuffer, AllocError, HUGE_PAGE_BYTES};
 use tlc::{Device, DeviceTensor, Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
 use tlc_ir::DType;
+use tlc_ir::tensor::BytesOwner;
 use tlc_passes::devices::Devices;
 
 use crate::args::ModelArgs;
@@ -24,7 +28,7 @@ pub struct Prepared {
     /// How long compiling took.
     pub compile: Duration,
     inputs: Vec<HostTensor>,
-    outputs: Vec<HostTensor>,
+    outputs: Vec<(DType, AlignedBuffer)>,
 }
 
 impl Prepared {
@@ -42,11 +46,18 @@ impl Prepared {
             .map_err(|e| Failure::run(&model.file, &e))?;
         let sizes = executable.sizes(&given).map_err(|e| Failure::run(&model.file, &e))?;
         drop(given);
-        let types: Vec<DType> = executable.plan().outputs.iter().map(|o| o.ty.dtype).collect();
-        let made = types.iter().zip(&shapes).map(|(&d, s)| HostTensor::zeros(d, s));
-        let outputs = made
+        let no_memory = |e: AllocError| Failure::at(Code::Limit, &model.file, e.to_string());
+        let types = executable.plan().outputs.iter().map(|o| o.ty.dtype);
+        let made = types.zip(&shapes).map(|(dtype, shape)| {
+            let elements: usize = shape.iter().product();
+            Ok((dtype, AlignedBuffer::zeroed(elements * dtype.bytes())?))
+        });
+        let outputs = made.collect::<Result<_, _>>().map_err(no_memory)?;
+        let inputs = inputs
+            .into_iter()
+            .map(on_huge_pages)
             .collect::<Result<_, _>>()
-            .map_err(|e| Failure::at(Code::Limit, &model.file, e.to_string()))?;
+            .map_err(no_memory)?;
         Ok(Prepared {
             model,
             sizes,
@@ -63,7 +74,11 @@ impl Prepared {
         body: impl FnOnce(&Executable, &[Input<'_>], &mut [OutputMut<'_>]) -> Result<R, RunError>,
     ) -> Result<R, Failure> {
         let inputs: Vec<Input<'_>> = self.inputs.iter().map(Input::from).collect();
-        let mut outputs: Vec<OutputMut<'_>> = self.outputs.iter_mut().map(OutputMut::from).collect();
+        let mut outputs: Vec<OutputMut<'_>> = self
+            .outputs
+            .iter_mut()
+            .map(|(dtype, buffer)| OutputMut::bytes(*dtype, buffer.as_mut_slice()))
+            .collect();
         let result = body(&self.executable, &inputs, &mut outputs);
         // Calls of the same sizes have a version made for them, which may be found to be wrong.
         if let Some(broken) = self.executable.broken() {
@@ -134,6 +149,19 @@ impl Prepared {
         let counted = costs.iter().filter(|(_, c)| !resident || c.bound != "link");
         Ok(counted.map(|(_, c)| c.predicted_ns).sum())
     }
+}
+
+/// The tensor, copied to memory as results of calls and values between steps have it, if it is long: which pages it
+/// happened to be read into moves a call that streams it by a third.
+fn on_huge_pages(tensor: HostTensor) -> Result<HostTensor, AllocError> {
+    let bytes = tensor.bytes();
+    if bytes.len() < HUGE_PAGE_BYTES {
+        return Ok(tensor);
+    }
+    let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
+    buffer.as_mut_slice().copy_from_slice(bytes);
+    let owner: BytesOwner = Arc::new(buffer);
+    Ok(HostTensor::from_owner(tensor.dtype(), tensor.shape(), &owner, 0).unwrap_or(tensor))
 }
 
 /// Nanoseconds of a call: samples of about a millisecond or one call each, for about `time`. Each ends when `wait` returns.

@@ -200,6 +200,15 @@ impl Selector<'_, '_> {
         Ok(self.compare(dtype, w, a, b, predicate::UNORDERED).of_value())
     }
 
+    pub(super) fn scale(&mut self, x: Value, n: Value) -> Result<Reg> {
+        if !self.has_mask_registers() {
+            return unsupported("scaling by powers of two");
+        }
+        let w = width(self.flat.info(x).lanes, DType::F32.bits());
+        let uses = [self.vector(x)?, self.vector(n)?].map(|r| Arg::Use(r, Size::VECTORS[w]));
+        Ok(self.vector_op(opcodes::SCALEF_PS, w, &uses))
+    }
+
     fn map_float(&mut self, op: ScalarOp, on: DType, lanes: u32, vals: &[Value]) -> Result<(Form, Reg)> {
         use ScalarOp::*;
         let args: SmallVec<[Reg; 3]> = vals.iter().map(|v| self.vector(*v)).collect::<Result<_>>()?;

@@ -502,8 +502,10 @@ impl Checker<'_> {
                 self.used(*value);
                 Some(*to)
             }
-            Op::ShortExp2(value) => {
-                self.expect(*value, DType::F32);
+            Op::ShortExp2(_) | Op::Scale(_) => {
+                for &value in op.operands() {
+                    self.expect(value, DType::F32);
+                }
                 Some(DType::F32)
             }
             Op::Bitcast(to, value) => {

@@ -250,25 +250,35 @@ fn unit(p: &Product<'_>) -> Unit {
 
 /// Chooses the cut for a product. Looks at extents and strides only, not at the matrices.
 pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
+    cheapest(p, threads, None).0
+}
+
+/// As [`cut`], with what the busiest thread does then, in multiply-adds: if `whole` is given, among the cuts of no line of that side.
+pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> (Cut, usize) {
+    let (most_rows, most_columns) = match whole {
+        None => (usize::MAX, usize::MAX),
+        Some(Side::Rows) => (usize::MAX, 1),
+        Some(Side::Columns) => (1, usize::MAX),
+    };
     let unit = unit(p);
     let dots = dots(p).is_some();
     let scratch_bytes = if dots { 0 } else { driver::scratch_bytes(p) };
     let entries = p.batch.iter().fold(1usize, |n, &d| n.saturating_mul(d));
     let work = p.m.saturating_mul(p.n).saturating_mul(p.k);
-    let whole = Cut {
+    let alone = Cut {
         rows: 1,
         columns: 1,
         grain: 0,
         scratch_bytes,
     };
     if threads <= 1 || work.saturating_mul(entries) < MIN_PARALLEL_WORK {
-        return whole;
+        return (alone, work.saturating_mul(entries));
     }
     let (row_units, column_units) = (unit.count(p.m, unit.rows), unit.count(p.n, unit.columns));
     let most = PIECES_PER_THREAD * threads;
     let mut best: Option<(usize, Cut)> = None;
-    for columns in 1..=column_units.min(most) {
-        for rows in 1..=row_units.min(most / columns) {
+    for columns in 1..=column_units.min(most).min(most_columns) {
+        for rows in 1..=row_units.min(most / columns).min(most_rows) {
             let pieces = entries.saturating_mul(rows * columns);
             let tall = (row_units.div_ceil(rows) * unit.rows).min(p.m);
             let wide = (column_units.div_ceil(columns) * unit.columns).min(p.n);
@@ -296,7 +306,14 @@ pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
             }
         }
     }
-    best.map_or(whole, |(_, c)| c)
+    let (cost, cut) = best.unwrap_or((work.saturating_mul(entries), alone));
+    (cut, cost)
+}
+
+/// Whether the operand whose elements lie along a result's lines is laid out so that nothing is copied: what never changes is, and is in every
+/// thread's cache.
+pub(super) fn reads_panels(p: &Product<'_>) -> bool {
+    dots(p).is_none() && driver::packed_elements(p, 1, 1) == 0
 }
 
 /// The operand that every call copies panel by panel, if it copies one: given in panels ([`pack`]), it is read where it lies.

@@ -307,13 +307,23 @@ fn along_rows(p: &Product<'_>) -> bool {
     }
 }
 
-/// The unit of cuts: one panel by one strip.
+/// Strips of a result up to which it is cut within strips: threads have equal parts of 16 rows then, and a part of a strip takes about its part of
+/// the time (8 rows by 256 columns 1.36 times what 6 take, on Zen 4).
+const CUT_STRIPS: usize = 8;
+/// What such cuts are multiples of.
+const CUT: usize = 2;
+
+/// The unit of cuts: one panel by one strip, or less of it where there are few.
 pub(super) fn unit(p: &Product<'_>) -> Unit {
-    fn sides<K: Tiles>() -> (usize, usize) {
-        (K::PANEL, K::STRIP)
+    fn sides<K: Tiles>(across: usize) -> (usize, usize) {
+        match !K::STRIPS_OF_ROWS && across <= CUT_STRIPS * K::STRIP {
+            true => (K::PANEL, CUT.min(K::STRIP)),
+            false => (K::PANEL, K::STRIP),
+        }
     }
-    let (panel, strip) = with_tiles!(p.dtype, sides());
-    let (rows, columns) = if along_rows(p) { (panel, strip) } else { (strip, panel) };
+    let turned = along_rows(p);
+    let (panel, strip) = with_tiles!(p.dtype, sides(if turned { p.n } else { p.m }));
+    let (rows, columns) = if turned { (panel, strip) } else { (strip, panel) };
     Unit {
         rows,
         columns,

@@ -8,13 +8,14 @@
 //! Invariant: each result takes the pairs of its sum in order, by tiles in steps of [`amx::STEP`] from the first one on, whatever is beside it.
 
 use std::arch::x86_64::{
-    __mmask16, __mmask32, _mm256_mask_storeu_epi16, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_loadu_ps,
+    __m512i, __mmask16, __mmask32, _mm256_mask_storeu_epi16, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_loadu_ps,
     _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16, _mm512_permutex2var_epi64, _mm512_permutexvar_epi64,
-    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
+    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi16,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::super::{Composite, Product, StridedDim};
-use super::{FAR_ROWS, Tell, along_rows, amx, pack, pairs, second_level_bytes};
+use super::{FAR_ROWS, Tell, along_rows, amx, pairs, second_level_bytes};
 use crate::cpu::level::{self, Halves};
 
 /// Elements of a word.
@@ -363,9 +364,15 @@ unsafe fn by_panels(
                         columns: width.next_multiple_of(amx::STEP),
                         added: begin > 0,
                     };
+                    let complete = begin + depth == length;
+                    let rounded = (complete && !tiles && to.wide == 1).then(|| pairs::Rounded {
+                        start: to.at(top, first + left),
+                        row: to.tall,
+                        columns: width,
+                    });
                     // SAFETY: the caller's promise; the sums are scratch.
-                    unsafe { tile.multiply(tiles) };
-                    if begin + depth < length {
+                    unsafe { tile.multiply(tiles, rounded) };
+                    if !complete || rounded.is_some() {
                         continue;
                     }
                     for i in 0..height {
@@ -396,11 +403,11 @@ struct Tile {
 }
 
 impl Tile {
-    /// Computes it.
+    /// Computes it, rounded if there is a place for that and [`pairs`] multiplies.
     ///
     /// # Safety
-    /// The operands can be read, of the strip each row's words together if it is by tiles, and the sums written.
-    unsafe fn multiply(self, by_tiles: bool) {
+    /// The operands can be read, of the strip each row's words together if it is by tiles, and the sums and what is rounded written.
+    unsafe fn multiply(self, by_tiles: bool, rounded: Option<pairs::Rounded>) {
         let panel_bytes = amx::BLOCK * WORD_BYTES;
         if !by_tiles {
             let panel = pairs::Panel {
@@ -415,7 +422,7 @@ impl Tile {
                 added: self.added,
             };
             // SAFETY: the caller's promise.
-            return unsafe { pairs::multiply(self.strip, panel, sums) };
+            return unsafe { pairs::multiply(self.strip, panel, sums, rounded) };
         }
         let operands = amx::Operands {
             strip: self.strip.start,
@@ -475,7 +482,7 @@ unsafe fn round_interleaved(from: *const f32, to: *mut u16, stride: isize, count
     unsafe {
         let halves = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from.add(amx::STEP)), _mm512_loadu_ps(from));
         // SAFETY: 32 halves, whatever they are called.
-        let halves = std::mem::transmute::<std::arch::x86_64::__m512bh, std::arch::x86_64::__m512i>(halves);
+        let halves = std::mem::transmute::<std::arch::x86_64::__m512bh, __m512i>(halves);
         let halves = _mm512_permutexvar_epi64(order, halves);
         if stride == 1 {
             let mask = ((1u64 << count) - 1) as __mmask32;
@@ -497,20 +504,6 @@ unsafe fn round_interleaved(from: *const f32, to: *mut u16, stride: isize, count
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
     let length = words(k);
-    // Columns that lie together along the sum: their words are moved as f32 are, which are as long.
-    let columns =
-        from.sum == 1 && k.is_multiple_of(PAIR) && from.across % 2 == 0 && from.start.cast::<f32>().is_aligned();
-    if columns {
-        let source = pack::Source {
-            start: from.start.cast::<f32>(),
-            across,
-            depth: length,
-            stride_across: from.across / PAIR as isize,
-            stride_depth: 1,
-        };
-        // SAFETY: the caller's promise.
-        return unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, { amx::STEP }>(source, to.cast()) };
-    }
     if from.across == 1 {
         // SAFETY: the caller's promise.
         return unsafe { interleave(from, across, k, to) };
@@ -537,42 +530,70 @@ unsafe fn pack_panels(from: Side, across: usize, k: usize, to: *mut u32) {
     }
 }
 
-/// As [`pack_panels`], of elements that lie together along the sum and are no words there, as some of an odd number are not: a piece of each column
-/// is copied to where it is.
+/// As [`pack_panels`], of elements that lie together along the sum: so many words of so many columns at once are turned in registers. Columns need not
+/// begin at a word.
 ///
 /// # Safety
 /// As there.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn turn(from: Side, across: usize, k: usize, to: *mut u32) {
-    const PIECE: usize = 64;
     let length = words(k);
-    let mut pieces = [[0f32; PIECE]; amx::BLOCK];
-    for first in (0..across).step_by(amx::BLOCK) {
-        let width = amx::BLOCK.min(across - first);
-        for begin in (0..length).step_by(PIECE) {
-            let depth = PIECE.min(length - begin);
-            let count = (PAIR * depth).min(k - PAIR * begin);
-            for (column, piece) in pieces.iter_mut().enumerate().take(width) {
-                // What the last word lacks.
-                piece[depth - 1] = 0.0;
-                // SAFETY: elements of the source, and a piece's worth of room.
-                unsafe {
-                    let piece = piece.as_mut_ptr().cast::<u16>();
-                    std::ptr::copy_nonoverlapping(from.at(first + column, PAIR * begin), piece, count);
+    for first in (0..across.next_multiple_of(amx::BLOCK)).step_by(amx::STEP) {
+        let width = across.saturating_sub(first).min(amx::STEP);
+        let (panel, column) = (first / amx::BLOCK * amx::BLOCK, first % amx::BLOCK);
+        for begin in (0..length).step_by(amx::STEP) {
+            let count = (PAIR * amx::STEP).min(k - PAIR * begin);
+            let mask = u32::MAX >> (PAIR * amx::STEP - count);
+            let mut columns = [_mm512_setzero_si512(); amx::STEP];
+            for (i, words) in columns.iter_mut().enumerate() {
+                if i < width {
+                    // SAFETY: elements of the source; what the last word lacks is zero.
+                    *words = unsafe { _mm512_maskz_loadu_epi16(mask, from.at(first + i, PAIR * begin).cast()) };
                 }
             }
-            let source = pack::Source {
-                start: pieces.as_ptr().cast::<f32>(),
-                across: width,
-                depth,
-                stride_across: PIECE as isize,
-                stride_depth: 1,
-            };
-            let to = to.wrapping_add(first * length + begin * amx::BLOCK);
-            // SAFETY: pieces, and lines of a panel.
-            unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, { amx::STEP }>(source, to.cast()) };
+            let lines = turned(columns);
+            let depth = amx::STEP.min(length - begin);
+            let room = to.wrapping_add(panel * length + begin * amx::BLOCK + column);
+            for (i, line) in lines.iter().enumerate() {
+                if i < depth {
+                    // SAFETY: half a line of a panel.
+                    unsafe { _mm512_storeu_si512(room.wrapping_add(i * amx::BLOCK).cast(), *line) };
+                }
+            }
         }
     }
+}
+
+/// The words with the same number of each vector together: pairs of vectors' words, fours, then those of the quarters.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn turned(v: [__m512i; amx::STEP]) -> [__m512i; amx::STEP] {
+    let mut twos = v;
+    for i in (0..amx::STEP).step_by(2) {
+        twos[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        twos[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    // Word `4 q + j` of four vectors, in quarter `q` of vector `j` of the four.
+    let mut fours = twos;
+    for i in (0..amx::STEP).step_by(4) {
+        for half in 0..2 {
+            let (a, b) = (twos[i + half], twos[i + 2 + half]);
+            fours[i + 2 * half] = _mm512_unpacklo_epi64(a, b);
+            fours[i + 2 * half + 1] = _mm512_unpackhi_epi64(a, b);
+        }
+    }
+    let mut lines = fours;
+    for j in 0..4 {
+        let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
+        // Quarters 0 and 2, then 1 and 3, of two vectors each.
+        let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+        let (even_behind, odd_behind) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+        lines[j] = _mm512_shuffle_i32x4::<0x88>(even, even_behind);
+        lines[4 + j] = _mm512_shuffle_i32x4::<0x88>(odd, odd_behind);
+        lines[8 + j] = _mm512_shuffle_i32x4::<0xdd>(even, even_behind);
+        lines[12 + j] = _mm512_shuffle_i32x4::<0xdd>(odd, odd_behind);
+    }
+    lines
 }
 
 /// As [`pack_panels`], of elements that lie together across the sum.

@@ -12,9 +12,9 @@
 )]
 
 use std::arch::x86_64::{
-    __m512bh, __m512i, __mmask32, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_maskz_loadu_epi16,
-    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_storeu_ps, _mm512_unpackhi_epi16,
-    _mm512_unpacklo_epi16,
+    __m512bh, __m512i, __mmask32, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16, _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512,
+    _mm512_storeu_ps, _mm512_unpackhi_epi16, _mm512_unpacklo_epi16,
 };
 use std::mem::transmute;
 
@@ -95,6 +95,17 @@ pub(super) struct Lines {
     pub columns: usize,
 }
 
+/// Where sums go, rounded, those of a row together. The stride in elements.
+#[derive(Clone, Copy)]
+pub(super) struct Rounded {
+    /// The first of the first row.
+    pub start: *mut u16,
+    /// The stride between rows.
+    pub row: isize,
+    /// Columns, at least 1 and no more than are multiplied.
+    pub columns: usize,
+}
+
 /// Words, which are pairs of bf16.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
@@ -115,7 +126,7 @@ unsafe fn each(word: *const u8) -> __m512bh {
 }
 
 /// Computes the sums of a tile.
-type TileOf = unsafe fn(Strip, Panel, Sums);
+type TileOf = unsafe fn(Strip, Panel, Sums, Option<Rounded>);
 
 /// The functions for 1 to [`ROWS`] rows.
 macro_rules! by_rows {
@@ -136,17 +147,21 @@ fn parts(rows: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// Computes sums of products of rows and a panel.
+/// Computes sums of products of rows and a panel, and leaves them rounded where that is said, or else as they are.
 ///
 /// # Safety
-/// This machine has the instructions; the operands can be read and the sums written.
-pub(super) unsafe fn multiply(strip: Strip, panel: Panel, sums: Sums) {
+/// This machine has the instructions; the operands can be read, and the sums and what they are rounded to written.
+pub(super) unsafe fn multiply(strip: Strip, panel: Panel, sums: Sums, rounded: Option<Rounded>) {
     static TILES: [[TileOf; ROWS]; VECTORS] = [by_rows!(tile, 1), by_rows!(tile, 2)];
     debug_assert!(panel.columns.is_multiple_of(LANES) && panel.columns <= PANEL);
     for (first, rows) in parts(sums.rows) {
         let compute = TILES[panel.columns / LANES - 1][rows - 1];
+        let rounded = rounded.map(|to| Rounded {
+            start: to.start.wrapping_offset(first as isize * to.row),
+            ..to
+        });
         // SAFETY: the caller's promise.
-        unsafe { compute(strip.from(first, 0), panel, sums.part(first, rows)) };
+        unsafe { compute(strip.from(first, 0), panel, sums.part(first, rows), rounded) };
     }
 }
 
@@ -154,8 +169,8 @@ pub(super) unsafe fn multiply(strip: Strip, panel: Panel, sums: Sums) {
 ///
 /// # Safety
 /// As for [`multiply`].
-#[target_feature(enable = "avx512f,avx512bf16")]
-unsafe fn tile<const R: usize, const V: usize>(strip: Strip, panel: Panel, sums: Sums) {
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+unsafe fn tile<const R: usize, const V: usize>(strip: Strip, panel: Panel, sums: Sums, rounded: Option<Rounded>) {
     let mut tile = [[_mm512_setzero_ps(); V]; R];
     // SAFETY: the caller's promise.
     unsafe {
@@ -180,6 +195,17 @@ unsafe fn tile<const R: usize, const V: usize>(strip: Strip, panel: Panel, sums:
             }
             line = line.wrapping_add(WORD_BYTES * PANEL);
             word = word.wrapping_offset(strip.sum);
+        }
+        if let Some(to) = rounded {
+            let mask = ((1u64 << to.columns) - 1) as __mmask32;
+            for i in 0..R {
+                let high = if V > 1 { tile[i][V - 1] } else { _mm512_setzero_ps() };
+                let halves = _mm512_cvtne2ps_pbh(high, tile[i][0]);
+                let row = to.start.wrapping_offset(i as isize * to.row);
+                // SAFETY: 64 bytes, whatever they are called.
+                _mm512_mask_storeu_epi16(row.cast(), mask, transmute::<__m512bh, __m512i>(halves));
+            }
+            return;
         }
         for i in 0..R {
             for v in 0..V {
