@@ -64,7 +64,7 @@ fn rows_are_copied_in_another_order_on_every_level() {
         let all = [Level::Avx512, Level::Avx2].map(|level| {
             let c = compiled(&graph, level);
             assert_eq!(copies(&c), 2, "{rows} rows of {columns} at {}", level.name());
-            let mut found = interpret_bound(&c.planned.plan, None, &[x.clone()], &[]).expect("it runs");
+            let mut found = interpret_bound(&c.planned.plan, None, std::slice::from_ref(&x), &[]).expect("it runs");
             found.swap_remove(0)
         });
         assert_eq!(all[0].bytes(), all[1].bytes(), "{rows} rows of {columns}");
