@@ -166,12 +166,9 @@ impl Scheduler<'_> {
             .unwrap_or_default();
         if let [_, inner] = made[..] {
             let pitch = ROW_BLOCK;
-            // Lanes that read and write elements which lie apart need no copy of them in another order.
-            let apart = self.emitter.access(AccessKind::Apart).is_vector();
-            let staged = match apart {
-                true => None,
-                false => self.apply(Directive::StageRows { var: inner, pitch }),
-            };
+            // Also where lanes can read and write elements that lie apart: a gather or scatter takes a step for each of its elements,
+            // where a copy in another order moves whole vectors.
+            let staged = self.apply(Directive::StageRows { var: inner, pitch });
             if self
                 .apply(Directive::Across {
                     var: inner,

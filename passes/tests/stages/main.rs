@@ -18,6 +18,7 @@ mod precision;
 mod random_schedules;
 mod sequences;
 mod share;
+mod short_rows;
 mod states;
 mod streamed_lines;
 mod tuning;

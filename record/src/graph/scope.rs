@@ -163,28 +163,46 @@ pub(crate) fn record<T>(
     body: impl FnOnce() -> Step<T>,
     poison: impl FnOnce(Tensor) -> T,
 ) -> T {
-    // Numbers that are recorded are rounded here.
-    let _mode = DefaultMode::enter();
-    let Some(recording) = Recording::begin(graph, operands, Location::caller()) else {
-        return poison(poisoned(graph, operands));
-    };
-    let (value, refusal) = match recording.mixed.is_none().then(body) {
-        Some(Ok(value)) => (Some(value), None),
-        Some(Err(refusal)) => (None, Some(refusal)),
-        None => (None, None),
-    };
-    match (recording.end(graph, name, operands, scalars, refusal), value) {
-        (true, Some(value)) => value,
+    let (mut body, mut value) = (Some(body), None);
+    let whole = within(graph, name, operands, scalars, Location::caller(), &mut || {
+        value = body.take().map(|body| body()).transpose()?;
+        Ok(())
+    });
+    match value {
+        Some(value) if whole => value,
         _ => poison(poisoned(graph, operands)),
     }
 }
 
+/// Whether the operation around `body` was recorded: apart from it, because there is a copy of [`record`] for every body.
+#[inline(never)]
+fn within(
+    graph: &Graph,
+    name: &str,
+    operands: &[&Tensor],
+    scalars: &[String],
+    at: &'static Location<'static>,
+    body: &mut dyn FnMut() -> Step<()>,
+) -> bool {
+    // Numbers that are recorded are rounded here.
+    let _mode = DefaultMode::enter();
+    let Some(recording) = Recording::begin(graph, operands, at) else {
+        return false;
+    };
+    let refusal = match recording.mixed {
+        None => body().err(),
+        Some(_) => None,
+    };
+    recording.end(graph, name, operands, scalars, refusal)
+}
+
+#[inline(never)]
 fn poisoned(graph: &Graph, operands: &[&Tensor]) -> Tensor {
     let dtype = operands.first().map_or(tlc_ir::DType::F32, |t| t.dtype());
     Tensor::poisoned(graph, dtype)
 }
 
-/// What is around the body of an operation: apart from it, because there is a copy of [`record`] for every body.
+/// What is around the body of an operation.
 struct Recording {
     scope: Entered,
     /// Why the body cannot run.
@@ -193,7 +211,6 @@ struct Recording {
 
 impl Recording {
     /// `None` if an operand is poisoned: its graph knows why. Another graph does not, so that mixing them is reported.
-    #[inline(never)]
     fn begin(graph: &Graph, operands: &[&Tensor], at: &'static Location<'static>) -> Option<Recording> {
         let several = !operands.iter().all(|t| t.graph().is(graph));
         if !several && operands.iter().any(|t| t.is_poisoned()) {
@@ -208,7 +225,6 @@ impl Recording {
     }
 
     /// Whether nothing failed in the body, which returned `refusal`. The outermost operation reports what did.
-    #[inline(never)]
     fn end(
         self,
         graph: &Graph,

@@ -511,7 +511,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn select(&self, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {
-        let operands = [self.into(), a.into(), b.into()];
+        self.select_of([self.into(), a.into(), b.into()])
+    }
+
+    /// [`Tensor::select`], of which there is a copy for each two types of operands, without these.
+    #[track_caller]
+    fn select_of(&self, operands: [Operand; 3]) -> Tensor {
         elementwise("select", &operands, |graph| {
             let dtype = match operands[1..].iter().any(|o| o.dtype().is_some()) {
                 true => common_dtype(&operands[1..]),
