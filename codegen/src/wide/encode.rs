@@ -75,6 +75,16 @@ fn register(reg: PReg, size: Size) -> Register {
     }
 }
 
+/// An instruction on a register and a constant, which is still to be set. What iced-x86 makes such instructions with asks its table of all instructions
+/// of what kind the constant is.
+fn on_register(code: Code, r: Register) -> Instruction {
+    let mut inst = Instruction::default();
+    inst.set_code(code);
+    inst.set_op0_kind(OpKind::Register);
+    inst.set_op0_register(r);
+    inst
+}
+
 /// The code of a function, in the registers and places that `output` says.
 ///
 /// # Errors
@@ -182,9 +192,13 @@ impl Emitter<'_> {
             self.push(Instruction::with1(Code::Push_r64, r).map_err(refused)?, None)?;
         }
         if self.aligned {
-            let sub = Instruction::with2(Code::Sub_rm64_imm32, Register::RSP, self.frame_bytes).map_err(refused)?;
+            let mut sub = on_register(Code::Sub_rm64_imm32, Register::RSP);
+            sub.set_op1_kind(OpKind::Immediate32to64);
+            sub.set_immediate32to64(i64::from(self.frame_bytes));
             self.push(sub, None)?;
-            let and = Instruction::with2(Code::And_rm64_imm8, Register::RSP, -(ALIGNMENT as i32)).map_err(refused)?;
+            let mut and = on_register(Code::And_rm64_imm8, Register::RSP);
+            and.set_op1_kind(OpKind::Immediate8to64);
+            and.set_immediate8to64(-(ALIGNMENT as i64));
             self.push(and, None)?;
         }
         Ok(())
@@ -277,7 +291,10 @@ impl Emitter<'_> {
             return Ok(());
         }
         // The distance is written once all blocks have their places.
-        let inst = Instruction::with_branch(code, self.at() as u64).map_err(refused)?;
+        let mut inst = Instruction::default();
+        inst.set_code(code);
+        inst.set_op0_kind(OpKind::NearBranch64);
+        inst.set_near_branch64(self.at() as u64);
         self.push(inst, Some(Target::Block(to)))
     }
 
@@ -412,7 +429,8 @@ impl Emitter<'_> {
     }
 
     fn address(&mut self, f: RuntimeFunction, to: PReg) -> Result<()> {
-        let inst = Instruction::with2(Code::Mov_r64_imm64, register(to, Size::Q), 0u64).map_err(refused)?;
+        let mut inst = on_register(Code::Mov_r64_imm64, register(to, Size::Q));
+        inst.set_op1_kind(OpKind::Immediate64);
         self.push(inst, None)?;
         self.relocs.push(CodeReloc {
             offset: (self.at() - size_of::<u64>()) as u32,
