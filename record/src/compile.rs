@@ -184,7 +184,6 @@ impl Machine {
         let (buffers, mut target) = match shared {
             Some(m) => (m.buffers, m.target),
             None => {
-                jit::prepare();
                 let emitters = jit::emitters()?;
                 (BufferPool::new(), tlc_runtime::target::cpu(emitters))
             }

@@ -317,8 +317,10 @@ pub(crate) fn scales() -> bool {
 
 /// Whether the processor is one of AMD's, of that family or a later one.
 fn is_of_amd_since(first: u32) -> bool {
-    let family = cpuid_signature().map(|[family, ..]| family);
-    family.is_some_and(|family| family >= first) && cpuid_vendor().is_some_and(|vendor| vendor == "AuthenticAMD")
+    static FAMILY: OnceLock<Option<u32>> = OnceLock::new();
+    let of_amd = || cpuid_vendor().is_some_and(|vendor| vendor == "AuthenticAMD");
+    let family = FAMILY.get_or_init(|| cpuid_signature().filter(|_| of_amd()).map(|[family, ..]| family));
+    family.is_some_and(|family| family >= first)
 }
 
 /// Counts groups of sibling threads.
@@ -687,9 +689,9 @@ fn installed_memory_bytes() -> Option<u64> {
 
 /// The caches' sizes, without who shares them. Asks the processor first: the system's tables take 100 times as long.
 pub(crate) fn cache_sizes() -> Caches {
-    cpuid_caches()
-        .or_else(|| system_caches(&usable_cpus()))
-        .unwrap_or_else(Caches::assumed)
+    static SIZES: OnceLock<Caches> = OnceLock::new();
+    let found = || cpuid_caches().or_else(|| system_caches(&usable_cpus()));
+    *SIZES.get_or_init(|| found().unwrap_or_else(Caches::assumed))
 }
 
 /// Bytes of one core's second-level cache.

@@ -327,7 +327,7 @@ fn main() -> Outcome<()> {
     let mut case = make(setting)?;
     if !setting.runs {
         let mut again_ms = f64::INFINITY;
-        for _ in 0..4 {
+        for _ in 0..std::env::var("REPS").map_or(4, |n| n.parse().unwrap()) {
             again_ms = again_ms.min(make(setting)?.compile_ms);
         }
         let mut hash = DefaultHasher::new();

@@ -18,6 +18,10 @@ const VECTOR_REGISTERS: u32 = 16;
 
 /// The table of the CLIF emitter, on a machine with or without a fused multiply-add.
 pub fn emitter(has_fma: bool) -> Emitter {
+    shared_emitter(has_fma).clone()
+}
+
+fn made(has_fma: bool) -> Emitter {
     Emitter::new(
         "clif",
         VECTOR_BITS,
@@ -31,7 +35,7 @@ pub fn emitter(has_fma: bool) -> Emitter {
 /// The table, made once for all kernels.
 pub(super) fn shared_emitter(has_fma: bool) -> &'static Emitter {
     static TABLES: [OnceLock<Emitter>; 2] = [OnceLock::new(), OnceLock::new()];
-    TABLES[usize::from(has_fma)].get_or_init(|| emitter(has_fma))
+    TABLES[usize::from(has_fma)].get_or_init(|| made(has_fma))
 }
 
 fn is_half(dtype: DType) -> bool {

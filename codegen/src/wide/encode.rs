@@ -8,15 +8,16 @@
 
 use std::cell::RefCell;
 
-use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, MemoryOperand, OpKind, Register};
+use iced_x86::{Code, Formatter, Instruction, IntelFormatter, MemoryOperand, OpKind, Register};
 use regalloc2::{Allocation, Block as Label, Edit, InstOrEdit, Output, PReg, RegClass};
 
 use super::Level;
 use super::allocate::Linear;
+use super::assemble::{Assembler, refused};
 use super::machine::{Arg, Base, Block, End, Inst, Kind, Machine, Place, Size, general};
 use super::vex;
 use crate::code::{CodeReloc, CompiledCode, RelocKind};
-use crate::error::{CodegenError, Result};
+use crate::error::Result;
 use crate::host::RuntimeFunction;
 
 /// Bytes that code and its constants begin at a multiple of.
@@ -39,9 +40,7 @@ enum Target {
 
 struct Emitter<'m> {
     machine: &'m Machine,
-    encoder: Encoder,
-    /// Bytes written so far.
-    at: usize,
+    out: Assembler,
     fixups: Vec<Fixup>,
     relocs: Vec<CodeReloc>,
     /// Instructions with where they begin, if their text is asked for.
@@ -50,19 +49,6 @@ struct Emitter<'m> {
     saved: Vec<usize>,
     frame_bytes: i32,
     aligned: bool,
-}
-
-/// Has iced-x86 build its table of instructions, which its first encoder does.
-pub(super) fn prepare() {
-    // The encoder itself is not wanted, nor is the error of one that does not know 64-bit code.
-    let _ = Encoder::try_new(64);
-}
-
-fn refused(message: impl std::fmt::Display) -> CodegenError {
-    CodegenError::Refused {
-        by: "the x86 encoder",
-        message: message.to_string(),
-    }
 }
 
 /// A register by its number.
@@ -89,6 +75,16 @@ fn register(reg: PReg, size: Size) -> Register {
     }
 }
 
+/// An instruction on a register and a constant, which is still to be set. What iced-x86 makes such instructions with asks its table of all instructions
+/// of what kind the constant is.
+fn on_register(code: Code, r: Register) -> Instruction {
+    let mut inst = Instruction::default();
+    inst.set_code(code);
+    inst.set_op0_kind(OpKind::Register);
+    inst.set_op0_register(r);
+    inst
+}
+
 /// The code of a function, in the registers and places that `output` says.
 ///
 /// # Errors
@@ -108,8 +104,7 @@ pub(super) fn encode(machine: &Machine, linear: &Linear<'_>, output: &Output, li
     let saved: Vec<usize> = general::SAVED.into_iter().filter(|n| used[*n]).collect();
     let mut e = Emitter {
         machine,
-        encoder: Encoder::try_with_capacity(64, 1024).map_err(refused)?,
-        at: 0,
+        out: Assembler::with_capacity(1024),
         fixups: Vec::new(),
         relocs: Vec::new(),
         listed: listing.then(Vec::new),
@@ -123,19 +118,22 @@ pub(super) fn encode(machine: &Machine, linear: &Linear<'_>, output: &Output, li
 }
 
 impl Emitter<'_> {
+    /// Bytes written so far.
+    fn at(&self) -> usize {
+        self.out.bytes.len()
+    }
+
     fn push(&mut self, inst: Instruction, target: Option<Target>) -> Result<()> {
-        let begin = self.at;
-        let length = self.encoder.encode(&inst, begin as u64).map_err(refused)?;
-        self.at += length;
+        let begin = self.at();
+        let places = self.out.push(&inst)?;
         if let Some(to) = target {
-            let places = self.encoder.get_constant_offsets();
             let inside = match to {
-                Target::Block(_) => places.immediate_offset(),
-                Target::Pool(_) => places.displacement_offset(),
+                Target::Block(_) => places.immediate,
+                Target::Pool(_) => places.displacement,
             };
             self.fixups.push(Fixup {
                 at: begin + inside,
-                from: begin + length,
+                from: self.at(),
                 to,
             });
         }
@@ -194,9 +192,13 @@ impl Emitter<'_> {
             self.push(Instruction::with1(Code::Push_r64, r).map_err(refused)?, None)?;
         }
         if self.aligned {
-            let sub = Instruction::with2(Code::Sub_rm64_imm32, Register::RSP, self.frame_bytes).map_err(refused)?;
+            let mut sub = on_register(Code::Sub_rm64_imm32, Register::RSP);
+            sub.set_op1_kind(OpKind::Immediate32to64);
+            sub.set_immediate32to64(i64::from(self.frame_bytes));
             self.push(sub, None)?;
-            let and = Instruction::with2(Code::And_rm64_imm8, Register::RSP, -(ALIGNMENT as i32)).map_err(refused)?;
+            let mut and = on_register(Code::And_rm64_imm8, Register::RSP);
+            and.set_op1_kind(OpKind::Immediate8to64);
+            and.set_immediate8to64(-(ALIGNMENT as i64));
             self.push(and, None)?;
         }
         Ok(())
@@ -253,7 +255,7 @@ impl Emitter<'_> {
             .collect();
         for (at, &label) in visible.iter().enumerate() {
             let block = linear.blocks[label];
-            offsets[block.0 as usize] = self.at;
+            offsets[block.0 as usize] = self.at();
             let next = visible.get(at + 1).map(|l| linear.blocks[*l]);
             for step in output.block_insts_and_edits(linear, Label::new(label)) {
                 match step {
@@ -289,7 +291,10 @@ impl Emitter<'_> {
             return Ok(());
         }
         // The distance is written once all blocks have their places.
-        let inst = Instruction::with_branch(code, self.at as u64).map_err(refused)?;
+        let mut inst = Instruction::default();
+        inst.set_code(code);
+        inst.set_op0_kind(OpKind::NearBranch64);
+        inst.set_near_branch64(self.at() as u64);
         self.push(inst, Some(Target::Block(to)))
     }
 
@@ -393,11 +398,11 @@ impl Emitter<'_> {
                 }
                 Arg::Memory(p) => {
                     made.set_op_kind(at, OpKind::Memory);
-                    target = memory(&mut made, p, Size::Q, self.at, &mut next)?;
+                    target = memory(&mut made, p, Size::Q, self.at(), &mut next)?;
                 }
                 Arg::Lanes(p, size) => {
                     made.set_op_kind(at, OpKind::Memory);
-                    target = memory(&mut made, p, *size, self.at, &mut next)?;
+                    target = memory(&mut made, p, *size, self.at(), &mut next)?;
                 }
                 Arg::Imm8(v) => {
                     made.set_op_kind(at, OpKind::Immediate8);
@@ -424,12 +429,11 @@ impl Emitter<'_> {
     }
 
     fn address(&mut self, f: RuntimeFunction, to: PReg) -> Result<()> {
-        let begin = self.at;
-        let inst = Instruction::with2(Code::Mov_r64_imm64, register(to, Size::Q), 0u64).map_err(refused)?;
+        let mut inst = on_register(Code::Mov_r64_imm64, register(to, Size::Q));
+        inst.set_op1_kind(OpKind::Immediate64);
         self.push(inst, None)?;
-        let inside = self.encoder.get_constant_offsets().immediate_offset();
         self.relocs.push(CodeReloc {
-            offset: (begin + inside) as u32,
+            offset: (self.at() - size_of::<u64>()) as u32,
             kind: RelocKind::Absolute8,
             target: f,
             addend: 0,
@@ -439,7 +443,7 @@ impl Emitter<'_> {
 
     /// Puts constants behind the code and writes all distances.
     fn finish(mut self, offsets: &[usize]) -> Result<CompiledCode> {
-        let mut bytes = self.encoder.take_buffer();
+        let mut bytes = std::mem::take(&mut self.out.bytes);
         let code_end = bytes.len();
         let pool = code_end.next_multiple_of(ALIGNMENT);
         // `int3`, which no way leads to.

@@ -11,12 +11,14 @@
 //! - Kernels keep the System V calling convention and [`crate::code`]'s; every way out ends with `vzeroupper`.
 //!
 //! `select/` chooses instructions for registers without number (`machine.rs`), a scan of lifetimes (`scan.rs`) or regalloc2 (`allocate.rs`)
-//! gives them numbers, and iced-x86's encoder makes bytes of them (`encode.rs`), in the VEX form where there is no AVX-512 (`vex.rs`).
+//! gives them numbers, and `encode.rs` makes bytes of them (`assemble.rs`, by the rows of `rows.rs`), in the VEX form where there is no AVX-512 (`vex.rs`).
 
 mod allocate;
+mod assemble;
 mod encode;
 mod machine;
 mod opcodes;
+mod rows;
 mod scan;
 mod select;
 mod table;
@@ -116,11 +118,6 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
         *context = Ctx::default();
     }
     code
-}
-
-/// Builds the encoder's tables, which the first code of a process waits for otherwise.
-pub fn prepare() {
-    encode::prepare();
 }
 
 /// The emitter for one level. One per thread.

@@ -13,6 +13,10 @@ use crate::host::is_called;
 
 /// The table of a level.
 pub fn emitter(level: Level) -> Emitter {
+    shared_emitter(level).clone()
+}
+
+fn made(level: Level) -> Emitter {
     let (bits, registers) = (level.vector_bits(), level.vector_registers());
     Emitter::new(
         level.name(),
@@ -38,7 +42,7 @@ fn access(level: Level, kind: AccessKind) -> Support {
 /// The table, made once for all kernels.
 pub(super) fn shared_emitter(level: Level) -> &'static Emitter {
     static TABLES: [OnceLock<Emitter>; Level::ALL.len()] = [const { OnceLock::new() }; Level::ALL.len()];
-    TABLES[level as usize].get_or_init(|| emitter(level))
+    TABLES[level as usize].get_or_init(|| made(level))
 }
 
 fn is_half(dtype: DType) -> bool {

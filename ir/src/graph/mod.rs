@@ -14,6 +14,7 @@
 mod combine;
 pub mod control;
 pub mod infer;
+mod interned;
 mod origin;
 pub mod region;
 mod sizes;
@@ -32,6 +33,7 @@ use crate::dtype::{DType, Scalar};
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
+use interned::Interned;
 
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
@@ -413,9 +415,8 @@ pub struct Graph {
     outputs: Vec<Output>,
     guards: Vec<Guard>,
     derived: bool,
-    // Of the first `listed` nodes; the others come to it when a node is added that could be equal to one of them.
-    interned: FxHashMap<u64, SmallVec<[NodeId; 1]>>,
-    listed: usize,
+    // Of the first nodes; the others come to it when a node is added that could be equal to one of them.
+    interned: Interned,
     // Looked up, never iterated.
     symbol_ids: FxHashMap<String, SymId>,
     input_ids: FxHashMap<String, NodeId>,
@@ -676,28 +677,23 @@ impl Graph {
 
     /// The node that is equal to one which is about to be added.
     fn equal(&mut self, hash_of_new: u64, kind: &NodeKind, operands: &[NodeId]) -> Option<NodeId> {
-        if self.listed < self.nodes.len() {
-            self.interned.reserve(self.nodes.capacity() - self.listed);
-            for (at, n) in self.nodes.iter().enumerate().skip(self.listed) {
-                let of_hash = self.interned.entry(hash(&n.kind, &n.operands)).or_default();
-                of_hash.push(NodeId(at as u32));
+        if self.interned.len() < self.nodes.len() {
+            self.interned.reserve(self.nodes.capacity());
+            for n in &self.nodes[self.interned.len()..] {
+                self.interned.push(hash(&n.kind, &n.operands));
             }
-            self.listed = self.nodes.len();
         }
-        let bucket = self.interned.get(&hash_of_new)?;
-        let is_equal = |id: &&NodeId| {
+        self.interned.find(hash_of_new, |id| {
             let n = &self.nodes[id.index()];
             n.operands[..] == *operands && n.kind == *kind
-        };
-        bucket.iter().find(is_equal).copied()
+        })
     }
 
-    /// Appends a node that no other is equal to.
+    /// Appends a node that no other is equal to, all of which were asked.
     fn push_listed(&mut self, hash: u64, node: Node) -> NodeId {
         let id = self.next_id();
         self.nodes.push(Arc::new(node));
-        self.interned.entry(hash).or_default().push(id);
-        self.listed = self.nodes.len();
+        self.interned.push(hash);
         id
     }
 

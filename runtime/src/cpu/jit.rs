@@ -11,7 +11,7 @@ use std::fmt;
 use std::mem::{ManuallyDrop, offset_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::Signature;
@@ -134,19 +134,6 @@ const GENERATORS: &[GeneratorEntry] = &[
 pub fn emitters() -> Result<Vec<CpuEmitter>, JitError> {
     let isa = host_isa()?;
     Ok(GENERATORS.iter().map_while(|g| (g.has)(&*isa, level::wide())).collect())
-}
-
-/// Has what all code of a process needs once built by a thread beside the caller, whose passes take longer than that.
-pub fn prepare() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
-        if level::wide().is_some() {
-            // Without the thread it is built when the first kernel is encoded.
-            let _ = std::thread::Builder::new()
-                .name("tlc-prepare".into())
-                .spawn(wide::prepare);
-        }
-    });
 }
 
 /// Executable memory of one batch of kernels.
