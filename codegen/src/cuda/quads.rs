@@ -73,6 +73,13 @@ impl Quads {
                 }
             }
         }
+        // A value says which store it is: none that is stored twice.
+        let mut times: FxHashMap<Value, usize> = FxHashMap::default();
+        for item in body {
+            if let Item::Store { value, .. } = item {
+                *times.entry(*value).or_default() += 1;
+            }
+        }
         let mut quads = Quads::default();
         for (_, mut all) in stores {
             all.sort_unstable_by_key(|s| s.0);
@@ -84,8 +91,8 @@ impl Quads {
             while let Some(four) = all.get(at..at + ROW_LANES as usize) {
                 let first = four[0].0;
                 let follow = four.iter().zip(0..).all(|((c, _), n)| *c == first + n * GROUP);
-                let fresh = four.iter().all(|(_, v)| !quads.part.contains_key(v));
-                if first % GROUP != 0 || !follow || !fresh {
+                let once = four.iter().all(|(_, v)| times[v] == 1);
+                if first % GROUP != 0 || !follow || !once {
                     at += 1;
                     continue;
                 }

@@ -59,15 +59,11 @@ pub(super) fn whole_tiles(kernel: &Kernel) -> FxHashMap<VarId, WholeTile> {
             _ => None,
         })
         .collect();
-    for s in kernel.statements() {
-        if let Stmt::Loop {
-            var,
-            bind: Bind::Thread,
-            body,
-        } = s
-            && let Some(tile) = whole_tile(kernel, &ops, *var, body)
-        {
-            found.insert(*var, tile);
+    let mut of_threads = Vec::new();
+    loops_of_threads(&kernel.body, &mut of_threads);
+    for (var, body) in of_threads {
+        if let Some(tile) = whole_tile(kernel, &ops, var, body) {
+            found.insert(var, tile);
         }
     }
     let mut written = vec![0usize; kernel.scratch.len()];
@@ -90,6 +86,26 @@ pub(super) fn whole_tiles(kernel: &Kernel) -> FxHashMap<VarId, WholeTile> {
         found.clear();
     }
     found
+}
+
+/// The loops of the threads of a block; not those of the threads of a warp.
+fn loops_of_threads<'k>(body: &'k [Stmt], out: &mut Vec<(VarId, &'k [Stmt])>) {
+    for s in body {
+        match s {
+            Stmt::Loop {
+                var,
+                bind: Bind::Thread,
+                body,
+            } => out.push((*var, body)),
+            Stmt::Loop {
+                bind: Bind::Block | Bind::Serial,
+                body,
+                ..
+            }
+            | Stmt::If { body, .. } => loops_of_threads(body, out),
+            _ => {}
+        }
+    }
 }
 
 /// How many groups may not yet have a barrier behind the wait for them.
@@ -276,7 +292,7 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
     });
     let len = kernel.memory_len(copy.from).as_const()?;
     let pitch_aligned = columns * bytes % GPU_ACCESS_BYTES == 0;
-    if !in_place || !pitch_aligned || len % columns != 0 || len.max(columns) > MOST_COORDINATE {
+    if !in_place || !pitch_aligned || len == 0 || len % columns != 0 || len.max(columns) > MOST_COORDINATE {
         return None;
     }
     let rows = len / columns;

@@ -9,11 +9,13 @@ use tlc_ir::DType;
 use super::context::Context;
 use crate::error::RunError;
 
-/// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `_BFLOAT16`; elements of other types are moved as integers of their size.
+/// `CU_TENSOR_MAP_DATA_TYPE_UINT8`, `_UINT16`, `_UINT32`, `_UINT64`, `_FLOAT16` and `_BFLOAT16`. Elements of other types are moved as integers of their size.
+const UINT8: u32 = 0;
+const UINT16: u32 = 1;
+const UINT32: u32 = 2;
+const UINT64: u32 = 4;
 const FLOAT16: u32 = 6;
 const BFLOAT16: u32 = 9;
-/// `CU_TENSOR_MAP_DATA_TYPE_UINT8`, `_UINT16`, `_UINT32` and `_UINT64`, by the bytes of an element.
-const INTEGERS: [(usize, u32); 4] = [(1, 0), (2, 1), (4, 2), (8, 4)];
 /// `CU_TENSOR_MAP_INTERLEAVE_NONE`.
 const INTERLEAVE: u32 = 0;
 /// `CU_TENSOR_MAP_SWIZZLE_128B`.
@@ -33,10 +35,13 @@ impl TensorMap {
         let [rows, columns] = matrix.extents.map(|n| n as u64);
         let [height, width] = matrix.tile.map(|n| n as u32);
         let bytes = matrix.dtype.bytes();
-        let data_type = match matrix.dtype {
-            DType::F16 => FLOAT16,
-            DType::BF16 => BFLOAT16,
-            _ => INTEGERS.iter().find(|t| t.0 == bytes).map_or(0, |t| t.1),
+        let data_type = match (matrix.dtype, bytes) {
+            (DType::F16, _) => FLOAT16,
+            (DType::BF16, _) => BFLOAT16,
+            (_, 1) => UINT8,
+            (_, 2) => UINT16,
+            (_, 4) => UINT32,
+            _ => UINT64,
         };
         let mut map = TensorMap([0; 16]);
         // The first extent is that along which elements are neighbours, which has no stride.
@@ -80,7 +85,8 @@ impl Given {
         matrices: &[TiledMatrix],
         values: SmallVec<[u64; 32]>,
     ) -> Result<Given, RunError> {
-        let of = |m: &TiledMatrix| TensorMap::of(context, m, values.get(m.param as usize).copied().unwrap_or(0));
+        // Parameters come first, one value each.
+        let of = |m: &TiledMatrix| TensorMap::of(context, m, values[m.param as usize]);
         let maps = matrices.iter().map(of).collect::<Result<_, _>>()?;
         Ok(Given { values, maps })
     }

@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use super::{Checker, PlanRule};
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::nonnegative;
-use crate::kernel::visit::Effect;
-use crate::kernel::{Bind, Kernel, Memory, Stmt};
+use crate::kernel::visit::{Effect, MemoryAccess};
+use crate::kernel::{Bind, Kernel, Memory, Stmt, ValueId};
 use crate::plan::{KernelId, Step};
 
 impl<'p> Checker<'p> {
@@ -91,8 +91,8 @@ impl<'p> Checker<'p> {
 /// else overwrites what it reads. It is also safe if no store can come before it at the same place: those of its own
 /// iteration come later or go elsewhere, and those of other iterations stay in their own part of the buffer (a row is then
 /// read as a whole before any of it is written) or go to other elements (as those of a column do). The threads of a GPU's block are at
-/// different iterations at once, so that there only the first holds, and only of what a loop over threads loads: outside of one every
-/// thread loads, some when another has stored already.
+/// different iterations at once, so that there only the first holds, and only of what the thread loads alone that stores it: what every thread loads
+/// some load when another has stored already.
 pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
     InPlace::of(kernel).runs(read, written)
 }
@@ -119,7 +119,7 @@ impl<'k> InPlace<'k> {
         let mut walk = Walk {
             block: Vec::new(),
             loops: Vec::new(),
-            of_thread: false,
+            thread: None,
             found: kernel.params.iter().map(|_| Touches::default()).collect(),
         };
         walk.body(&kernel.body);
@@ -138,7 +138,7 @@ impl<'k> InPlace<'k> {
         let stores = || written.stores.iter().chain(&written.accumulates);
         let in_order = self.kernel.grid().is_none();
         loads().all(|l| {
-            ((in_order || l.of_thread) && stores().any(|s| overwrites(l, s)))
+            stores().any(|s| (in_order || alone(self.kernel, l, s)) && overwrites(l, s))
                 || (in_order && stores().all(|s| never_before(self.kernel, l, s)))
         })
     }
@@ -149,9 +149,10 @@ impl<'k> InPlace<'k> {
 struct Touch<'k> {
     block: Vec<usize>,
     loops: Vec<(usize, VarId)>,
-    /// Whether one thread of a GPU's block executes it.
-    of_thread: bool,
+    /// The loop over a GPU's threads that it is in.
+    thread: Option<VarId>,
     index: &'k IndexExpr,
+    mask: Option<ValueId>,
     /// See [`Touch::parts`]: proven once, for an access meets many others.
     parts: RefCell<Parts>,
 }
@@ -206,24 +207,25 @@ impl Touch<'_> {
 struct Walk<'k> {
     block: Vec<usize>,
     loops: Vec<(usize, VarId)>,
-    of_thread: bool,
+    thread: Option<VarId>,
     found: Vec<Touches<'k>>,
 }
 
 impl<'k> Walk<'k> {
-    fn touch(&mut self, param: u32, effect: Effect, index: &'k IndexExpr) {
+    fn touch(&mut self, param: u32, a: MemoryAccess<'k>) {
         let touch = Touch {
             block: self.block.clone(),
             loops: self.loops.clone(),
-            of_thread: self.of_thread,
-            index,
+            thread: self.thread,
+            index: a.index,
+            mask: a.mask,
             parts: RefCell::new(Parts {
                 of: Vec::new(),
-                inside: Some(index.clone()),
+                inside: Some(a.index.clone()),
             }),
         };
         if let Some(of) = self.found.get_mut(param as usize) {
-            match effect {
+            match a.effect {
                 Effect::Load => of.loads.push(touch),
                 Effect::Store => of.stores.push(touch),
                 Effect::Accumulate => of.accumulates.push(touch),
@@ -236,23 +238,34 @@ impl<'k> Walk<'k> {
             self.block.push(i);
             for a in s.accesses() {
                 if let Memory::Param(param) = a.memory {
-                    self.touch(param, a.effect, a.index);
+                    self.touch(param, a);
                 }
             }
             match s {
                 Stmt::Loop { var, body, bind } => {
-                    let around = self.of_thread;
-                    self.of_thread |= *bind == Bind::Thread;
+                    let around = self.thread;
+                    if *bind == Bind::Thread {
+                        self.thread = Some(*var);
+                    }
                     self.loops.push((self.block.len() - 1, *var));
                     self.body(body);
                     self.loops.pop();
-                    self.of_thread = around;
+                    self.thread = around;
                 }
                 s => self.body(s.body()),
             }
             self.block.pop();
         }
     }
+}
+
+/// Whether of a GPU's threads only the one that stores an element loads it: the others have other elements, or there are no others, or the same mask lets one
+/// thread do both.
+fn alone(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
+    load.thread.is_some_and(|t| {
+        let single = kernel.extents[t.0 as usize].interval(kernel).hi <= 1;
+        load.index.uses(t) || single || load.mask.is_some() && load.mask == store.mask
+    })
 }
 
 /// The store follows the load in the same iteration of all its loops, at the same index.
