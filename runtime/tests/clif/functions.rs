@@ -144,7 +144,7 @@ fn scaling_by_a_power_of_two_rounds_once() {
         0.0,
         1.0,
         1.999_999_9,
-        0.300_000_01,
+        0.3,
         f32::MIN_POSITIVE,
         f32::from_bits(1),
         f32::from_bits(0x7f_ffff),
