@@ -597,7 +597,7 @@ mod tests {
                         if let Operand::Register(r) = operand {
                             let kind = number_of_kind(*r);
                             let of_kind = |o: &Operand| matches!(o, Operand::Register(r) if number_of_kind(*r) == kind);
-                            let last = candidates(row.roles[place]).into_iter().filter(of_kind).next_back();
+                            let last = candidates(row.roles[place]).into_iter().rfind(of_kind);
                             *operand = last.unwrap_or(*operand);
                         }
                     }

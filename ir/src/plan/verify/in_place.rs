@@ -462,7 +462,7 @@ mod tests {
             unreachable!()
         };
         // Of the same extent.
-        let (v, value) = (VarId(4), crate::kernel::ValueId(0));
+        let (v, value) = (VarId(4), ValueId(0));
         let mut second = pass.clone();
         second[1] = Stmt::Store {
             memory: Memory::Param(1),
