@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
-use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Stmt, verify};
+use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Memory, Scope, Stmt, verify};
 use tlc_ir::plan::Work;
 use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
@@ -120,8 +120,38 @@ fn filled(dtype: DType, len: usize, seed: usize) -> HostTensor {
     t
 }
 
+/// Whether what threads keep for themselves is touched by loops over them of different shapes, so that a thread is another iteration of each.
+fn keeps_across_loops(kernel: &Kernel) -> bool {
+    type Shape = (bool, Option<i64>);
+    fn walk(kernel: &Kernel, body: &[Stmt], warp: bool, shape: Option<Shape>, found: &mut Vec<(u32, Shape)>) {
+        for s in body {
+            for a in s.accesses() {
+                if let (Memory::Scratch(i), Some(shape)) = (a.memory, shape)
+                    && kernel.scratch[i as usize].scope == Scope::Thread
+                    && !found.contains(&(i, shape))
+                {
+                    found.push((i, shape));
+                }
+            }
+            let (warp, shape) = match s {
+                Stmt::Loop { bind: Bind::Warp, .. } => (true, shape),
+                Stmt::Loop {
+                    var,
+                    bind: Bind::Thread,
+                    ..
+                } => (warp, Some((warp, kernel.extents[var.0 as usize].as_const()))),
+                _ => (warp, shape),
+            };
+            walk(kernel, s.body(), warp, shape, found);
+        }
+    }
+    let mut found = Vec::new();
+    walk(kernel, &kernel.body, false, None, &mut found);
+    (0..kernel.scratch.len() as u32).any(|i| found.iter().filter(|f| f.0 == i).count() > 1)
+}
+
 /// The kernel with its blocks and threads in the opposite order. Iterations that are independent do not notice; those of threads are not where
-/// a scan combines what the threads before each have.
+/// a scan combines what the threads before each have, and are others where loops of different shapes share what threads keep.
 fn reversed(kernel: &Kernel) -> Kernel {
     fn walk(kernel: &mut Kernel, body: &mut [Stmt], threads: bool) {
         for s in body {
@@ -142,7 +172,8 @@ fn reversed(kernel: &Kernel) -> Kernel {
     let mut out = kernel.clone();
     let mut body = std::mem::take(&mut out.body);
     let scans = |s: &Stmt| matches!(s, Stmt::Collective(c) if matches!(c.kind, CollectiveKind::Scan(_)));
-    walk(&mut out, &mut body, !kernel.statements().any(scans));
+    let threads = !kernel.statements().any(scans) && !keeps_across_loops(kernel);
+    walk(&mut out, &mut body, threads);
     out.body = body;
     out
 }

@@ -15,17 +15,42 @@ pub(super) fn parameters(flat: &Flat<'_>) -> impl Iterator<Item = String> {
     (0..flat.matrices.len()).map(|m| format!("const __grid_constant__ tiled_matrix m{m}"))
 }
 
-/// Whether threads copy to shared memory beside them, and whether they write swizzled memory in any way.
-pub(super) fn threads_write(flat: &Flat<'_>, region: &Region) -> (bool, bool) {
-    region.iter().fold((false, false), |(copies, swizzled), item| {
+/// How threads write shared memory.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ThreadWrites {
+    /// Whether they copy to it beside them.
+    pub(super) copies: bool,
+    /// Whether they copy to swizzled memory beside them.
+    pub(super) swizzled_copies: bool,
+    /// Whether they write swizzled memory in any way.
+    pub(super) swizzled: bool,
+}
+
+/// How threads write shared memory somewhere in a region.
+pub(super) fn threads_write(flat: &Flat<'_>, region: &Region) -> ThreadWrites {
+    region.iter().fold(ThreadWrites::default(), |all, item| {
         let found = match item {
-            Item::CopyAsync(c) => (true, flat.kernel.is_swizzled(c.to.memory)),
-            Item::Store { address, .. } => (false, flat.kernel.is_swizzled(address.memory)),
+            Item::CopyAsync(c) => {
+                let swizzled = flat.kernel.is_swizzled(c.to.memory);
+                ThreadWrites {
+                    copies: true,
+                    swizzled_copies: swizzled,
+                    swizzled,
+                }
+            }
+            Item::Store { address, .. } => ThreadWrites {
+                swizzled: flat.kernel.is_swizzled(address.memory),
+                ..ThreadWrites::default()
+            },
             Item::Loop(l) => threads_write(flat, &l.body),
             Item::If(i) => threads_write(flat, &i.then),
-            _ => (false, false),
+            _ => ThreadWrites::default(),
         };
-        (copies || found.0, swizzled || found.1)
+        ThreadWrites {
+            copies: all.copies || found.copies,
+            swizzled_copies: all.swizzled_copies || found.swizzled_copies,
+            swizzled: all.swizzled || found.swizzled,
+        }
     })
 }
 

@@ -111,7 +111,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             under_way: None,
             tiles: !flat.matrices.is_empty(),
             tiles_noted: Vec::new(),
-            threads_copy: threads_write(flat, &flat.body).0,
+            threads_copy: threads_write(flat, &flat.body).copies,
             open_writes: false,
             copies_open: None,
             groups_known: known_groups(&flat.body, 0).map(|_| 0),
@@ -436,9 +436,9 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
         // What an iteration writes the next one may find open; there may be none.
         let open = (self.open_writes, self.copies_open);
-        let (copies, writes) = threads_write(self.flat, &l.body);
-        self.open_writes |= writes;
-        if copies {
+        let writes = threads_write(self.flat, &l.body);
+        self.open_writes |= writes.swizzled;
+        if writes.swizzled_copies {
             self.copies_open = Some(0);
         }
         let before = self.under_way.take();

@@ -29,6 +29,16 @@ static __device__ __forceinline__ u32 round_pair_f16(f32 low, f32 high) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
 }
+static __device__ __forceinline__ void store_quad(void* to, unsigned v0, unsigned v1, unsigned v2, unsigned v3) {
+    const unsigned all = 0xffffffffu, q = threadIdx.x % 4;
+    const bool odd = q & 1, upper = q & 2;
+    const unsigned a = odd ? v1 : v0, b = __shfl_xor_sync(all, odd ? v0 : v1, 1);
+    const unsigned c = odd ? v3 : v2, d = __shfl_xor_sync(all, odd ? v2 : v3, 1);
+    const unsigned x0 = odd ? b : a, x1 = odd ? a : b, y0 = odd ? d : c, y1 = odd ? c : d;
+    const unsigned s0 = __shfl_xor_sync(all, upper ? x0 : y0, 2), s1 = __shfl_xor_sync(all, upper ? x1 : y1, 2);
+    const uint4 group = {upper ? s0 : x0, upper ? s1 : x1, upper ? y0 : s0, upper ? y1 : s1};
+    *(uint4*)((char*)to + 12 * q) = group;
+}
 
 extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restrict__ p0, const f16* __restrict__ p1, f16* __restrict__ p2) {
     __align__(16) f32 a0[32];
@@ -241,7 +251,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const int x38 = b0 * 64 + (w36 / 2) * 4096 + (t37 / 4) * 128 + (w36 % 2) * 32 + (t37 % 4) * 2;
             f16x2 v21;
             *(u32*)&v21.e[0] = round_pair_f16(v17, v18);
-            *(f16x2*)&p2[x38] = v21;
             const f32x2 v22 = *(f32x2*)&a0[2];
             const f32 v23 = v22.e[0];
             const f32 v24 = v22.e[1];
@@ -249,7 +258,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v26 = f16_of_f32((f32)v24);
             f16x2 v27;
             *(u32*)&v27.e[0] = round_pair_f16(v23, v24);
-            *(f16x2*)&p2[x38 + 1024] = v27;
             const f32x2 v28 = *(f32x2*)&a0[4];
             const f32 v29 = v28.e[0];
             const f32 v30 = v28.e[1];
@@ -257,7 +265,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v32 = f16_of_f32((f32)v30);
             f16x2 v33;
             *(u32*)&v33.e[0] = round_pair_f16(v29, v30);
-            *(f16x2*)&p2[x38 + 8] = v33;
             const f32x2 v34 = *(f32x2*)&a0[6];
             const f32 v35 = v34.e[0];
             const f32 v36 = v34.e[1];
@@ -265,7 +272,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v38 = f16_of_f32((f32)v36);
             f16x2 v39;
             *(u32*)&v39.e[0] = round_pair_f16(v35, v36);
-            *(f16x2*)&p2[x38 + 1032] = v39;
             const f32x2 v40 = *(f32x2*)&a0[8];
             const f32 v41 = v40.e[0];
             const f32 v42 = v40.e[1];
@@ -273,7 +279,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v44 = f16_of_f32((f32)v42);
             f16x2 v45;
             *(u32*)&v45.e[0] = round_pair_f16(v41, v42);
-            *(f16x2*)&p2[x38 + 16] = v45;
             const f32x2 v46 = *(f32x2*)&a0[10];
             const f32 v47 = v46.e[0];
             const f32 v48 = v46.e[1];
@@ -281,7 +286,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v50 = f16_of_f32((f32)v48);
             f16x2 v51;
             *(u32*)&v51.e[0] = round_pair_f16(v47, v48);
-            *(f16x2*)&p2[x38 + 1040] = v51;
             const f32x2 v52 = *(f32x2*)&a0[12];
             const f32 v53 = v52.e[0];
             const f32 v54 = v52.e[1];
@@ -289,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v56 = f16_of_f32((f32)v54);
             f16x2 v57;
             *(u32*)&v57.e[0] = round_pair_f16(v53, v54);
-            *(f16x2*)&p2[x38 + 24] = v57;
+            store_quad(&p2[x38], *(unsigned*)&v21, *(unsigned*)&v33, *(unsigned*)&v45, *(unsigned*)&v57);
             const f32x2 v58 = *(f32x2*)&a0[14];
             const f32 v59 = v58.e[0];
             const f32 v60 = v58.e[1];
@@ -297,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v62 = f16_of_f32((f32)v60);
             f16x2 v63;
             *(u32*)&v63.e[0] = round_pair_f16(v59, v60);
-            *(f16x2*)&p2[x38 + 1048] = v63;
+            store_quad(&p2[x38 + 1024], *(unsigned*)&v27, *(unsigned*)&v39, *(unsigned*)&v51, *(unsigned*)&v63);
             const f32x2 v64 = *(f32x2*)&a0[16];
             const f32 v65 = v64.e[0];
             const f32 v66 = v64.e[1];
@@ -305,7 +309,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v68 = f16_of_f32((f32)v66);
             f16x2 v69;
             *(u32*)&v69.e[0] = round_pair_f16(v65, v66);
-            *(f16x2*)&p2[x38 + 2048] = v69;
             const f32x2 v70 = *(f32x2*)&a0[18];
             const f32 v71 = v70.e[0];
             const f32 v72 = v70.e[1];
@@ -313,7 +316,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v74 = f16_of_f32((f32)v72);
             f16x2 v75;
             *(u32*)&v75.e[0] = round_pair_f16(v71, v72);
-            *(f16x2*)&p2[x38 + 3072] = v75;
             const f32x2 v76 = *(f32x2*)&a0[20];
             const f32 v77 = v76.e[0];
             const f32 v78 = v76.e[1];
@@ -321,7 +323,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v80 = f16_of_f32((f32)v78);
             f16x2 v81;
             *(u32*)&v81.e[0] = round_pair_f16(v77, v78);
-            *(f16x2*)&p2[x38 + 2056] = v81;
             const f32x2 v82 = *(f32x2*)&a0[22];
             const f32 v83 = v82.e[0];
             const f32 v84 = v82.e[1];
@@ -329,7 +330,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v86 = f16_of_f32((f32)v84);
             f16x2 v87;
             *(u32*)&v87.e[0] = round_pair_f16(v83, v84);
-            *(f16x2*)&p2[x38 + 3080] = v87;
             const f32x2 v88 = *(f32x2*)&a0[24];
             const f32 v89 = v88.e[0];
             const f32 v90 = v88.e[1];
@@ -337,7 +337,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v92 = f16_of_f32((f32)v90);
             f16x2 v93;
             *(u32*)&v93.e[0] = round_pair_f16(v89, v90);
-            *(f16x2*)&p2[x38 + 2064] = v93;
             const f32x2 v94 = *(f32x2*)&a0[26];
             const f32 v95 = v94.e[0];
             const f32 v96 = v94.e[1];
@@ -345,7 +344,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v98 = f16_of_f32((f32)v96);
             f16x2 v99;
             *(u32*)&v99.e[0] = round_pair_f16(v95, v96);
-            *(f16x2*)&p2[x38 + 3088] = v99;
             const f32x2 v100 = *(f32x2*)&a0[28];
             const f32 v101 = v100.e[0];
             const f32 v102 = v100.e[1];
@@ -353,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v104 = f16_of_f32((f32)v102);
             f16x2 v105;
             *(u32*)&v105.e[0] = round_pair_f16(v101, v102);
-            *(f16x2*)&p2[x38 + 2072] = v105;
+            store_quad(&p2[x38 + 2048], *(unsigned*)&v69, *(unsigned*)&v81, *(unsigned*)&v93, *(unsigned*)&v105);
             const f32x2 v106 = *(f32x2*)&a0[30];
             const f32 v107 = v106.e[0];
             const f32 v108 = v106.e[1];
@@ -361,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v110 = f16_of_f32((f32)v108);
             f16x2 v111;
             *(u32*)&v111.e[0] = round_pair_f16(v107, v108);
-            *(f16x2*)&p2[x38 + 3096] = v111;
+            store_quad(&p2[x38 + 3072], *(unsigned*)&v75, *(unsigned*)&v87, *(unsigned*)&v99, *(unsigned*)&v111);
         }
     }
 }

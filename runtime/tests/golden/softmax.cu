@@ -15,8 +15,8 @@ static __device__ __forceinline__ u32 shr_u32(u32 a, u32 b) {
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restrict__ p0, f32* __restrict__ p1) {
-    __shared__ __align__(16) f32 shared2[1000];
-    __shared__ __align__(16) f32 shared3[1000];
+    __align__(16) f32 a2[4];
+    __align__(16) f32 a3[4];
     __shared__ __align__(16) f32 shared5[8];
     __align__(16) f32 a6[1];
     __shared__ __align__(16) f32 shared8[8];
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
                 v7.e[1] = v4;
                 v7.e[2] = v5;
                 v7.e[3] = v6;
-                *(f32x4*)&shared2[w1 * 128 + t2 * 4] = v7;
+                *(f32x4*)&a2[0] = v7;
                 const f32 v8 = max_f32(__uint_as_float(0xff800000u), v3);
                 const f32 v9 = max_f32(__uint_as_float(0xff800000u), v4);
                 const f32 v10 = max_f32(__uint_as_float(0xff800000u), v5);
@@ -108,10 +108,9 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
             const int t5 = threadIdx.x % 32;
             const i32 v35 = w4 * 32 + t5;
             const bool v36 = v35 < 250;
-            f32 r1 = 0.0f;
+            f32 r1 = (-0.0f);
             if (v36) {
-                const int x6 = w4 * 128 + t5 * 4;
-                const f32x4 v37 = *(f32x4*)&shared2[x6];
+                const f32x4 v37 = *(f32x4*)&a2[0];
                 const f32 v38 = v37.e[0];
                 const f32 v39 = v37.e[1];
                 const f32 v40 = v37.e[2];
@@ -322,12 +321,12 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
                 v233.e[1] = r3;
                 v233.e[2] = r4;
                 v233.e[3] = r5;
-                *(f32x4*)&shared3[x6] = v233;
-                const f32 v234 = 0.0f + r2;
-                const f32 v235 = 0.0f + r3;
-                const f32 v236 = 0.0f + r4;
-                const f32 v237 = 0.0f + r5;
-                const f32 v238 = 0.0f + v234;
+                *(f32x4*)&a3[0] = v233;
+                const f32 v234 = (-0.0f) + r2;
+                const f32 v235 = (-0.0f) + r3;
+                const f32 v236 = (-0.0f) + r4;
+                const f32 v237 = (-0.0f) + r5;
+                const f32 v238 = (-0.0f) + v234;
                 const f32 v239 = v238 + v235;
                 const f32 v240 = v239 + v236;
                 const f32 v241 = v240 + v237;
@@ -360,8 +359,8 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
             a9[0] = all;
         }
         {
-            const int t7 = threadIdx.x % 32;
-            const i32 v242 = t7;
+            const int t6 = threadIdx.x % 32;
+            const i32 v242 = t6;
             const bool v243 = v242 < 1;
             const f32 v244 = a9[0];
             if (v243) shared8[w4] = v244;
@@ -385,11 +384,11 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
     const f32 v259 = shared8[7];
     const f32 v260 = v258 + v259;
     {
-        const int t8 = threadIdx.x;
-        const i32 v261 = t8;
+        const int t7 = threadIdx.x;
+        const i32 v261 = t7;
         const bool v262 = v261 < 250;
         if (v262) {
-            const f32x4 v263 = *(f32x4*)&shared3[t8 * 4];
+            const f32x4 v263 = *(f32x4*)&a3[0];
             const f32 v264 = v263.e[0];
             const f32 v265 = v263.e[1];
             const f32 v266 = v263.e[2];
@@ -403,7 +402,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
             v272.e[1] = v269;
             v272.e[2] = v270;
             v272.e[3] = v271;
-            *(f32x4*)&p1[b0 * 1000 + t8 * 4] = v272;
+            *(f32x4*)&p1[b0 * 1000 + t7 * 4] = v272;
         }
     }
 }
