@@ -1,15 +1,14 @@
 //! What goes on beside the statements behind it.
 //!
 //! A product may go on past a barrier if it was begun in front of it: what its warps read is there before the barrier, and nothing overwrites it before the
-//! next one. So a product behind a barrier that reads nothing but whole tiles, which are there once they were waited for, is begun
-//! in front of it: then one is always under way while threads wait for each other.
+//! next one. So a product behind a barrier that reads nothing but whole tiles, which are there once they were waited for, and what
+//! threads wrote in front of an earlier barrier, is begun in front of it: then one is always under way while threads wait for each other.
 
 use tlc_ir::kernel::{Memory, Scope};
 
 use crate::flat::{Address, Flat, Item, LeftOperand, Loop, LoopKind, Multiply, Op, Region};
 
 /// Products that may still be under way.
-#[derive(Clone)]
 pub(super) struct UnderWay {
     /// What the latest adds to, and its operands.
     pub(super) latest: [Memory; 3],

@@ -446,7 +446,8 @@ impl<'f, 'k> Writer<'f, 'k> {
         let state = (self.open_writes, self.copies_open);
         self.region(&l.body)?;
         match before {
-            // A product that is begun early goes on in the next iteration, which must know of it.
+            // A product that is begun early goes on in the next iteration, which must know of it: the body is written again from the state at its
+            // beginning. As many groups are under way there as at its end, and no copy of a tile is noted at either.
             None if self.begun_early > begin.2 && self.under_way.is_some() => {
                 self.out.truncate(begin.0);
                 self.names = begin.1;

@@ -325,7 +325,7 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
             ahead.simplify(kernel).is(0)
         };
         let most = pieces.iter().map(|p| p.1[t]).max().unwrap_or(0);
-        let whole = |e: &IndexExpr| is_multiple(kernel, e, height);
+        let whole = |e: &IndexExpr| e.proves_multiple(height, kernel);
         if split.outer.interval(kernel).hi.saturating_add(most) < limit.interval(kernel).lo {
             // It holds everywhere.
         } else if follows(&|_| 0) {
@@ -345,7 +345,7 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
     let period = SWIZZLE_PERIOD_BYTES / bytes;
     let to_index = to_split.outer;
     let apart = stretches == 1 || height * width % period == 0;
-    if !within || range.hi > MOST_COORDINATE || !apart || !is_multiple(kernel, &to_index, period) {
+    if !within || range.hi > MOST_COORDINATE || !apart || !to_index.proves_multiple(period, kernel) {
         return None;
     }
     Some(WholeTile {
@@ -362,13 +362,6 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
         column,
         tests: common,
     })
-}
-
-fn is_multiple(kernel: &Kernel, e: &IndexExpr, of: i64) -> bool {
-    if let Some(IndexNode::Min(a, b) | IndexNode::Max(a, b)) = e.as_node() {
-        return is_multiple(kernel, a, of) && is_multiple(kernel, b, of);
-    }
-    IndexExpr::modulo(e, &IndexExpr::Const(of)).simplify(kernel).is(0)
 }
 
 /// What a mask asks, all of which must hold: the first of each is below the second.

@@ -73,6 +73,14 @@ impl IndexExpr {
         }
     }
 
+    /// True if the expression is certainly a multiple of a number above 0.
+    pub fn proves_multiple(&self, of: i64, bounds: &dyn Bounds) -> bool {
+        if let Some(IndexNode::Min(a, b) | IndexNode::Max(a, b)) = self.as_node() {
+            return a.proves_multiple(of, bounds) && b.proves_multiple(of, bounds);
+        }
+        IndexExpr::modulo(self, &IndexExpr::Const(of)).simplify(bounds).is(0)
+    }
+
     /// True if the expression is certainly not negative.
     pub fn proves_nonnegative(&self, bounds: &dyn Bounds) -> bool {
         if self.interval(bounds).lo >= 0 {

@@ -15,7 +15,7 @@
 //! of a fill is behind the use of what it overwrites, so that an iteration has one barrier, however many stages there are.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Access, AsyncCopy, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp};
@@ -391,7 +391,7 @@ pub(super) fn copy_of(kernel: &Kernel, lane: VarId, body: &[Stmt]) -> Option<Cop
         return None;
     }
     let first = |e: &IndexExpr| e.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
-    let whole = |e: &IndexExpr| is_multiple(kernel, &first(e), elements);
+    let whole = |e: &IndexExpr| first(e).proves_multiple(elements, kernel);
     let together = |e: &IndexExpr| elements == 1 || whole(e) && e.affine_in(lane).is_some_and(|(s, _)| s.is(1));
     if !together(to_index) || !together(&from_index) {
         return None;
@@ -412,7 +412,7 @@ pub(super) fn copy_of(kernel: &Kernel, lane: VarId, body: &[Stmt]) -> Option<Cop
             ..
         } => match (index(&args[0]), index(&args[1])) {
             (_, Some(limit)) if limit.uses(lane) => false,
-            (Some(at), Some(limit)) => !at.uses(lane) || together(at) && is_multiple(kernel, limit, elements),
+            (Some(at), Some(limit)) => !at.uses(lane) || together(at) && limit.proves_multiple(elements, kernel),
             _ => false,
         },
         Stmt::Let {
@@ -436,14 +436,4 @@ pub(super) fn copy_of(kernel: &Kernel, lane: VarId, body: &[Stmt]) -> Option<Cop
         to: (*to, to_index.clone()),
         from: (from, from_index),
     })
-}
-
-/// Whether an index is known to be a multiple of a number.
-fn is_multiple(kernel: &Kernel, e: &IndexExpr, of: i64) -> bool {
-    if let IndexExpr::Node(n) = e
-        && let IndexNode::Min(a, b) | IndexNode::Max(a, b) = &**n
-    {
-        return is_multiple(kernel, a, of) && is_multiple(kernel, b, of);
-    }
-    IndexExpr::modulo(e, &IndexExpr::Const(of)).simplify(kernel).is(0)
 }
