@@ -173,6 +173,51 @@ fn eight_threads_share_one_executable() {
     });
 }
 
+/// A call's memory remembers the sizes of the call before: another size, a call that is refused, and a call that decided
+/// sizes by its data come in between, and the next result is still that of its own inputs.
+#[test]
+fn a_call_is_not_touched_by_those_before_it() {
+    let record = |g: &Graph| {
+        let n = g.symbol("n", 0..=512);
+        let x = g.input("x", F32, (&n, 24));
+        let w = f32s(g, "w", &[24, 16]);
+        let rows = x.sum(1).gt(0.0).nonzero().select_index(0, 0);
+        g.output("y", &x.take(&rows, 0).matmul(&w).relu());
+        g.output("sum", &x.matmul(&w).sum(0));
+    };
+    let e = compile(2, record);
+    let w = values(&[24, 16], 3);
+    let batches: Vec<HostTensor> = [40usize, 3, 500, 40, 0, 17]
+        .iter()
+        .enumerate()
+        .map(|(k, &n)| values(&[n, 24], k as u32))
+        .collect();
+    let alone: Vec<Vec<Vec<u8>>> = batches
+        .iter()
+        .map(|x| {
+            let outputs = run(&compile(2, record), &[x.clone(), w.clone()]);
+            outputs.iter().map(|o| o.bytes().to_vec()).collect()
+        })
+        .collect();
+    let narrow = values(&[40, 23], 1);
+    let double = HostTensor::from_slice(&[40, 24], &[1.0f64; 960]).unwrap();
+    for round in 0..60 {
+        let at = (round * 7 + round / 6) % batches.len();
+        let again = 1 + round % 3;
+        for _ in 0..again {
+            let found = run(&e, &[batches[at].clone(), w.clone()]);
+            let found: Vec<&[u8]> = found.iter().map(Output::bytes).collect();
+            assert!(found == alone[at], "round {round}, batch {at}");
+        }
+        match round % 4 {
+            0 => assert!(e.run(&[(&narrow).into(), (&w).into()]).is_err()),
+            1 => assert!(e.run(&[(&double).into(), (&w).into()]).is_err()),
+            2 => assert!(e.run(&[(&batches[at]).into()]).is_err()),
+            _ => assert!(e.run_into(&[(&batches[at]).into(), (&w).into()], &mut []).is_err()),
+        }
+    }
+}
+
 fn address(output: &Output) -> usize {
     output.bytes().as_ptr().addr()
 }

@@ -233,6 +233,9 @@ impl Executable {
         inputs: &[TensorView<'_>],
         call: impl FnOnce(&Version) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
+        if self.specializations.is_none() {
+            return call(&self.general);
+        }
         let picked = self.pick(inputs)?;
         self.run_picked(&picked, call)
     }

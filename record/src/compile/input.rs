@@ -590,16 +590,18 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
 ) -> Result<R, RunError> {
     if inputs.len() <= FEW {
         let mut extents: SmallVec<[usize; 4 * FEW]> = SmallVec::new();
-        infer(plan, (given, of_states), inputs, false, &mut extents)?;
-        let mut views: SmallVec<[TensorView<'_>; FEW]> = SmallVec::new();
-        view_all(plan, inputs, &extents, &mut views);
-        return f(&views);
+        infer(plan, (given, of_states), inputs, false, &mut |n| extents.push(n))?;
+        let mut views = [TensorView::EMPTY; FEW];
+        let views = &mut views[..inputs.len()];
+        let mut all = view_all(plan, inputs, &extents);
+        views.fill_with(|| all.next().unwrap_or(TensorView::EMPTY));
+        return f(views);
     }
     let (views, mut extents) = SPARE.take();
     extents.clear();
     let mut views = recycled(views);
-    let result = infer(plan, (given, of_states), inputs, false, &mut extents).and_then(|()| {
-        view_all(plan, inputs, &extents, &mut views);
+    let result = infer(plan, (given, of_states), inputs, false, &mut |n| extents.push(n)).and_then(|()| {
+        views.extend(view_all(plan, inputs, &extents));
         f(&views)
     });
     SPARE.set((recycled(views), extents));
@@ -620,13 +622,13 @@ pub(super) fn residents<'v>(plan: &Plan, inputs: &'v mut [Input<'_>], extents: &
 }
 
 /// Views of the inputs; `extents` are those of the inputs that come without a shape, one input after another.
+#[inline]
 fn view_all<'v, 'a: 'v, I: AsRef<Input<'a>>>(
-    plan: &Plan,
+    plan: &'v Plan,
     inputs: &'v [I],
     mut extents: &'v [usize],
-    views: &mut impl Extend<TensorView<'v>>,
-) {
-    views.extend(inputs.iter().enumerate().map(|(k, input)| {
+) -> impl Iterator<Item = TensorView<'v>> {
+    inputs.iter().enumerate().map(move |(k, input)| {
         let input = input.as_ref();
         let shape = input.shape().unwrap_or_else(|| {
             let (shape, rest) = extents.split_at(plan.inputs[k].ty.shape.len());
@@ -634,7 +636,7 @@ fn view_all<'v, 'a: 'v, I: AsRef<Input<'a>>>(
             shape
         });
         input.view_as(shape)
-    }));
+    })
 }
 
 /// Appends the extents of the inputs that come without a shape; `on_device` says whether inputs may be in the memory of a device.
@@ -643,7 +645,7 @@ pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
     known_beside: (&[(String, i64)], StateExtents<'_>),
     inputs: &[I],
     on_device: bool,
-    extents: &mut impl Extend<usize>,
+    append: &mut impl FnMut(usize),
 ) -> Result<(), RunError> {
     let mut sizes: Option<SmallVec<[Option<i64>; 8]>> = None;
     for (k, input) in inputs.iter().enumerate() {
@@ -672,12 +674,12 @@ pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
         };
         let elements = input.elements();
         if declared.ty.shape.len() == 1 {
-            extents.extend([elements]);
+            append(elements);
             continue;
         }
         let sizes = sizes.get_or_insert_with(|| known(plan, known_beside, inputs));
         let shape = shape_of(&declared.ty.shape, elements, sizes).ok_or_else(|| untold(plan, declared, elements))?;
-        extents.extend(shape);
+        shape.into_iter().for_each(&mut *append);
     }
     Ok(())
 }

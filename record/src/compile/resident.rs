@@ -188,7 +188,7 @@ impl Executable {
         let plan = version.inner.plan();
         let mut inputs: Vec<Input<'a>> = inputs.into_iter().collect();
         let mut extents: SmallVec<[usize; 32]> = SmallVec::new();
-        input::infer(plan, (&self.symbols, &|_| {}), &inputs, true, &mut extents)?;
+        input::infer(plan, (&self.symbols, &|_| {}), &inputs, true, &mut |n| extents.push(n))?;
         let residents = input::residents(plan, &mut inputs, &extents);
         let limit = resident.compiler.options.max_memory_bytes;
         if let Some(limit) = limit.filter(|_| !plan.symbols.is_empty()) {

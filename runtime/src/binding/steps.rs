@@ -4,10 +4,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tlc_ir::DType;
+use tlc_ir::graph::TensorType;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::{DeviceId, GemmOperand, Launch, Plan, QueueId, SlotId, Step, Storage, Work};
 use tlc_ir::target::MAX_GRID_BLOCKS;
+use tlc_ir::tensor::element_count;
 
 use super::call::BoundCall;
 use super::product::{BoundProduct, PackedOperand, Prepared, ReadState};
@@ -100,10 +103,20 @@ pub struct BoundLaunch {
     pub scratch_bytes: u64,
 }
 
+/// What an input, or a state that is read, is besides its extents.
+pub struct BoundSource {
+    /// The element type.
+    pub dtype: DType,
+    /// Bytes of all elements.
+    pub bytes: usize,
+}
+
 /// A plan under concrete symbol values.
 pub struct Binding<P> {
     /// No other has this number.
     pub id: u64,
+    /// By position in the plan's [`sources`](Plan::sources).
+    pub sources: Vec<BoundSource>,
     /// The sizes.
     pub sizes: Sizes,
     /// Bytes of scratch that each worker of the host needs.
@@ -421,9 +434,16 @@ impl<P> Binding<P> {
         if plan.devices.len() > 1 {
             deaths = deaths_of(plan, &steps, &births);
         }
+        let source = |((name, ty), shape): ((&str, &TensorType), &Vec<usize>)| {
+            let bytes = element_count(shape).and_then(|n| n.checked_mul(ty.dtype.bytes()));
+            let bytes = bytes.ok_or_else(|| overflow(name))?;
+            Ok(BoundSource { dtype: ty.dtype, bytes })
+        };
+        let sources: Result<_, RunError> = plan.sources().zip(&sizes.shapes).map(source).collect();
         static IDS: AtomicU64 = AtomicU64::new(0);
         Ok(Binding {
             id: IDS.fetch_add(1, Ordering::Relaxed),
+            sources: sources?,
             sizes,
             scratch_bytes,
             arg_count,

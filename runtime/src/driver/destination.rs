@@ -2,6 +2,7 @@
 
 use tlc_ir::DType;
 
+use super::call::same_extents;
 use super::{Bound, Executable, OutputTensor, RunError, UNWRITTEN};
 
 /// Memory of the caller that an output is written to: its bytes, and what is said of its type.
@@ -75,7 +76,10 @@ impl Executable {
                     found,
                 });
             }
-            if let Some(found) = out.shape().filter(|&s| s != binding.sizes.output_shapes[k]) {
+            if let Some(found) = out
+                .shape()
+                .filter(|s| !same_extents(s, &binding.sizes.output_shapes[k]))
+            {
                 return Err(RunError::OutputShape {
                     name: o.name.clone(),
                     expected: binding.sizes.output_shapes[k].clone(),

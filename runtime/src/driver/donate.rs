@@ -30,9 +30,9 @@ impl Executable {
     /// # Errors
     /// As [`Executable::run`]; donated inputs are gone all the same.
     pub fn run_donating(&self, mut arguments: Vec<Argument<'_>>) -> Result<Vec<OutputTensor>, RunError> {
-        let binding = {
+        let begun = {
             let views: Vec<TensorView<'_>> = arguments.iter().map(Argument::view).collect();
-            self.binding(views.iter().map(Description::from))?
+            self.begin(views.iter().map(Description::from))?
         };
         let addresses: Vec<*mut u8> = arguments
             .iter_mut()
@@ -42,30 +42,31 @@ impl Executable {
             })
             .collect();
         let mut arguments: Vec<Option<Argument<'_>>> = arguments.into_iter().map(Some).collect();
-        let mut outputs = Vec::with_capacity(self.plan.outputs.len());
-        for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.sizes.output_shapes).enumerate() {
-            let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
-            let mut givers = self.plan.donations.iter().filter(|d| d.1 as usize == k);
-            let given = givers.find_map(|&(input, _)| {
-                arguments[input as usize].take_if(|a| matches!(a, Argument::Donated(t) if t.data.len() == bytes))
-            });
-            let data = match given {
-                Some(Argument::Donated(tensor)) => tensor.data,
-                _ => self.buffers.take(bytes)?,
-            };
-            outputs.push(OutputTensor {
-                dtype: o.ty.dtype,
-                shape: shape.clone(),
-                data,
-            });
-        }
-        let last = self.with_state(&binding, &|_| false, |state| {
+        self.call(begun, |binding, state| {
+            let mut outputs = Vec::with_capacity(self.plan.outputs.len());
+            for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.sizes.output_shapes).enumerate() {
+                let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
+                let mut givers = self.plan.donations.iter().filter(|d| d.1 as usize == k);
+                let given = givers.find_map(|&(input, _)| {
+                    arguments[input as usize].take_if(|a| matches!(a, Argument::Donated(t) if t.data.len() == bytes))
+                });
+                let data = match given {
+                    Some(Argument::Donated(tensor)) => tensor.data,
+                    _ => self.buffers.take(bytes)?,
+                };
+                outputs.push(OutputTensor {
+                    dtype: o.ty.dtype,
+                    shape: shape.clone(),
+                    data,
+                });
+            }
+            self.size(binding, state, &|_| false)?;
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
-            self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {})
-        })?;
-        self.cut(&mut outputs, last.as_deref());
-        Ok(outputs)
+            let last = self.execute(binding, state, &|k| addresses[k], &mut |_, _, _, _| {})?;
+            self.cut(&mut outputs, last.as_deref());
+            Ok(outputs)
+        })
     }
 }

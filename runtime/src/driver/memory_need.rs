@@ -194,13 +194,10 @@ impl Executable {
     }
 
     fn device_needs(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<Vec<DeviceNeed>, RunError> {
-        let states = super::lock(&self.states);
-        // The one that the next call takes.
-        let state = states.last().map(|s| &**s);
-        let needs: Vec<DeviceNeed> = (0..self.others.len())
-            .map(|k| self.device_need(binding, state, wanted, k))
-            .collect();
-        drop(states);
+        let needs: Vec<DeviceNeed> = self.idle_states.with_next(|state| {
+            let need = |k| self.device_need(binding, state, wanted, k);
+            (0..self.others.len()).map(need).collect()
+        });
         let asked = needs.into_iter().zip(&self.others);
         asked
             .map(|(need, device)| {

@@ -10,6 +10,7 @@
 //! - The `init` steps run once, in the first call; what they leave is only read afterwards.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
+mod call;
 mod code;
 mod destination;
 mod dlpack;
@@ -37,7 +38,7 @@ use tlc_ir::DType;
 use tlc_ir::binding::condition_waits;
 use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan};
+use tlc_ir::plan::{KernelId, Layout, Plan};
 
 use crate::binding::steps::Binding;
 use crate::binding::{Binder, Sizes, is_open, overflow};
@@ -48,11 +49,12 @@ use crate::device::{Device, DeviceBuffer, Queued, Scratch};
 use crate::float_mode::DefaultMode;
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
-use record::Recordings;
+
 use walk::Finish;
 
 pub use crate::binding::Packer;
 pub use crate::error::RunError;
+use call::{Begun, CallState, IdleStates, same_extents};
 pub(crate) use code::Code;
 pub use code::Emitters;
 pub use destination::Destination;
@@ -60,7 +62,7 @@ pub use dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
-use memory_need::Wanted;
+
 pub use memory_need::{DeviceNeed, MemoryNeed};
 pub use packed::PackedForms;
 use profile::Measured;
@@ -110,6 +112,15 @@ pub struct TensorView<'a> {
     pub data: &'a [u8],
 }
 
+impl TensorView<'_> {
+    /// No element, along one axis.
+    pub const EMPTY: Self = TensorView {
+        dtype: DType::U8,
+        shape: &[0],
+        data: &[],
+    };
+}
+
 /// A result in pooled memory, which returns to the pool when it is dropped.
 #[derive(Debug)]
 pub struct OutputTensor {
@@ -144,40 +155,6 @@ type Bound = Binding<Choice>;
 /// known.
 type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Bound) + 'a;
 
-/// What one call needs besides its inputs and outputs.
-struct CallState {
-    arena: AlignedBuffer,
-    /// The arenas of the devices beside the host.
-    arenas: Vec<Option<DeviceBuffer>>,
-    /// By input: what the host gave of it, where the plan has it on another device.
-    inputs: Vec<Option<DeviceBuffer>>,
-    scratch: AlignedBuffer,
-    frame: Frame,
-    recordings: Recordings,
-    /// Whether the host waits for each step before it goes on, for who looks at memory or the time between steps.
-    step_by_step: bool,
-    /// Whether the call returns before devices are done with it.
-    goes_on: bool,
-}
-
-// SAFETY: the pointers are rewritten at the start of each call, by the thread that owns the state for that call.
-unsafe impl Send for CallState {}
-
-impl CallState {
-    fn new() -> Result<CallState, RunError> {
-        Ok(CallState {
-            arena: AlignedBuffer::zeroed(0)?,
-            arenas: Vec::new(),
-            inputs: Vec::new(),
-            scratch: AlignedBuffer::zeroed(0)?,
-            frame: Frame::default(),
-            recordings: Recordings::default(),
-            step_by_step: false,
-            goes_on: false,
-        })
-    }
-}
-
 /// Memory of a device that has at least so many bytes; what it holds is lost where it grows.
 fn grown(buffer: &mut Option<DeviceBuffer>, device: &Arc<dyn Queued>, bytes: usize) -> Result<*mut u8, RunError> {
     match buffer {
@@ -211,9 +188,7 @@ pub struct Executable {
     /// The most bytes that a call may need of the host's memory, if there is a limit.
     memory_limit: Option<u64>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
-    // Boxed, because every call takes one out and puts it back.
-    #[allow(clippy::vec_box, reason = "moving a pointer takes less than moving a state")]
-    states: Mutex<Vec<Box<CallState>>>,
+    idle_states: IdleStates,
     /// What the `init` steps computed, once the first call has run them.
     kept: OnceLock<Kept>,
     /// The constants that calls stream from a file.
@@ -317,7 +292,7 @@ impl Executable {
             idle: Vec::new(),
             memory_limit: None,
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
-            states: Mutex::new(Vec::new()),
+            idle_states: IdleStates::default(),
             kept: OnceLock::new(),
             streamed,
             initializing: Mutex::new(()),
@@ -418,19 +393,19 @@ impl Executable {
     /// # Errors
     /// If the inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OutputTensor>, RunError> {
-        let binding = self.binding(inputs.iter().map(Description::from))?;
-        self.run_observed(&binding, inputs, None, &mut |_, _, _, _| {})
+        self.run_observed(inputs, None, &mut |_, _, _, _| {})
     }
 
     fn run_observed(
         &self,
-        binding: &Bound,
         inputs: &[TensorView<'_>],
         fill: Option<u8>,
         observe: &mut Observe<'_>,
     ) -> Result<Vec<OutputTensor>, RunError> {
-        let mut outputs = self.take_outputs(binding)?;
-        let last = self.with_state(binding, &|_| false, |state| {
+        let begun = self.begin(inputs.iter().map(Description::from))?;
+        self.call(begun, |binding, state| {
+            let mut outputs = self.take_outputs(binding)?;
+            self.size(binding, state, &|_| false)?;
             if let Some(fill) = fill {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
                 state.arena.as_mut_slice().fill(fill);
@@ -448,10 +423,10 @@ impl Executable {
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             state.step_by_step = fill.is_some();
-            self.execute(binding, state, &address, observe)
-        })?;
-        self.cut(&mut outputs, last.as_deref());
-        Ok(outputs)
+            let last = self.execute(binding, state, &address, observe)?;
+            self.cut(&mut outputs, last.as_deref());
+            Ok(outputs)
+        })
     }
 
     /// As [`Executable::run_into`], and returns the outputs' shapes, which data may decide: a buffer then has room for the
@@ -488,77 +463,25 @@ impl Executable {
         measured: Option<&mut Measured>,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
-        let binding = self.binding(inputs.iter().map(Description::from))?;
-        self.check_outputs(&binding, outputs)?;
-        self.with_state(&binding, &|_| false, |state| {
+        let begun = self.begin(inputs.iter().map(Description::from))?;
+        self.call(begun, |binding, state| {
+            self.check_outputs(binding, outputs)?;
+            self.size(binding, state, &|_| false)?;
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
                 state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            state.frame.measure(measured.is_some());
-            state.step_by_step = measured.is_some();
-            let last = self.execute(&binding, state, &address, observe);
-            if let Some(measured) = measured {
-                measured.loops = state.frame.loop_times(&binding);
-                measured.device_ns.clone_from(&state.frame.device_ns);
-            }
+            let Some(measured) = measured else {
+                return self.execute(binding, state, &address, observe);
+            };
+            state.frame.measure(true);
+            state.step_by_step = true;
+            let last = self.execute(binding, state, &address, observe);
+            measured.loops = state.frame.loop_times(binding);
+            measured.device_ns.clone_from(&state.frame.device_ns);
             state.frame.measure(false);
             last
         })
-    }
-
-    /// Takes a call state that fits the binding, runs `f` with it, and puts it back. `wanted` is what `f` will allocate besides.
-    fn with_state<T>(
-        &self,
-        binding: &Bound,
-        wanted: Wanted<'_>,
-        f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
-    ) -> Result<T, RunError> {
-        let mut state = self.take_state(binding, wanted)?;
-        let result = f(&mut state);
-        lock(&self.states).push(state);
-        result
-    }
-
-    /// A call state that fits the binding. It is compiled here, for speed, and not with whoever calls.
-    #[inline(never)]
-    fn take_state(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<Box<CallState>, RunError> {
-        let scratch = self.scratch_of(binding);
-        let arena = binding.sizes.layout.host().bytes as usize;
-        let taken = lock(&self.states).pop();
-        let mut state = match taken {
-            Some(state) => state,
-            None => Box::new(CallState::new()?),
-        };
-        state.step_by_step = false;
-        state.goes_on = false;
-        state.frame.fit(binding, self.plan.devices.len());
-        // The arenas only grow.
-        if state.arena.len() < arena {
-            state.arena = AlignedBuffer::zeroed(arena)?;
-        }
-        state.frame.arenas[0] = state.arena.as_mut_ptr();
-        if !self.others.is_empty() {
-            self.grow_arenas(binding, &mut state, wanted)?;
-        }
-        if state.scratch.len() < scratch {
-            state.scratch = AlignedBuffer::zeroed(scratch)?;
-        }
-        if cfg!(debug_assertions) {
-            state.scratch.as_mut_slice().fill(UNWRITTEN);
-        }
-        Ok(state)
-    }
-
-    /// Finds room for the arenas of the devices beside the host.
-    fn grow_arenas(&self, binding: &Bound, state: &mut CallState, wanted: Wanted<'_>) -> Result<(), RunError> {
-        state.arenas.resize_with(self.others.len(), || None);
-        self.check_room(binding, state, wanted)?;
-        for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
-            let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
-            state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;
-        }
-        Ok(())
     }
 
     /// What goes through the steps of a binding, with the scratch memory of a call.
@@ -677,7 +600,8 @@ impl Executable {
         if next.packed != now.packed {
             state.frame.packed.clear();
         }
-        // Products may be cut otherwise now.
+        // Products may be cut otherwise now, and the next call's are those of its own binding.
+        state.sized = false;
         state.frame.fit(&next, self.plan.devices.len());
         Ok(next)
     }
@@ -792,7 +716,13 @@ impl Executable {
     /// The binding for these inputs, and states that are read: a known one, or a new one.
     fn bound<'s>(&self, sources: impl Iterator<Item = Description<'s>> + Clone) -> Result<Arc<Bound>, RunError> {
         self.check_sources(sources.clone())?;
-        let matches = |b: &Bound| b.sizes.shapes.iter().zip(sources.clone()).all(|(s, i)| s == i.shape);
+        let matches = |b: &Bound| {
+            b.sizes
+                .shapes
+                .iter()
+                .zip(sources.clone())
+                .all(|(s, i)| same_extents(s, i.shape))
+        };
         {
             let mut known = lock(&self.bindings);
             if let Some(at) = known.iter().position(|b| matches(b)) {

@@ -427,7 +427,6 @@ impl Executable {
         let (Some(device), false) = (self.others.first(), slots.into_iter().any(on_host)) else {
             return Err(RunError::NoDevice);
         };
-        let binding = self.binding(inputs.iter().map(Description::from))?;
         for (declared, input) in self.plan.inputs.iter().zip(&inputs) {
             if let Some(tensor) = input.tensor()
                 && !same_memory(device, tensor.device())
@@ -437,6 +436,8 @@ impl Executable {
                 });
             }
         }
+        let begun = self.begin(inputs.iter().map(Description::from))?;
+        let binding = Arc::clone(&begun.binding);
         let mut addresses: Vec<*mut u8> = inputs
             .iter()
             .map(|i| i.tensor().map_or(std::ptr::null_mut(), |t| t.memory.start))
@@ -460,7 +461,8 @@ impl Executable {
             _ => false,
         };
         let goes_on = self.goes_on(&binding);
-        let (last, end) = self.with_state(&binding, &wanted, |state| {
+        let (last, end) = self.call(begun, |binding, state| -> Result<_, RunError> {
+            self.size(binding, state, &wanted)?;
             state.goes_on = goes_on;
             for (o, memory) in self.plan.outputs.iter().zip(&mut outputs) {
                 let slot = o.slot.0 as usize;
@@ -509,7 +511,7 @@ impl Executable {
             if let Some(behind) = behind {
                 others().try_for_each(|q| device.wait(q, behind))?;
             }
-            let last = self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {})?;
+            let last = self.execute(binding, state, &|k| addresses[k], &mut |_, _, _, _| {})?;
             if !goes_on {
                 drop(finish);
                 return Ok((last, None));

@@ -13,7 +13,8 @@ use tlc_ir::plan::{PlanState, SlotId, Storage};
 use tlc_ir::{DType, IndexExpr};
 
 use super::{
-    Bound, Description, Destination, Executable, OutputTensor, PackedForms, RunError, Sources, StateMemory, TensorView,
+    Begun, Bound, CallState, Description, Destination, Executable, OutputTensor, PackedForms, RunError, Sources,
+    StateMemory, TensorView,
 };
 use crate::device::Queued;
 
@@ -81,11 +82,14 @@ impl Executable {
         inputs: &[TensorView<'_>],
         states: &mut [StateView<'_>],
     ) -> Result<Vec<OutputTensor>, Stopped> {
-        let binding = self.bound_with_states(inputs, states)?;
-        let mut outputs = self.take_outputs(&binding)?;
-        let last = self.update(&binding, inputs, states, |k| outputs[k].data.as_mut_ptr())?;
-        self.cut(&mut outputs, last.as_deref());
-        Ok(outputs)
+        let begun = self.begin_updating(inputs, states)?;
+        self.call(begun, |binding, call| {
+            self.check_states(binding, states)?;
+            let mut outputs = self.take_outputs(binding)?;
+            let last = self.update((binding, call), inputs, states, |k| outputs[k].data.as_mut_ptr())?;
+            self.cut(&mut outputs, last.as_deref());
+            Ok(outputs)
+        })
     }
 
     /// As [`Executable::run_into`], for a plan with states, which are given in the order of [`Plan::states`](tlc_ir::Plan).
@@ -98,10 +102,13 @@ impl Executable {
         states: &mut [StateView<'_>],
         outputs: &mut [impl Destination],
     ) -> Result<(), Stopped> {
-        let binding = self.bound_with_states(inputs, states)?;
-        self.check_outputs(&binding, outputs)?;
-        self.update(&binding, inputs, states, |k| outputs[k].bytes_mut().as_mut_ptr())
-            .map(drop)
+        let begun = self.begin_updating(inputs, states)?;
+        self.call(begun, |binding, call| {
+            self.check_states(binding, states)?;
+            self.check_outputs(binding, outputs)?;
+            self.update((binding, call), inputs, states, |k| outputs[k].bytes_mut().as_mut_ptr())
+                .map(drop)
+        })
     }
 
     /// The shapes that the plan's states have in a call with these [`sources`](tlc_ir::Plan::sources).
@@ -128,8 +135,8 @@ impl Executable {
         Ok(f(&binding.sizes.symbols))
     }
 
-    /// The binding for inputs and states, all of which fit the plan.
-    fn bound_with_states(&self, inputs: &[TensorView<'_>], states: &[StateView<'_>]) -> Result<Arc<Bound>, RunError> {
+    /// Begins a call with inputs and states. Those that are only set are not looked at.
+    fn begin_updating(&self, inputs: &[TensorView<'_>], states: &[StateView<'_>]) -> Result<Begun, RunError> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(self.binder().source_count(inputs.len()));
         }
@@ -139,16 +146,20 @@ impl Executable {
         let pairs = self.plan.states.iter().zip(states);
         let read = pairs.filter(|(declared, _)| declared.read);
         let read = read.map(|(_, view)| Description::new(view.dtype, view.shape, view.data.memory().bytes()));
-        let binding = self.bound(inputs.iter().map(Description::from).chain(read))?;
+        self.begin_with_states(inputs.iter().map(Description::from).chain(read))
+    }
+
+    /// An error if a state does not fit.
+    fn check_states(&self, binding: &Bound, states: &[StateView<'_>]) -> Result<(), RunError> {
         for (declared, given) in self.plan.states.iter().zip(states) {
             let found = given.data.memory().bytes();
             let bytes = binding.sizes.slot_bytes[declared.slot.0 as usize];
-            let shape_fits = extents(declared, &binding).eq(given.shape.iter().map(|&n| Some(n)));
+            let shape_fits = extents(declared, binding).eq(given.shape.iter().map(|&n| Some(n)));
             if declared.ty.dtype != given.dtype || !shape_fits || found as u64 != bytes {
                 return Err(RunError::State {
                     name: declared.name.clone(),
                     expected: declared.ty.dtype,
-                    shape: extents(declared, &binding).map(Option::unwrap_or_default).collect(),
+                    shape: extents(declared, binding).map(Option::unwrap_or_default).collect(),
                     dtype: given.dtype,
                     found: given.shape.to_vec(),
                     bytes: found,
@@ -160,13 +171,13 @@ impl Executable {
                 });
             }
         }
-        Ok(binding)
+        Ok(())
     }
 
     /// Runs a call; `output` says where each output's bytes go.
     fn update(
         &self,
-        binding: &Bound,
+        (binding, call): (&Bound, &mut CallState),
         inputs: &[TensorView<'_>],
         states: &mut [StateView<'_>],
         mut output: impl FnMut(usize) -> *mut u8,
@@ -180,7 +191,7 @@ impl Executable {
         let known = if self.others.is_empty() { &[][..] } else { &states[..] };
         let absent: SmallVec<[bool; 32]> = self.plan.states.iter().zip(known).map(absent).collect();
         let wanted = |storage: &Storage| matches!(*storage, Storage::State(k) if absent[k as usize]);
-        let result = self.with_state(binding, &wanted, |call| {
+        let result = self.size(binding, call, &wanted).and_then(|()| {
             let slots = &mut call.frame.slots;
             for (k, o) in self.plan.outputs.iter().enumerate() {
                 slots[o.slot.0 as usize] = output(k);

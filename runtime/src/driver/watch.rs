@@ -7,7 +7,7 @@ use std::cell::OnceCell;
 
 use tlc_ir::plan::SlotId;
 
-use super::{Bound, Description, Executable, OutputTensor, RunError, TensorView};
+use super::{Bound, Executable, OutputTensor, RunError, TensorView};
 use crate::device::Queued;
 use crate::memory::AlignedBuffer;
 
@@ -70,8 +70,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         watch: &mut dyn FnMut(&Watched<'_>),
     ) -> Result<Vec<OutputTensor>, RunError> {
-        let binding = self.binding(inputs.iter().map(Description::from))?;
-        self.run_observed(&binding, inputs, Some(GARBAGE), &mut |step, begins, slots, binding| {
+        self.run_observed(inputs, Some(GARBAGE), &mut |step, begins, slots, binding| {
             watch(&Watched {
                 step,
                 begins,
