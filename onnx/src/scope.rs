@@ -124,7 +124,7 @@ impl<'o, 'a> Importer<'o, 'a> {
         match value {
             _ if bodies == 0 => value.clone(),
             // Expressions over symbols mean the same in a body, which has the symbols of the graph around it.
-            Value::Sizes(_) => value.clone(),
+            Value::Sizes(_) | Value::Ratio(_) => value.clone(),
             Value::Sequence(s) => Value::Sequence(Rc::new(Sequence {
                 items: s.items.iter().map(|item| self.captured(item, bodies)).collect(),
                 dtype: s.dtype,

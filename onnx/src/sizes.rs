@@ -1,5 +1,5 @@
 //! Shape arithmetic: small integer tensors carried as index expressions through the operators that compute shapes. `moves.rs` has those that
-//! only move elements.
+//! only move elements, `floats.rs` what exporters compute of sizes in floats.
 //!
 //! Invariants: what is carried equals what the operators would compute; where that is not certain (a quotient of something
 //! that may be negative, numbers large enough to overflow) the operator is recorded as any other.
@@ -8,6 +8,7 @@ use tlc_ir::DType;
 use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, Interval};
 
+mod floats;
 mod moves;
 
 use super::call::Call;
@@ -45,7 +46,7 @@ fn numbers(call: &Call<'_, '_, '_>, i: usize) -> Option<Vec<i64>> {
             let whole = data.dtype().is_int() && data.shape().len() <= 1;
             whole.then(|| (0..data.len()).map(|k| data.get(k).as_i64()).collect())
         }
-        Value::Sequence(_) => None,
+        Value::Ratio(_) | Value::Sequence(_) => None,
     }
 }
 
@@ -55,7 +56,9 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "Shape" => shape(call)?,
         "Size" => size(call),
         "Identity" => any(call, 0).cloned(),
-        "Floor" | "Ceil" | "Round" => any(call, 0).filter(|s| s.dtype.is_float()).cloned(),
+        "Floor" => floats::rounded(call, false),
+        "Ceil" => floats::rounded(call, true),
+        "Round" => any(call, 0).filter(|s| s.dtype.is_float()).cloned(),
         "Cast" => call.dtype("to")?.and_then(|to| cast(call, to)),
         "CastLike" => cast(call, call.required(1)?.dtype()),
         "Concat" => moves::concat(call)?,
@@ -92,15 +95,26 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "Where" => chosen(call),
         _ => None,
     };
-    let Some(found) = found else {
-        return Ok(None);
+    let found = match (found, call.node.op_type()) {
+        (Some(found), _) => Some(Value::Sizes(found.into())),
+        (None, "Add" | "Sub" | "Mul" | "Div") => floats::arithmetic(call),
+        (None, _) => None,
     };
+    let fits = |found: &Value| match found {
+        Value::Sizes(s) => is_small(s),
+        Value::Ratio(r) => is_small(&r.sizes),
+        Value::Tensor(..) | Value::Sequence(_) => false,
+    };
+    Ok(found.filter(fits))
+}
+
+/// Whether sizes are few, and short enough as expressions, to be carried.
+fn is_small(sizes: &Sizes) -> bool {
     let small = |d: &Dim| match d.as_const() {
         Some(n) => n.unsigned_abs() < MAX_NUMBER as u64,
         None => d.expr().size() <= MAX_EXPRESSION,
     };
-    let fits = found.dims.len() <= MAX_SIZES && found.shape.len() <= MAX_RANK && found.dims.iter().all(small);
-    Ok(fits.then(|| Value::Sizes(found.into())))
+    sizes.dims.len() <= MAX_SIZES && sizes.shape.len() <= MAX_RANK && sizes.dims.iter().all(small)
 }
 
 fn vector(dims: Vec<Dim>, dtype: DType) -> Option<Sizes> {
@@ -200,6 +214,10 @@ fn whole(call: &Call<'_, '_, '_>, i: usize) -> Option<Sizes> {
 fn cast(call: &Call<'_, '_, '_>, dtype: DType) -> Option<Sizes> {
     let s = match any(call, 0) {
         Some(s) => s.clone(),
+        None if matches!(call.value(0), Some(Value::Ratio(_))) => {
+            // Toward zero.
+            floats::rounded(call, false).filter(|_| matches!(dtype, DType::I64 | DType::I32))?
+        }
         // An integer has no sign of a zero to keep.
         None if matches!(dtype, DType::I64 | DType::I32) => whole(call, 0)?,
         None => return None,

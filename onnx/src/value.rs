@@ -21,6 +21,8 @@ pub(super) enum Value {
     Tensor(Tensor, Option<Elements>),
     /// A few integers, as index expressions.
     Sizes(Rc<Sizes>),
+    /// A few floats, as quotients of index expressions.
+    Ratio(Rc<Ratio>),
     /// A sequence, whose length is known.
     Sequence(Rc<Sequence>),
 }
@@ -41,6 +43,14 @@ pub(super) struct Sizes {
     pub(super) dims: Vec<Dim>,
     pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
+}
+
+/// Sizes divided by a number above 1, in floats.
+#[derive(Clone, Debug)]
+pub(super) struct Ratio {
+    /// The numerators, of a type of floats.
+    pub(super) sizes: Sizes,
+    pub(super) over: i64,
 }
 
 impl From<Tensor> for Value {
@@ -77,6 +87,7 @@ impl Value {
         match self {
             Value::Tensor(t, _) => Ok(t.clone()),
             Value::Sizes(s) => s.tensor(graph),
+            Value::Ratio(r) => Ok(r.sizes.tensor(graph)? / graph.constant(r.over).cast(r.sizes.dtype)),
             Value::Sequence(_) => unsupported("a sequence; expected a tensor"),
         }
     }
@@ -86,6 +97,7 @@ impl Value {
         match self {
             Value::Tensor(t, _) => t.dtype(),
             Value::Sizes(s) => s.dtype,
+            Value::Ratio(r) => r.sizes.dtype,
             Value::Sequence(s) => s.dtype,
         }
     }
@@ -95,6 +107,7 @@ impl Value {
         match self {
             Value::Tensor(t, _) => t.shape(),
             Value::Sizes(s) => s.shape.iter().map(Dim::from).collect(),
+            Value::Ratio(r) => r.sizes.shape.iter().map(Dim::from).collect(),
             Value::Sequence(_) => vec![],
         }
     }
@@ -103,7 +116,7 @@ impl Value {
     pub(super) fn sequence(&self) -> Option<&Sequence> {
         match self {
             Value::Sequence(s) => Some(s),
-            Value::Tensor(..) | Value::Sizes(_) => None,
+            Value::Tensor(..) | Value::Sizes(_) | Value::Ratio(_) => None,
         }
     }
 }

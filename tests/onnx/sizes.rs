@@ -348,3 +348,63 @@ fn as_many_of_the_best_are_taken_as_data_says() {
         }
     }
 }
+
+/// A graph of `x: f32[n]` that makes a vector of as many zeros as the nodes say, from the float `f` that `n` is.
+fn through_floats(nodes: &[&str]) -> Executable {
+    let constants = [("one", 1.0), ("two", 2.0), ("three", 3.0), ("five", 5.0), ("half", 0.5)];
+    let constants = constants.map(|(name, value)| floats(name, &[], &[value]));
+    let mut all = vec![
+        op("Shape x -> s", &[]),
+        op("Gather s zero -> g", &[("axis", I(0))]),
+        op("Cast g -> f", &[("to", I(FLOAT))]),
+    ];
+    all.extend(nodes.iter().map(|text| op(text, &[])));
+    all.push(op("Cast t -> i", &[("to", I(INT64))]));
+    all.push(op("Reshape i minus -> l", &[]));
+    all.push(op("ConstantOfShape l -> y", &[]));
+    let whole = [ints("zero", &[], &[0]), ints("minus", &[1], &[-1])];
+    compiled(all, whole.into_iter().chain(constants).collect(), &[D::Sym("n")])
+}
+
+#[test]
+fn quotients_in_floats_are_sizes_where_they_are_rounded() {
+    type Case = (&'static [&'static str], fn(f32) -> f32);
+    let cases: [Case; 8] = [
+        (&["Div f two -> d", "Ceil d -> c", "Mul c two -> t"], |n| {
+            (n / 2.0).ceil() * 2.0
+        }),
+        (&["Mul f half -> d", "Floor d -> t"], |n| (n * 0.5).floor()),
+        (&["Div f three -> d", "Ceil d -> t"], |n| (n / 3.0).ceil()),
+        (&["Div f three -> d", "Floor d -> t"], |n| (n / 3.0).floor()),
+        (&["Div f two -> d", "Div d five -> e", "Ceil e -> t"], |n| {
+            (n / 2.0 / 5.0).ceil()
+        }),
+        (&["Div f two -> d", "Add d three -> t"], |n| n / 2.0 + 3.0),
+        (&["Mul f three -> m", "Sub m one -> d", "Div d two -> t"], |n| {
+            (n * 3.0 - 1.0) / 2.0
+        }),
+        (&["Mul f two -> m", "Div m two -> t"], |n| n),
+    ];
+    for (nodes, expected) in cases {
+        let e = through_floats(nodes);
+        for n in [1usize, 2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 29, 30, 31, 100, 1023] {
+            let parts = expected(n as f32).trunc() as usize;
+            assert_eq!(run(&e, &[n]), Ok((vec![parts], vec![0.0; parts])), "{nodes:?} at {n}");
+        }
+    }
+}
+
+#[test]
+fn a_quotient_of_sizes_is_a_number_too() {
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Cast s -> f", &[("to", I(FLOAT))]),
+        op("Div f three -> d", &[]),
+        op("Mul x d -> y", &[]),
+    ];
+    let e = compiled(nodes, vec![floats("three", &[], &[3.0])], &[D::Sym("n")]);
+    for n in [1usize, 2, 3, 7, 64] {
+        let expected: Vec<f32> = (1..=n).map(|i| i as f32 * (n as f32 / 3.0)).collect();
+        assert_eq!(run(&e, &[n]), Ok((vec![n], expected)));
+    }
+}

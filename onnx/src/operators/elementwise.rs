@@ -116,7 +116,7 @@ functions! { binary:
 pub(super) fn identity(c: &mut Call<'_, '_, '_>) -> Answer {
     match c.required(0)? {
         sequence @ Value::Sequence(_) => one(sequence.clone()),
-        Value::Tensor(..) | Value::Sizes(_) => one(c.tensor(0)?),
+        Value::Tensor(..) | Value::Sizes(_) | Value::Ratio(_) => one(c.tensor(0)?),
     }
 }
 
@@ -225,7 +225,7 @@ pub(super) fn mean(c: &mut Call<'_, '_, '_>) -> Answer {
     let wide = |t: &Tensor| t.cast(dtype.accumulator());
     match &fold(c, |a, b| wide(a) + wide(b))?[0] {
         Value::Tensor(t, _) => one((t / n).cast(dtype)),
-        Value::Sizes(_) | Value::Sequence(_) => unsupported("a mean of integers"),
+        Value::Sizes(_) | Value::Ratio(_) | Value::Sequence(_) => unsupported("a mean of integers"),
     }
 }
 

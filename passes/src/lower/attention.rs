@@ -170,22 +170,24 @@ impl<'a> Blocks<'a> {
         let mut rest: IndexExpr = block.into();
         let part = IndexExpr::modulo(&rest, &constant(parts)).simplify(&lo);
         rest = IndexExpr::floor_div(&rest, &constant(parts)).simplify(&lo);
+        // Where there are none, no block divides by their number.
+        let divisor = |n: &IndexExpr| if n.is(0) { IndexExpr::ONE } else { n.clone() };
         // Blocks of rows are innermost: neighbours read the same keys.
         let mut entry: Index = SmallVec::from_elem(IndexExpr::ZERO, shape.len());
-        let mut row_block = IndexExpr::modulo(&rest, &row_blocks).simplify(&lo);
+        let mut row_block = IndexExpr::modulo(&rest, &divisor(&row_blocks)).simplify(&lo);
         if form.horizon.is_some() {
             // Those that see most keys take longest, and come first.
             row_block = row_blocks.clone() - constant(1) - row_block;
         }
         let first_row = (row_block * constant(form.rows)).simplify(&lo);
-        rest = IndexExpr::floor_div(&rest, &row_blocks).simplify(&lo);
+        rest = IndexExpr::floor_div(&rest, &divisor(&row_blocks)).simplify(&lo);
         let number = rest.clone();
         for (k, &axis) in outer.iter().enumerate().rev() {
             entry[axis] = match k {
                 0 => rest.clone(),
-                _ => IndexExpr::modulo(&rest, &shape[axis]).simplify(&lo),
+                _ => IndexExpr::modulo(&rest, &divisor(&shape[axis])).simplify(&lo),
             };
-            rest = IndexExpr::floor_div(&rest, &shape[axis]).simplify(&lo);
+            rest = IndexExpr::floor_div(&rest, &divisor(&shape[axis])).simplify(&lo);
         }
         let tiles = keys.ceil_div(form.keys()).ceil_div(parts);
         let tile = lo.new_var(tiles.clone(), TILE);

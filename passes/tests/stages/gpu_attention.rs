@@ -182,6 +182,42 @@ fn attention_of_symbolic_and_empty_sizes_is_one_kernel() {
     }
 }
 
+/// An axis that is known to be empty has no block, and none divides by its length.
+#[test]
+fn attention_of_nothing_is_nothing() {
+    for (heads, rows, keys) in [("0", "20", "33"), ("2", "0", "33"), ("2", "20", "0"), ("0", "0", "0")] {
+        for middle in [SCALED, CAUSAL] {
+            let text = text(
+                sizes(heads, rows, keys, 8, 8),
+                ["f32", "f32"],
+                ("", ""),
+                middle,
+                "return %y",
+            );
+            compiled(&case(&text, &[], 1e-5));
+        }
+    }
+    for (a, b) in [(3, 0), (0, 3), (0, 0)] {
+        let text = format!(
+            "graph @empty(%q: f32[{a}, {b}, 20, 8], %k: f32[{a}, {b}, 33, 8], %v: f32[{a}, {b}, 33, 8]) {{
+               %s = einsum %q, %k {{abcd,abed->abce}} : f32[{a}, {b}, 20, 33]
+               %max = reduce max %s {{axes=[3]}} : f32[{a}, {b}, 20]
+               %max1 = reshape %max : f32[{a}, {b}, 20, 1]
+               %max2 = expand %max1 : f32[{a}, {b}, 20, 33]
+               %away = sub %s, %max2 : f32[{a}, {b}, 20, 33]
+               %power = exp %away : f32[{a}, {b}, 20, 33]
+               %sum = reduce add %power {{axes=[3]}} : f32[{a}, {b}, 20]
+               %sum1 = reshape %sum : f32[{a}, {b}, 20, 1]
+               %sum2 = expand %sum1 : f32[{a}, {b}, 20, 33]
+               %p = div %power, %sum2 : f32[{a}, {b}, 20, 33]
+               %y = einsum %p, %v {{abcd,abde->abce}} : f32[{a}, {b}, 20, 8]
+               return %y
+             }}"
+        );
+        compiled(&case(&text, &[], 1e-5));
+    }
+}
+
 #[test]
 fn hidden_rows_infinities_and_nan_are_what_they_are_in_several_kernels() {
     let more = (", %m: f32[1, 18, 70]", "");
