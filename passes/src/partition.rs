@@ -99,6 +99,9 @@ pub struct Horizon {
     pub last: IndexExpr,
     /// What the softmax is taken of where a key is seen, step by step from its score on.
     pub seen: Vec<OfScore>,
+    /// Whether a hidden key has minus infinity in place of its score, whatever that is: then it weighs nothing whatever queries and
+    /// keys are, or all of its row is no number, and only values decide what nothing times them is.
+    pub replaced: bool,
 }
 
 /// A step from a score to what the softmax is taken of.

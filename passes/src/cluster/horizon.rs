@@ -4,7 +4,9 @@
 //! key is seen, the score as it is, and where not, a number so low that its weight is zero.
 //!
 //! That weight is zero only beside a score that is one: what is infinite, no number or beyond [`TAME`] may show in a row from which it is
-//! hidden. So whoever leaves hidden keys out has to look whether there is any.
+//! hidden. So whoever leaves hidden keys out has to look whether there is any: in queries, keys and values, or in values alone where a hidden
+//! key's score is replaced by minus infinity. Then its weight is zero, unless the largest score that is seen is no number or minus infinity,
+//! and all of the row is no number in both ways.
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
@@ -56,7 +58,12 @@ pub(super) fn find(graph: &Graph, [scores, masked]: [NodeId; 2], row_axis: usize
     // The first row sees a key, and so does every other one.
     let some = found.last.proves_nonnegative(&search.vars);
     let seen = seen.of_score(masked).filter(|_| some && hidden.is_hidden(masked))?;
-    Some(Horizon { last: found.last, seen })
+    let replaced = hidden.constant(masked).is_some_and(|c| c.as_f64() == f64::NEG_INFINITY);
+    Some(Horizon {
+        last: found.last,
+        seen,
+        replaced,
+    })
 }
 
 /// How many values between scores and softmax are looked at, each as often as it is reached.

@@ -5,6 +5,7 @@ use crate::oracle::generate::Case;
 use crate::oracle::stages::{check, gpu, gpu_alone};
 use std::sync::Arc;
 
+use tlc_ir::kernel::Access;
 use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
@@ -569,10 +570,38 @@ fn symbolic_lengths_of_four_warps_are_right() {
     }
 }
 
-/// What a hidden key has is left out only where it cannot show.
+/// As `CAUSAL`, where minus infinity is added to the score of a hidden key.
+const ADDED: &str = "%i = iota {axis=1} : i64DIMS
+   %j = iota {axis=2} : i64DIMS
+   %seen = le %j, %i : boolDIMS
+   %low = const -inf : WIDE[]
+   %low1 = expand %low : SHAPE
+   %none = const 0.0 : WIDE[]
+   %none1 = expand %none : SHAPE
+   %mask = select %seen, %none1, %low1 : SHAPE
+   %x = add %s, %mask : SHAPE";
+
+/// What a hidden key has is left out only where it cannot show: where a mask replaces its score, only values can.
 #[test]
 fn hidden_keys_of_wild_operands_are_what_they_are_in_several_kernels() {
+    for (mask, looked_at) in [(CAUSAL, 1), (ADDED, 3)] {
+        wild_operands_beside(mask, looked_at);
+    }
+    // Minus infinity in place of every score of a row, those that it sees too.
     let text = rounded(sizes("1", "70", "450", 64, 64), ("", ""), CAUSAL);
+    let mut case = case(&text, &[], 2e-2);
+    for k in 0..64 {
+        case.inputs[0].set(7 * 64 + k, Scalar::from_f64(tlc_ir::DType::BF16, f64::NEG_INFINITY));
+    }
+    for k in 0..case.inputs[1].len() {
+        case.inputs[1].set(k, Scalar::from_f64(tlc_ir::DType::BF16, 1.0 + (k % 7) as f64));
+    }
+    let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(by_four_warps(&compiled), [true, true]);
+}
+
+fn wild_operands_beside(mask: &str, looked_at: usize) {
+    let text = rounded(sizes("1", "70", "450", 64, 64), ("", ""), mask);
     let dtype = tlc_ir::DType::BF16;
     for (round, wild) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e30, -3e38, 1e12]
         .into_iter()
@@ -585,6 +614,9 @@ fn hidden_keys_of_wild_operands_are_what_they_are_in_several_kernels() {
         case.inputs[input].set(last, Scalar::from_f64(dtype, wild));
         let compiled = check(&case, &Pipeline::default(), in_groups()).unwrap_or_else(|e| panic!("{wild}: {e}"));
         assert_eq!(by_four_warps(&compiled), [true, true], "{wild}");
+        let first = &compiled.planned.launches[0].scheduled.params;
+        let read = first.iter().filter(|p| p.access == Access::Read).count();
+        assert_eq!(read, looked_at, "{wild}");
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! A hidden key has the weight zero if its score is a number that is far from what hides it, and zero times its value is zero if that is a
 //! number. So the first kernel looks at every element of queries, keys and values: whether each is a number of at most [`TAME`]. Where one is
-//! not, the second kernel goes through all keys.
+//! not, the second kernel goes through all keys. Where the mask puts minus infinity in place of a hidden key's score, values alone are
+//! looked at ([`Horizon::replaced`](crate::partition::Horizon)).
 //!
 //! ```text
 //! for each point of the other axes and each of its parts, a block:
-//!   whether an element of that part of queries, keys and values is not tame, to memory
+//!   whether an element of that part of what is looked at is not tame, to memory
 //! then, for each block of rows:
 //!   tiles of keys that all of the rows see
 //!   tiles up to the last key that one of the rows sees, or all others
@@ -66,7 +67,8 @@ impl<'a> Blocks<'a> {
             (keys.clone(), summed, &key),
             (keys, width, &value),
         ];
-        for operand in operands {
+        let replaced = form.horizon.as_ref().is_some_and(|h| h.replaced);
+        for operand in operands.into_iter().skip(if replaced { 2 } else { 0 }) {
             self.look_at(operand);
         }
         self.thread_loop(BLOCK, threads, |this, _| {
