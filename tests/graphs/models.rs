@@ -151,7 +151,7 @@ fn networks_answer_as_onnx_runtime_does() {
 
 #[test]
 fn exported_networks_compute_what_onnx_runtime_does_at_every_size() {
-    check_all(&folder().join("exported"), 9);
+    check_all(&folder().join("exported"), 10);
 }
 
 /// Sums of bytes are exact, and what is behind them is rounded as the operators say: at most one step between bytes is another.

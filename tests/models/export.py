@@ -50,6 +50,7 @@ KEPT = [
     ("decoder_with_cache", "script"),  # a triangle that starts at a size
     ("relative_position", "script"),  # a range of floats that counts down from a size
     ("point_set", "script"),  # an extent that is at most 1
+    ("patches_of_a_map", "script"),  # ceil(h / 2) * 2 in floats
 ]
 
 IMAGE = {0: "batch", 2: "height", 3: "width"}
@@ -660,6 +661,31 @@ def point_set():
             return self.out(total)
 
     return Model(), lambda n: (noise(n, 3), torch.rand(n))
+
+
+@network([IMAGE], (2, 9, 14), (1, 8, 8), (3, 5, 7), (1, 1, 1))
+def patches_of_a_map():
+    """Patches of two by two of a map that is padded to whole ones, as MobileViT unfolds it: their number is computed in floats."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.mix = nn.Conv2d(3, 8, 3, 1, 1), nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.conv(x)
+            b, c, height, width = x.shape
+            extent = lambda n: (torch.ceil(torch.as_tensor(n).float() / 2) * 2).long()  # noqa: E731
+            tall, wide = extent(height), extent(width)
+            x = F.pad(x, (0, wide - width, 0, tall - height))
+            rows, columns = tall // 2, wide // 2
+            x = x.reshape(b * c * rows, 2, columns, 2).transpose(1, 2)
+            x = x.reshape(b, c, rows * columns, 4).transpose(1, 3)
+            x = self.mix(x).relu()
+            x = x.transpose(1, 3).reshape(b * c * rows, columns, 2, 2).transpose(1, 2)
+            return x.reshape(b, c, tall, wide)[:, :, :height, :width]
+
+    return Model(), picture
 
 
 def exported(name, exporter, path):
