@@ -402,6 +402,15 @@ fn what_a_verifier_refuses_never_runs_and_its_graph_is_kept() {
     let (code, out, err) = tlc(fault, path, &["reduce", "m.bug.tlir"]);
     assert_eq!(code, Some(0), "{err}");
     assert!(out.starts_with("// wrong: the plan is not valid: "), "{out}");
+    let for_gpu = [
+        "emit", "--what", "plan", "--device", "cuda", "--arch", "sm_80", "m.tlir",
+    ];
+    let (code, _, err) = tlc(fault, path, &for_gpu);
+    assert_eq!(code, Some(70), "{err}");
+    assert!(
+        err.contains("`tlc reduce --device cuda m.bug.tlir` makes it smaller"),
+        "{err}"
+    );
 }
 
 #[test]

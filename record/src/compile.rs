@@ -137,6 +137,8 @@ pub struct Broken {
     pub fault: Fault,
     /// The graph that was to be compiled.
     pub graph: IrGraph,
+    /// Whether it was compiled for a GPU.
+    pub for_gpu: bool,
 }
 
 fn known_text(known: &[String]) -> String {
@@ -357,6 +359,7 @@ fn checked(graph: &IrGraph, plan: &Plan) -> Result<(), BuildError> {
     Err(BuildError::Broken(Box::new(Broken {
         fault: *fault,
         graph: graph.clone(),
+        for_gpu: plan.devices.len() > 1,
     })))
 }
 

@@ -43,9 +43,9 @@ pub fn saved(file: &str, broken: &Broken) -> Failure {
     let place = [here, temporary].into_iter().find(|path| write(path, broken).is_ok());
     let message = match place {
         Some(path) => {
-            let path = path.display();
+            let (path, device) = (path.display(), if broken.for_gpu { "--device cuda " } else { "" });
             format!(
-                "a bug in tlc: {}; the graph is in {path}, and `tlc reduce {path}` makes it smaller",
+                "a bug in tlc: {}; the graph is in {path}, and `tlc reduce {device}{path}` makes it smaller",
                 broken.fault
             )
         }
