@@ -136,6 +136,31 @@ fn a_size_that_nothing_determines_is_asked_for() {
 }
 
 #[test]
+fn sizes_that_nothing_determines_are_asked_for_at_once() {
+    let p = Place::new();
+    p.write(
+        "of_inputs.tlir",
+        "graph @f(%x: f32[a, b, 2], %z: f32[c, b]) where a in 1..=4, b in 2..=9, c in 0..=7 {\n  \
+         %0 = exp %x : f32[a, b, 2]\n  %1 = exp %z : f32[c, b]\n  return %0 as y, %1 as w\n}\n",
+    );
+    let ran = p.run(&["verify", "of_inputs.tlir"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let expected = "error: of_inputs.tlir: nothing determines sizes `a`, `b` and `c`; expected --set a=N with N in 1..=4, \
+                    --set b=N with N in 2..=9 and --set c=N with N in 0..=7";
+    assert_eq!(ran.first_error(), expected);
+    p.write(
+        "of_none.tlir",
+        "graph @f(%x: f32[a - 1], %z: f32[b + 1]) where a in 1..=4, b in 2..=9 {\n  \
+         %0 = exp %x : f32[a - 1]\n  %1 = exp %z : f32[b + 1]\n  return %0 as y, %1 as w\n}\n",
+    );
+    let ran = p.run(&["verify", "of_none.tlir"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    let expected = "error: of_none.tlir: sizes `a` and `b` are the extents of no input; expected --set a=N with N in 1..=4 \
+                    and --set b=N with N in 2..=9";
+    assert_eq!(ran.first_error(), expected);
+}
+
+#[test]
 fn a_size_of_one_value_is_not_asked_for() {
     let p = Place::new();
     p.write(

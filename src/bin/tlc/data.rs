@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tlc::{DType, HostTensor, Scalar};
 use tlc_formats::{npy, npz};
 use tlc_ir::binding::idle_symbols;
-use tlc_ir::graph::TensorType;
+use tlc_ir::graph::{Symbol, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::tensor::element;
 use tlc_ir::{Graph, NodeKind};
@@ -185,6 +185,9 @@ pub fn inputs(
     for ((value, s), idle) in symbols.iter_mut().zip(graph.symbols()).zip(idle_symbols(graph, &[])) {
         *value = value.or((idle || s.lo == s.hi).then_some(s.lo));
     }
+    let made = declared.iter().zip(&tensors).filter(|(_, tensor)| tensor.is_none());
+    let made: Vec<(&str, &TensorType)> = made.map(|(declared, _)| *declared).collect();
+    known_extents(&made, graph, &symbols, file)?;
     let mut total: u128 = tensors.iter().flatten().map(|t| t.bytes().len() as u128).sum();
     let mut shapes = Vec::with_capacity(declared.len());
     for (&(name, ty), tensor) in declared.iter().zip(&tensors) {
@@ -214,16 +217,65 @@ pub fn inputs(
 /// Every size that what is computed needs must be the extent of some input, or be decided by data.
 fn determined(graph: &Graph, file: &str) -> Result<(), Failure> {
     let extents = || declared(graph).into_iter().flat_map(|(_, ty)| &ty.shape);
-    for ((s, id), idle) in graph.symbols().iter().zip(0..).zip(idle_symbols(graph, &[])) {
+    let symbols = graph.symbols().iter().zip(0..).zip(idle_symbols(graph, &[]));
+    let open = symbols.filter(|&((s, id), idle)| {
         let own = IndexExpr::from(SymId(id));
-        if s.upper.is_none() && s.lo < s.hi && !idle && extents().all(|d| *d != own) {
-            let (name, lo, hi) = (&s.name, s.lo, s.hi);
-            let message =
-                format!("size `{name}` is the extent of no input; expected --set {name}=N with N in {lo}..={hi}");
-            return Err(Failure::at(Code::Usage, file, message));
-        }
+        s.upper.is_none() && s.lo < s.hi && !idle && extents().all(|d| *d != own)
+    });
+    let open: Vec<&Symbol> = open.map(|((s, _), _)| s).collect();
+    let what = match open[..] {
+        [] => return Ok(()),
+        [_] => "is the extent of no input",
+        _ => "are the extents of no input",
+    };
+    let message = format!("{} {what}; expected {}", named(&open), settings(&open));
+    Err(Failure::at(Code::Usage, file, message))
+}
+
+/// Sizes by name.
+fn named(sizes: &[&Symbol]) -> String {
+    let names: Vec<String> = sizes.iter().map(|s| format!("`{}`", s.name)).collect();
+    let noun = if names.len() == 1 { "size" } else { "sizes" };
+    format!("{noun} {}", listed(&names))
+}
+
+/// What gives sizes values.
+fn settings(sizes: &[&Symbol]) -> String {
+    let setting = |s: &&Symbol| format!("--set {0}=N with N in {1}..={2}", s.name, s.lo, s.hi);
+    listed(&sizes.iter().map(setting).collect::<Vec<_>>())
+}
+
+fn listed(all: &[String]) -> String {
+    match all {
+        [rest @ .., last] if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => all.concat(),
     }
-    Ok(())
+}
+
+/// An error if several sizes of inputs that are made up follow from nothing: all of them at once.
+fn known_extents(
+    made: &[(&str, &TensorType)],
+    graph: &Graph,
+    symbols: &[Option<i64>],
+    file: &str,
+) -> Result<(), Failure> {
+    let mut open = Vec::new();
+    for dim in made.iter().flat_map(|(_, ty)| &ty.shape) {
+        dim.visit_atoms(&mut |atom| {
+            if let IndexNode::Sym(s) = atom
+                && symbols[s.0 as usize].is_none()
+                && !open.contains(s)
+            {
+                open.push(*s);
+            }
+        });
+    }
+    if open.len() < 2 {
+        return Ok(());
+    }
+    let open: Vec<&Symbol> = open.iter().map(|s| &graph.symbols()[s.0 as usize]).collect();
+    let message = format!("nothing determines {}; expected {}", named(&open), settings(&open));
+    Err(Failure::at(Code::Usage, file, message))
 }
 
 /// Dtype and rank, and extents that are numbers; the rest is checked where symbols are bound.
