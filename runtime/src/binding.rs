@@ -35,6 +35,8 @@ pub struct Sizes {
     pub decided: Vec<bool>,
     /// Bytes of every slot.
     pub slot_bytes: Vec<u64>,
+    /// Bytes that the layout has for every slot: more than there are where a call said how large it is.
+    pub room: Vec<u64>,
     /// The slot whose bytes each slot has.
     pub root: Vec<usize>,
     /// The shapes of the outputs.
@@ -75,16 +77,26 @@ impl Sizes {
     ) -> Result<Sizes, RunError> {
         let eval = |e: &IndexExpr, name: &str| e.eval_symbols(symbols).ok_or_else(|| overflow(name));
         let mut slot_bytes = Vec::with_capacity(plan.slots.len());
+        let mut room = Vec::with_capacity(plan.slots.len());
         for s in &plan.slots {
+            let most = || plan.most(&s.len, symbols).ok_or_else(|| overflow(&s.name));
             // As large as it may get, until a call says how large it is.
             let n = match is_open(plan, &s.len, decided) {
-                true => plan.most(&s.len, symbols).ok_or_else(|| overflow(&s.name))?,
+                true => most()?,
                 false => u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?,
             };
-            let bytes = n
-                .checked_mul(s.dtype.bytes() as u64)
-                .filter(|&b| b <= isize::MAX as u64);
-            slot_bytes.push(bytes.ok_or_else(|| overflow(&s.name))?);
+            let bytes = |n: u64| {
+                let bytes = n.checked_mul(s.dtype.bytes() as u64);
+                bytes
+                    .filter(|&b| b <= isize::MAX as u64)
+                    .ok_or_else(|| overflow(&s.name))
+            };
+            slot_bytes.push(bytes(n)?);
+            room.push(bytes(if mentions_data(&plan.symbols, &s.len) {
+                most()?
+            } else {
+                n
+            })?);
         }
         let root = (0..plan.slots.len())
             .map(|i| plan.root(SlotId(i as u32)).0 as usize)
@@ -103,6 +115,7 @@ impl Sizes {
             symbols: symbols.to_vec(),
             decided: decided.to_vec(),
             slot_bytes,
+            room,
             root,
             output_shapes,
             layout,

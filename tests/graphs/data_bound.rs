@@ -256,6 +256,52 @@ fn a_size_within_one_that_grows_where_data_finds_less() {
     }
 }
 
+/// So may it inside of a loop, and of a loop in that one.
+#[test]
+fn a_size_in_loops_that_grows_where_data_finds_less() {
+    let text = "graph @rest(%x: i64[n]) where n in 0..=64, k upto n {
+  %0 = call nonzero %x {count=k} : (i64[1, k], i64[])
+  %1 = const 1 : i64[]
+  %2 = expand %1 : i64[mod(k, 3) + 1]
+  %3 = loop %2 {trip=2, carried=1, symbols=[n, k]} body @outer(%i: i64[], %a: i64[mod(k, 3) + 1]) where n in 0..=64, k in 0..=64 {
+    %0 = call sort %a {axis=0, count=mod(k, 3) + 1} : (i64[mod(k, 3) + 1], i64[mod(k, 3) + 1])
+    %1 = project %0 {result=0} : i64[mod(k, 3) + 1]
+    %2 = loop %1 {trip=2, carried=1, symbols=[k]} body @inner(%j: i64[], %b: i64[mod(k, 3) + 1]) where k in 0..=64 {
+      %0 = add %b, %b : i64[mod(k, 3) + 1]
+      %1 = call sort %0 {axis=0, count=mod(k, 3) + 1} : (i64[mod(k, 3) + 1], i64[mod(k, 3) + 1])
+      %2 = project %1 {result=0} : i64[mod(k, 3) + 1]
+      return %2
+    } : (i64[mod(k, 3) + 1])
+    %3 = project %2 {result=0} : i64[mod(k, 3) + 1]
+    return %3
+  } : (i64[mod(k, 3) + 1])
+  %4 = project %3 {result=0} : i64[mod(k, 3) + 1]
+  %5 = project %0 {result=0} : i64[1, k]
+  return %4, %5
+}
+";
+    let graph = parse_graph(text, &mut no_data).unwrap();
+    let executable = tlc::compile_ir(&graph, &CompileOptions::default()).unwrap();
+    let printed = executable.plan().to_string();
+    let read = parse_module(&printed, &mut no_data).unwrap_or_else(|e| panic!("{printed}\n{e:?}"));
+    assert_eq!(read.plans[0].to_string(), printed);
+    for n in [30, 64] {
+        for found in [0, 1, 2, 3, 4, 5, 29, 30] {
+            let x: Vec<i64> = (0..n).map(|i| i64::from(i < found)).collect();
+            let x = HostTensor::from_slice(&[n as usize], &x).unwrap();
+            let right = interpret(&graph, std::slice::from_ref(&x), &Options::default()).unwrap();
+            assert_eq!(right[0].as_slice::<i64>(), Some(&vec![16; found as usize % 3 + 1][..]));
+            assert_eq!(executable.run(&[(&x).into()]).unwrap()[0].to_host(), right[0]);
+            let layout = executable.layout(&[(&x).into()]).unwrap();
+            for placed in [None, Some(&layout)] {
+                let planned =
+                    tlc_ir::plan::interp::interpret(executable.plan(), placed, std::slice::from_ref(&x)).unwrap();
+                assert_eq!(planned, right);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_data_alone_decides_has_a_value_at_once() {
     let g = Graph::new("eval");

@@ -189,7 +189,7 @@ pub fn interpret_bound(
     inputs: &[HostTensor],
     symbols: &[i64],
 ) -> Result<Vec<HostTensor>, PlanError> {
-    run(plan, layout, (inputs, &mut []), symbols, None)
+    run(plan, layout, (inputs, &mut []), (symbols, false), None)
 }
 
 /// As [`interpret_bound`], for a plan with states, which the call updates: those that hold no value before are replaced. With a
@@ -205,7 +205,7 @@ pub fn interpret_with_states(
     symbols: &[i64],
     seed: Option<u64>,
 ) -> Result<Vec<HostTensor>, PlanError> {
-    run(plan, layout, (inputs, states), symbols, seed)
+    run(plan, layout, (inputs, states), (symbols, false), seed)
 }
 
 /// As [`interpret_bound`], with the steps of a call in another order: a random one, as the seed says, of those that the plan's
@@ -220,17 +220,18 @@ pub fn interpret_shuffled(
     symbols: &[i64],
     seed: u64,
 ) -> Result<Vec<HostTensor>, PlanError> {
-    run(plan, layout, (inputs, &mut []), symbols, Some(seed))
+    run(plan, layout, (inputs, &mut []), (symbols, false), Some(seed))
 }
 
+/// `decided` says that each symbol has its value, also those that data decides.
 fn run(
     plan: &Plan,
     layout: Option<&Layout>,
     (inputs, states): (&[HostTensor], &mut [HostTensor]),
-    symbols: &[i64],
+    (symbols, decided): (&[i64], bool),
     seed: Option<u64>,
 ) -> Result<Vec<HostTensor>, PlanError> {
-    let mut m = Machine::new(plan, layout, (inputs, states), symbols.to_vec(), seed)?;
+    let mut m = Machine::new(plan, layout, (inputs, states), (symbols.to_vec(), decided), seed)?;
     let init = plan.init.len();
     for (number, step) in plan.init.iter().enumerate() {
         m.step(number, step, None)?;
@@ -280,7 +281,7 @@ impl<'p> Machine<'p> {
         plan: &'p Plan,
         layout: Option<&Layout>,
         (inputs, states): (&[HostTensor], &[HostTensor]),
-        symbols: Vec<i64>,
+        (symbols, decided): (Vec<i64>, bool),
         seed: Option<u64>,
     ) -> Result<Self, PlanError> {
         let mut m = Machine {
@@ -293,8 +294,11 @@ impl<'p> Machine<'p> {
             seed,
         };
         for slot in &plan.slots {
-            // As large as data may make it.
-            let most = plan.most(&slot.len, &m.symbols).and_then(|n| usize::try_from(n).ok());
+            // As large as data may make it, where it is not known how large it is.
+            let most = match decided {
+                true => slot.len.eval_symbols(&m.symbols).and_then(|n| usize::try_from(n).ok()),
+                false => plan.most(&slot.len, &m.symbols).and_then(|n| usize::try_from(n).ok()),
+            };
             m.lens.push(most.ok_or_else(|| PlanError::Size(slot.len.clone()))?);
         }
         // The arena of each device comes first.
@@ -586,7 +590,7 @@ impl<'p> Machine<'p> {
             }
             inputs.extend(captures.iter().cloned());
             let seed = self.seed.map(|s| s.wrapping_add(iteration as u64));
-            let outputs = run(&l.body, layout, (&inputs, &mut []), &symbols, seed);
+            let outputs = run(&l.body, layout, (&inputs, &mut []), (&symbols, true), seed);
             let mut outputs = outputs
                 .map_err(|source| PlanError::Body {
                     step: number,

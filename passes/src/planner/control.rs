@@ -2,13 +2,30 @@
 
 use std::sync::Arc;
 
-use tlc_ir::graph::{Along, HostFunction, Loop, Shape, TensorType};
+use tlc_ir::graph::control::mentions_data;
+use tlc_ir::graph::{Along, HostFunction, Loop, Shape, Symbol, TensorType};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Carried, DeviceId, HostCall, Repeat, SlotId, Step, Storage, Walk};
+use tlc_ir::plan::{Carried, DeviceId, HostCall, Plan, Repeat, SlotId, Step, Storage, Walk};
 use tlc_ir::{DType, NodeId, NodeKind};
 
 use super::{Edge, PlannedBody, Planner, plan_between};
 use crate::cluster::{Cluster, cluster_body, held_value};
+
+/// Has a body, and those of loops in it, say which of its symbols have values that data decides around it: there must be room for any
+/// value up to the largest, for a size may be larger where they are smaller (a remainder).
+fn decided_outside(outside: &[Symbol], values: &[IndexExpr], body: &mut Plan) {
+    for (symbol, value) in body.symbols.iter_mut().zip(values) {
+        if mentions_data(outside, value) {
+            symbol.upper = Some(IndexExpr::Const(symbol.hi));
+        }
+    }
+    let Plan { symbols, steps, .. } = body;
+    for step in steps {
+        if let Step::Loop(l) = step {
+            decided_outside(symbols, &l.symbols, &mut l.body);
+        }
+    }
+}
 
 impl Planner<'_> {
     /// The step of a cluster that is a loop or call.
@@ -105,8 +122,10 @@ impl Planner<'_> {
         let follows = l
             .conditional
             .then(|| self.temporary(format!("{name}.follows"), DType::Bool, IndexExpr::ONE, DeviceId::HOST));
+        let mut body = planned.plan.clone();
+        decided_outside(&self.plan.symbols, &l.symbols, &mut body);
         let step = Repeat {
-            body: planned.plan.clone(),
+            body,
             symbols: l.symbols.clone(),
             trip: l.trip.clone(),
             count: l.counted.then(|| lead[0]),

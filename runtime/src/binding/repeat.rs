@@ -155,7 +155,9 @@ impl<P> BoundLoop<P> {
         for input in &l.body.inputs {
             shapes.push(extents(&input.ty).ok_or_else(misfit)?);
         }
-        let sizes = Sizes::of(&l.body, &inner, shapes, layout.layout.clone(), &[])?;
+        // In an iteration every size is known.
+        let decided = vec![true; inner.len()];
+        let sizes = Sizes::of(&l.body, &inner, shapes, layout.layout.clone(), &decided)?;
         let body = Binding::new(&l.body, sizes, prepare)?;
         let trip = match &l.trip {
             Some(t) => Some(

@@ -461,9 +461,9 @@ impl<P> Binding<P> {
         })
     }
 
-    /// True if no slot is larger than under another binding, whose layout has room for it.
+    /// True if no slot is larger than what the layout of another binding has room for.
     pub(crate) fn fits_in(&self, other: &Binding<P>) -> bool {
-        let bytes = self.sizes.slot_bytes.iter().zip(&other.sizes.slot_bytes);
+        let bytes = self.sizes.slot_bytes.iter().zip(&other.sizes.room);
         let steps = self.steps.iter().zip(&other.steps);
         bytes.into_iter().all(|(a, b)| a <= b)
             && steps.into_iter().all(|(a, b)| match (&a.work, &b.work) {
