@@ -3,7 +3,7 @@
 //! A pass rebuilds the graph out of place: it is shown each live node with its operands already in the new graph and
 //! returns the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
 //! removes dead code and common subexpressions. Inputs, outputs and symbols keep their order and names.
-//! Up to the first node that changes, the new graph shares those of the old one.
+//! The new graph shares what nodes are with the old one: up to the first node that changes whole nodes, behind it what is not their operands.
 
 pub mod canonicalize;
 pub mod cse;
@@ -199,6 +199,9 @@ impl<'g> Rebuilder<'g> {
             self.graph.share(same.graph, same.id);
             return Ok(same.id);
         }
+        if let (true, Recorded::As(node)) = (same.typed, &self.origin) {
+            return Ok(self.graph.add_defined(node, &same.operands));
+        }
         let origin = self.origin();
         if same.typed {
             let ty = same.graph.ty(same.id).clone();
@@ -297,7 +300,10 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
                 .iter()
                 .map(|o| map[o.index()].expect("operands come before users"))
                 .collect();
-            let alike = |(&new, &old): (&NodeId, &NodeId)| re.graph.ty(new) == graph.ty(old);
+            let alike = |(&new, &old): (&NodeId, &NodeId)| {
+                let (new, old) = (re.graph.ty(new), graph.ty(old));
+                std::ptr::eq(new, old) || new == old
+            };
             let of_one_result = !node.kind.is_tuple() && !matches!(node.kind, NodeKind::Project(_));
             let typed = typed && of_one_result && (shared || operands.iter().zip(&node.operands).all(alike));
             re.same = (shared || typed).then(|| Same {
