@@ -297,6 +297,8 @@ mod tests {
             value = add(g, NodeKind::Copy, &[value]);
         }
         value = add(g, NodeKind::Map(ScalarOp::Mul), &[value, splat]);
+        // What tells the operands from each other.
+        value = add(g, NodeKind::Map(ScalarOp::Add), &[value, x]);
         let axis = u8::from(detail == CountedAxis);
         let ty = TensorType::new(DType::F32, square.iter().cloned());
         let counted = add(g, NodeKind::Iota { ty, axis }, &[]);
