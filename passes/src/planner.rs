@@ -23,7 +23,7 @@ use crate::epilogue;
 use crate::groups;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
-use crate::lower::{Arg, Form, lower};
+use crate::lower::{Arg, Form, Nest, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
@@ -31,7 +31,9 @@ use crate::rematerialize::{Cost, Draft, Rematerialized};
 use crate::schedule::{Schedule, moved_bytes, schedule};
 use crate::sequences;
 use crate::tuning::{KernelKey, Pinned};
+use alike::{Alike, Outline, Places};
 
+mod alike;
 mod control;
 mod queues;
 mod share;
@@ -46,6 +48,8 @@ pub struct Planned {
     pub emitters: Vec<EmitterId>,
     /// Per launch, in order of execution.
     pub launches: Vec<LaunchReport>,
+    /// Nests that were made for them, each once for all clusters that are alike; without those of loops' bodies.
+    pub lowered: usize,
     /// Every in-place decision.
     pub aliases: Vec<AliasDecision>,
     /// The arena, if no size is symbolic.
@@ -83,6 +87,21 @@ struct Known {
     key: Option<KernelKey>,
     /// Picoseconds of the least work that is handed to another thread.
     least_work: i64,
+}
+
+/// What is made of a nest, over the values of a cluster.
+#[derive(Clone)]
+struct Ready {
+    args: Vec<Arg>,
+    /// By parameter: whether it is written.
+    written: Vec<bool>,
+    /// What the cluster's nests leave for each other that this one is the first to name, by number.
+    temporaries: Vec<(DType, IndexExpr)>,
+    /// What each symbol of the kernel stands for.
+    symbols: Vec<IndexExpr>,
+    form: Form,
+    copies: bool,
+    known: Known,
 }
 
 /// What a schedule depends on besides the naive kernel.
@@ -126,6 +145,11 @@ struct Planner<'g> {
     emitters: Vec<EmitterId>,
     /// Scheduled and legalized kernels by the hash of their naive form: equal nests are scheduled once.
     known: FxHashMap<u64, Nests>,
+    /// Clusters whose kernels are known.
+    alike: Alike,
+    places: Places,
+    /// Nests that were made.
+    lowered: usize,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     /// Kernels that do nothing but copy their first parameter to the second.
     copies: FxHashSet<KernelId>,
@@ -226,6 +250,9 @@ fn plan_between(
         kernel_of: FxHashMap::default(),
         emitters: Vec::new(),
         known: FxHashMap::default(),
+        alike: Alike::default(),
+        places: Places::default(),
+        lowered: 0,
         in_place: Vec::new(),
         copies: FxHashSet::default(),
         launches: Vec::new(),
@@ -264,6 +291,7 @@ fn plan_between(
         values: p.values,
         emitters: p.emitters,
         launches: p.launches,
+        lowered: p.lowered,
         bodies: p.bodies,
         aliases,
         layout,
@@ -625,139 +653,213 @@ impl Planner<'_> {
         if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
             return self.control(c);
         }
-        let emitter = c.emitter.emitter;
         // What its nests leave for each other.
         let mut temporaries: Vec<SlotId> = Vec::new();
-        for mut nest in lower(
-            self.graph,
-            c,
-            is_root,
-            self.placement.precision(),
-            Some(target.emitter(emitter)),
-        ) {
-            // A view that lies where its operand does, which another device computes once, is copied from there.
-            if nest.kernel.params.iter().all(|p| p.access == Access::Read) {
-                continue;
+        for ready in self.ready(c, is_root, device, target) {
+            for (dtype, len) in &ready.temporaries {
+                let name = format!("{}.parts", self.graph.value_name(c.roots[0]));
+                temporaries.push(self.temporary(name, *dtype, len.clone(), device));
             }
-            for (arg, param) in nest.args.iter().zip(&nest.kernel.params) {
-                if matches!(arg, Arg::Temporary(number) if *number as usize == temporaries.len()) {
-                    let name = format!("{}.parts", self.graph.value_name(c.roots[0]));
-                    temporaries.push(self.temporary(name, param.dtype, param.len.clone(), device));
-                }
-            }
-            nest.again = self.inside;
-            let symbols = compact_symbols(&mut nest.kernel);
-            let setting = Setting {
-                device,
-                emitter,
-                form: nest.form,
-                columns: nest.columns,
-                column_local: nest.column_local,
-                precision: nest.precision,
-            };
-            let hash = hash_of(&nest.kernel);
-            let Known {
-                kernel,
-                schedule,
-                scheduled,
-                in_place,
-                bytes,
-                key,
-                least_work,
-            } = match self.known(hash, &nest.kernel, &setting) {
-                Some(known) => known.clone(),
-                None => {
-                    let pins = self.placement.pins();
-                    let key = match target {
-                        Target::Cpu(cpu) => {
-                            let again = nest.again;
-                            let setting = format_args!("{setting:?}{again}{}", cpu.threads);
-                            pins.map(|_| KernelKey::of(&nest.kernel, setting))
-                        }
-                        Target::Gpu(_) => None,
-                    };
-                    let pins = key.and_then(|key| Some(pins?.of(key)));
-                    let (mut kernel, mut made) = schedule(&nest, target, emitter, pins);
-                    let least_work = match (pins, target) {
-                        (Some(pins), Target::Cpu(cpu)) if cpu.threads > 1 => {
-                            share::least_work(Pinned(pins), &mut made.choices)
-                        }
-                        _ => share::CHUNK_PICOSECONDS,
-                    };
-                    let scheduled = Arc::new(kernel.clone());
-                    legalize(&mut kernel, target.emitter(emitter));
-                    // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
-                    let mut in_place = nest.in_place.clone();
-                    let proof = InPlace::of(&kernel);
-                    in_place.retain(|&(r, w)| proof.runs(r, w));
-                    let known = Known {
-                        kernel: self.intern(kernel, device, emitter),
-                        schedule: Arc::new(made),
-                        scheduled,
-                        in_place,
-                        bytes: moved_bytes(&nest.kernel),
-                        key,
-                        least_work,
-                    };
-                    let on = self.known.entry(hash).or_default();
-                    on.push((nest.kernel.clone(), setting, known.clone()));
-                    known
-                }
-            };
-            if nest.copies {
-                self.copies.insert(kernel);
-            }
-            let written: Vec<bool> = nest.kernel.params.iter().map(|p| p.access != Access::Read).collect();
-            let args = nest.args.iter().zip(written);
-            let args: Vec<SlotId> = args
-                .map(|(&arg, written)| match arg {
-                    Arg::Value(a) if written => self.slot(a),
-                    Arg::Value(a) => self.read(a, device),
-                    Arg::Temporary(number) => temporaries[number as usize],
-                })
-                .collect();
-            let mut launch = Launch {
-                kernel,
-                args,
-                symbols,
-                work: Work::Chunks { grain: IndexExpr::ONE },
-                label: cluster_label(self.graph, c),
-                bytes: IndexExpr::ZERO,
-                flops: IndexExpr::ZERO,
-            };
-            launch.bytes = launch.outer(&bytes);
-            launch.flops = launch.outer(&schedule.flops);
-            let made = &self.plan.kernels[kernel.0 as usize];
-            match target {
-                Target::Cpu(cpu) => {
-                    let extent = launch.outer(&made.parallel_extent());
-                    let work = [&launch.bytes, &launch.flops];
-                    let grain = share::grain(cpu, emitter, least_work, &extent, work);
-                    launch.work = Work::Chunks { grain };
-                }
-                // The schedule gives every kernel for a GPU one loop over blocks.
-                Target::Gpu(_) => {
-                    if let Some(grid) = made.grid() {
-                        let blocks = launch.outer(&grid.blocks);
-                        launch.work = Work::Grid(Grid { blocks, ..grid });
-                    }
-                }
-            }
-            let pairs = in_place
-                .iter()
-                .map(|&(r, w)| (launch.args[r as usize], launch.args[w as usize]))
-                .collect();
-            self.launches.push(LaunchReport {
-                cluster: number,
-                scheduled,
-                form: nest.form,
-                emitter: c.emitter,
-                schedule,
-                kernel,
-                key,
-            });
-            self.push(Step::Launch(launch), pairs);
+            self.launch(number, c, (device, target), ready, &temporaries);
         }
+    }
+
+    /// The kernels of a cluster of loops: those of one that was equal to it, or its own.
+    fn ready(&mut self, c: &Cluster, is_root: &[bool], device: DeviceId, target: &Target) -> Vec<Ready> {
+        let outline = Outline::of(self.graph, c, is_root, device, &mut self.places);
+        if let Some(ready) = outline.as_ref().and_then(|o| self.alike.find(self.graph, o)) {
+            #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
+            self.is_what_lowering_makes(c, is_root, (device, target), &ready);
+            return vec![ready];
+        }
+        let emitter = target.emitter(c.emitter.emitter);
+        let nests = lower(self.graph, c, is_root, self.placement.precision(), Some(emitter));
+        self.lowered += nests.len();
+        // A view that lies where its operand does, which another device computes once, is copied from there.
+        let writes = |nest: &Nest| nest.kernel.params.iter().any(|p| p.access != Access::Read);
+        let mut left = 0;
+        let nests = nests.into_iter().filter(writes);
+        let all: Vec<Ready> = nests
+            .map(|nest| self.prepared(nest, c, (device, target), &mut left))
+            .collect();
+        if let (Some(outline), [ready]) = (outline, &all[..]) {
+            self.alike.keep(outline, ready);
+        }
+        all
+    }
+
+    /// Checks that of a cluster's own nest the same would have been made as it shares, over the same values.
+    #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
+    fn is_what_lowering_makes(
+        &mut self,
+        c: &Cluster,
+        is_root: &[bool],
+        (device, target): (DeviceId, &Target),
+        shared: &Ready,
+    ) {
+        let emitter = target.emitter(c.emitter.emitter);
+        let mut nests = lower(self.graph, c, is_root, self.placement.precision(), Some(emitter));
+        let nest = nests.pop().expect("a cluster of loops has a nest");
+        let text = nest.kernel.to_string();
+        let own = self.prepared(nest, c, (device, target), &mut 0);
+        let same = Arc::ptr_eq(&own.known.schedule, &shared.known.schedule) && own.known.kernel == shared.known.kernel;
+        let what = |r: &Ready| (r.args.clone(), r.written.clone(), r.symbols.clone(), r.form, r.copies);
+        assert!(
+            nests.is_empty() && same && what(&own) == what(shared) && own.temporaries == shared.temporaries,
+            "shared with a cluster that is not alike: {text}"
+        );
+    }
+
+    /// What is made of a nest of a cluster, of which those before have left so many temporaries.
+    fn prepared(
+        &mut self,
+        mut nest: Nest,
+        c: &Cluster,
+        (device, target): (DeviceId, &Target),
+        left: &mut u32,
+    ) -> Ready {
+        let emitter = c.emitter.emitter;
+        let mut temporaries = Vec::new();
+        for (arg, param) in nest.args.iter().zip(&nest.kernel.params) {
+            if matches!(arg, Arg::Temporary(number) if number == left) {
+                temporaries.push((param.dtype, param.len.clone()));
+                *left += 1;
+            }
+        }
+        nest.again = self.inside;
+        let symbols = compact_symbols(&mut nest.kernel);
+        let setting = Setting {
+            device,
+            emitter,
+            form: nest.form,
+            columns: nest.columns,
+            column_local: nest.column_local,
+            precision: nest.precision,
+        };
+        let hash = hash_of(&nest.kernel);
+        let known = match self.known(hash, &nest.kernel, &setting) {
+            Some(known) => known.clone(),
+            None => self.scheduled(&nest, hash, setting, target),
+        };
+        Ready {
+            temporaries,
+            written: nest.kernel.params.iter().map(|p| p.access != Access::Read).collect(),
+            args: nest.args,
+            symbols,
+            form: nest.form,
+            copies: nest.copies,
+            known,
+        }
+    }
+
+    /// Schedules and legalizes a nest that is equal to none before it.
+    fn scheduled(&mut self, nest: &Nest, hash: u64, setting: Setting, target: &Target) -> Known {
+        let emitter = setting.emitter;
+        let pins = self.placement.pins();
+        let key = match target {
+            Target::Cpu(cpu) => {
+                let again = nest.again;
+                let setting = format_args!("{setting:?}{again}{}", cpu.threads);
+                pins.map(|_| KernelKey::of(&nest.kernel, setting))
+            }
+            Target::Gpu(_) => None,
+        };
+        let pins = key.and_then(|key| Some(pins?.of(key)));
+        let (mut kernel, mut made) = schedule(nest, target, emitter, pins);
+        let least_work = match (pins, target) {
+            (Some(pins), Target::Cpu(cpu)) if cpu.threads > 1 => share::least_work(Pinned(pins), &mut made.choices),
+            _ => share::CHUNK_PICOSECONDS,
+        };
+        let scheduled = Arc::new(kernel.clone());
+        legalize(&mut kernel, target.emitter(emitter));
+        // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
+        let mut in_place = nest.in_place.clone();
+        let proof = InPlace::of(&kernel);
+        in_place.retain(|&(r, w)| proof.runs(r, w));
+        let known = Known {
+            kernel: self.intern(kernel, setting.device, emitter),
+            schedule: Arc::new(made),
+            scheduled,
+            in_place,
+            bytes: moved_bytes(&nest.kernel),
+            key,
+            least_work,
+        };
+        let on = self.known.entry(hash).or_default();
+        on.push((nest.kernel.clone(), setting, known.clone()));
+        known
+    }
+
+    /// Appends the launch of what is made of a nest.
+    fn launch(
+        &mut self,
+        number: usize,
+        c: &Cluster,
+        (device, target): (DeviceId, &Target),
+        ready: Ready,
+        temporaries: &[SlotId],
+    ) {
+        let Known {
+            kernel,
+            schedule,
+            scheduled,
+            in_place,
+            bytes,
+            key,
+            least_work,
+        } = ready.known;
+        if ready.copies {
+            self.copies.insert(kernel);
+        }
+        let args = ready.args.iter().zip(ready.written);
+        let args: Vec<SlotId> = args
+            .map(|(&arg, written)| match arg {
+                Arg::Value(a) if written => self.slot(a),
+                Arg::Value(a) => self.read(a, device),
+                Arg::Temporary(number) => temporaries[number as usize],
+            })
+            .collect();
+        let mut launch = Launch {
+            kernel,
+            args,
+            symbols: ready.symbols,
+            work: Work::Chunks { grain: IndexExpr::ONE },
+            label: cluster_label(self.graph, c),
+            bytes: IndexExpr::ZERO,
+            flops: IndexExpr::ZERO,
+        };
+        launch.bytes = launch.outer(&bytes);
+        launch.flops = launch.outer(&schedule.flops);
+        let made = &self.plan.kernels[kernel.0 as usize];
+        match target {
+            Target::Cpu(cpu) => {
+                let extent = launch.outer(&made.parallel_extent());
+                let work = [&launch.bytes, &launch.flops];
+                let grain = share::grain(cpu, c.emitter.emitter, least_work, &extent, work);
+                launch.work = Work::Chunks { grain };
+            }
+            // The schedule gives every kernel for a GPU one loop over blocks.
+            Target::Gpu(_) => {
+                if let Some(grid) = made.grid() {
+                    let blocks = launch.outer(&grid.blocks);
+                    launch.work = Work::Grid(Grid { blocks, ..grid });
+                }
+            }
+        }
+        let pairs = in_place
+            .iter()
+            .map(|&(r, w)| (launch.args[r as usize], launch.args[w as usize]))
+            .collect();
+        self.launches.push(LaunchReport {
+            cluster: number,
+            scheduled,
+            form: ready.form,
+            emitter: c.emitter,
+            schedule,
+            kernel,
+            key,
+        });
+        self.push(Step::Launch(launch), pairs);
     }
 
     /// What was made of a naive kernel, which has that hash, in a setting before.

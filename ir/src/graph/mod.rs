@@ -24,6 +24,7 @@ mod view;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
@@ -300,19 +301,62 @@ impl NodeKind {
     }
 }
 
-/// One node: a kind over operands, with its result type.
+/// One node: a [`Definition`] over operands. What it is reads as fields of the node.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// What is computed.
-    pub kind: NodeKind,
     /// Operands, all with smaller ids.
     pub operands: Operands,
+    definition: Arc<Definition>,
+}
+
+/// What a node is, whatever the numbers of its operands: graphs that passes make of each other share it.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    /// What is computed.
+    pub kind: NodeKind,
     /// Result type, as [`infer`] says; [`control::unit`] for nodes of several results.
     pub ty: TensorType,
     /// Result types of a loop, call or region; empty for other nodes.
     pub results: Box<[TensorType]>,
     /// Where it was recorded.
     pub origin: Origin,
+    /// Of the kind.
+    hash: u64,
+}
+
+impl Node {
+    /// A node of one result.
+    pub fn new(kind: NodeKind, operands: Operands, ty: TensorType, origin: Origin) -> Node {
+        let hash = hash_of_kind(&kind);
+        Node::of(kind, hash, operands, ty, origin)
+    }
+
+    fn of(kind: NodeKind, hash: u64, operands: Operands, ty: TensorType, origin: Origin) -> Node {
+        let definition = Definition {
+            kind,
+            ty,
+            results: Box::default(),
+            origin,
+            hash,
+        };
+        Node {
+            operands,
+            definition: Arc::new(definition),
+        }
+    }
+
+    /// The same node, recorded elsewhere.
+    fn set_origin(&mut self, origin: Origin) {
+        Arc::make_mut(&mut self.definition).origin = origin;
+    }
+}
+
+impl Deref for Node {
+    type Target = Definition;
+
+    fn deref(&self) -> &Definition {
+        &self.definition
+    }
 }
 
 /// What a [`Guard`] demands of the symbols' values.
@@ -409,8 +453,7 @@ pub struct Graph {
     /// Name, as in `graph @name`.
     pub name: String,
     symbols: Vec<Symbol>,
-    // Shared with the graphs that passes make of this one, as far as they leave nodes as they are.
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Node>,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     guards: Vec<Guard>,
@@ -496,7 +539,7 @@ impl Graph {
 
     /// All nodes in topological order.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), &**n))
+        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
     }
 
     /// Number of nodes.
@@ -606,7 +649,8 @@ impl Graph {
     /// # Errors
     /// [`GraphError`] if the operands do not fit the kind.
     pub fn add(&mut self, kind: NodeKind, operands: &[NodeId], origin: Origin) -> Result<NodeId, GraphError> {
-        let hash = hash(&kind, operands);
+        let of_kind = hash_of_kind(&kind);
+        let hash = hash(of_kind, operands);
         if let Some(id) = self.equal(hash, &kind, operands) {
             return Ok(id);
         }
@@ -633,29 +677,33 @@ impl Graph {
                 self.assume(condition, id, &needed_by);
             }
         }
-        let node = Node {
-            kind,
-            operands: operands.into(),
-            ty,
-            results: results.into(),
-            origin,
-        };
+        let mut node = Node::of(kind, of_kind, operands.into(), ty, origin);
+        if !results.is_empty() {
+            Arc::make_mut(&mut node.definition).results = results.into();
+        }
         Ok(self.push_listed(hash, node))
     }
 
     /// Adds a node of one result whose type is known, or finds the equal one that exists. For passes: a node of this kind over operands of these
     /// types was typed in the graph that they rebuild, and nothing was assumed there.
     pub fn add_typed(&mut self, kind: NodeKind, operands: &[NodeId], ty: TensorType, origin: Origin) -> NodeId {
-        let hash = hash(&kind, operands);
+        let of_kind = hash_of_kind(&kind);
+        let hash = hash(of_kind, operands);
         if let Some(id) = self.equal(hash, &kind, operands) {
             return id;
         }
+        self.push_listed(hash, Node::of(kind, of_kind, operands.into(), ty, origin))
+    }
+
+    /// Adds a node that is defined as one of another graph, or finds the equal one that exists. For passes, as [`Graph::add_typed`].
+    pub fn add_defined(&mut self, as_is: &Node, operands: &[NodeId]) -> NodeId {
+        let hash = hash(as_is.hash, operands);
+        if let Some(id) = self.equal(hash, &as_is.kind, operands) {
+            return id;
+        }
         let node = Node {
-            kind,
             operands: operands.into(),
-            ty,
-            results: Box::default(),
-            origin,
+            definition: Arc::clone(&as_is.definition),
         };
         self.push_listed(hash, node)
     }
@@ -668,7 +716,7 @@ impl Graph {
             self.inputs.push(id);
             self.input_ids.insert(name.clone(), id);
         }
-        self.nodes.push(Arc::clone(node));
+        self.nodes.push(node.clone());
     }
 
     fn next_id(&self) -> NodeId {
@@ -680,19 +728,19 @@ impl Graph {
         if self.interned.len() < self.nodes.len() {
             self.interned.reserve(self.nodes.capacity());
             for n in &self.nodes[self.interned.len()..] {
-                self.interned.push(hash(&n.kind, &n.operands));
+                self.interned.push(hash(n.hash, &n.operands));
             }
         }
         self.interned.find(hash_of_new, |id| {
             let n = &self.nodes[id.index()];
-            n.operands[..] == *operands && n.kind == *kind
+            n.operands[..] == *operands && (std::ptr::eq(&n.kind, kind) || n.kind == *kind)
         })
     }
 
     /// Appends a node that no other is equal to, all of which were asked.
     fn push_listed(&mut self, hash: u64, node: Node) -> NodeId {
         let id = self.next_id();
-        self.nodes.push(Arc::new(node));
+        self.nodes.push(node);
         self.interned.push(hash);
         id
     }
@@ -727,7 +775,7 @@ impl Graph {
             self.inputs.push(id);
             self.input_ids.entry(name.clone()).or_insert(id);
         }
-        self.nodes.push(Arc::new(node));
+        self.nodes.push(node);
         id
     }
 
@@ -776,10 +824,17 @@ impl Graph {
     }
 }
 
-/// What equal nodes have in common.
-fn hash(kind: &NodeKind, operands: &[NodeId]) -> u64 {
+/// What nodes of equal kinds have in common.
+fn hash_of_kind(kind: &NodeKind) -> u64 {
     let mut hasher = FxHasher::default();
     kind.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What equal nodes have in common.
+fn hash(of_kind: u64, operands: &[NodeId]) -> u64 {
+    let mut hasher = FxHasher::default();
+    of_kind.hash(&mut hasher);
     operands.hash(&mut hasher);
     hasher.finish()
 }

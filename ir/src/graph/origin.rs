@@ -178,7 +178,7 @@ impl Graph {
         for node in &mut self.nodes {
             if let Origin::Value(value) = &node.origin {
                 let recorded = value.recorded.clone();
-                Arc::make_mut(node).origin = recorded;
+                node.set_origin(recorded);
             }
         }
     }

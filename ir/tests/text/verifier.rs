@@ -31,13 +31,7 @@ const P: NodeId = NodeId(2);
 const K: NodeId = NodeId(3);
 
 fn push(g: &mut Graph, kind: NodeKind, operands: &[NodeId], t: TensorType) -> NodeId {
-    g.push_unchecked(Node {
-        kind,
-        operands: operands.into(),
-        ty: t,
-        results: Box::default(),
-        origin: Origin::Unknown,
-    })
+    g.push_unchecked(Node::new(kind, operands.into(), t, Origin::Unknown))
 }
 
 /// The graph's only error.

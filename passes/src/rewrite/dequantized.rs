@@ -295,16 +295,11 @@ fn sum_of_integers(
         accumulator: DType::I32,
         dtype: DType::I32,
     };
-    let integers = Node {
-        kind,
-        operands: node.operands.clone(),
-        ty: TensorType {
-            dtype: DType::I32,
-            ..node.ty.clone()
-        },
-        results: node.results.clone(),
-        origin: node.origin.clone(),
+    let ty = TensorType {
+        dtype: DType::I32,
+        ..node.ty.clone()
     };
+    let integers = Node::new(kind, node.operands.clone(), ty, node.origin.clone());
     let sum = match over_words(re, &integers, &operands, fixed, (emitter, products))? {
         Some(sum) => re.add(NodeKind::Convert(DType::F32), &[sum])?,
         None => match over_floats(re, &integers, &operands, emitter)? {

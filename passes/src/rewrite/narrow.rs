@@ -68,7 +68,7 @@ fn narrowed(
     count: i64,
 ) -> Result<Option<NodeId>, GraphError> {
     let this = re.graph.node(node).clone();
-    let NodeKind::View(view) = this.kind else {
+    let NodeKind::View(view) = this.kind.clone() else {
         return Ok(None);
     };
     let below = this.operands[0];

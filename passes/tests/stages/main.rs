@@ -1,6 +1,7 @@
 //! What the stages of the compiler make of graphs: plans, schedules and kernels, judged by interpreters and counted.
 
 mod again;
+mod alike;
 mod copies;
 mod emitters;
 mod gpu_attention;
