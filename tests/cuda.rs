@@ -104,6 +104,13 @@ fn products_of_whole_tiles_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn convolutions_by_four_warps_have_the_same_bits_at_three_schedules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    same_bits_of("tensor_cores::children::convolved", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
 fn operands_are_rounded_to_tf32_by_nearest() {
     simulated("tensor_cores::children::operands_are_rounded_to_the_nearest", &[]);
 }

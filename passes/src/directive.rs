@@ -442,6 +442,11 @@ directives! {
         /// Elements of a row: whole rows of swizzled memory, which divide those of the scratch.
         row: i64,
     },
+    /// A multiprocessor has the registers for so many blocks of the kernel at the same time. Returns no loop.
+    Reside "reside" {
+        /// How many: no more than a multiprocessor ever has.
+        blocks: i64,
+    },
     /// As `Spread`, to the warps of the block: each holds its part as a fragment. Returns the warp loops.
     SpreadWarps "spread-warps" {
         /// The block loop.
@@ -847,6 +852,7 @@ spread i1 rows=64 columns=32 down=4 across=2
 lengthen i1 i2 i3 length=16
 apart scratch=2 row=64 gap=8
 swizzle scratch=2 row=64
+reside blocks=3
 spread-warps i1 rows=64 columns=64 down=32 across=32
 pipeline i1 stages=3
 synchronize i1

@@ -277,6 +277,10 @@ pub fn run_pass(
         },
         resident_bytes: options.target().resident_bytes(),
         many_threads: matches!(options.target(), Target::Gpu(_)),
+        gpu: match options.target() {
+            Target::Cpu(_) => None,
+            Target::Gpu(gpu) => Some(gpu),
+        },
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,

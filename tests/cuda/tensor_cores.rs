@@ -237,6 +237,117 @@ fn of_tiles() -> Vec<Product> {
     all
 }
 
+/// A convolution of images with so many groups, channels of each and output channels of each, on a device of one multiprocessor: large enough for the tile of four
+/// warps.
+#[derive(Clone, Copy)]
+struct Convolved {
+    dtype: &'static str,
+    groups: i64,
+    channels: i64,
+    out: i64,
+    image: [i64; 2],
+    window: [i64; 2],
+    stride: [i64; 2],
+    dilation: [i64; 2],
+    pad: [i64; 4],
+    /// Whether the image has its channels last already.
+    last: bool,
+}
+
+impl Convolved {
+    fn text(&self) -> String {
+        let Convolved {
+            dtype,
+            groups: g,
+            channels: c,
+            out: o,
+            ..
+        } = *self;
+        let [top, left, bottom, right] = self.pad;
+        let padded = [self.image[0] + top + bottom, self.image[1] + left + right];
+        let places = [0, 1].map(|i| (padded[i] - (self.window[i] - 1) * self.dilation[i] - 1) / self.stride[i] + 1);
+        let ([h, w], [ph, pw], [oh, ow], [kh, kw]) = (self.image, padded, places, self.window);
+        let ([sh, sw], [dh, dw]) = (self.stride, self.dilation);
+        let (given, image) = match self.last {
+            true => (
+                format!("{dtype}[2, {g}, {h}, {w}, {c}]"),
+                format!("%i = permute %x {{axes=[0, 1, 4, 2, 3]}} : {dtype}[2, {g}, {c}, {h}, {w}]"),
+            ),
+            false => (
+                format!("{dtype}[2, {g}, {c}, {h}, {w}]"),
+                format!("%i = neg %x : {dtype}[2, {g}, {c}, {h}, {w}]"),
+            ),
+        };
+        format!(
+            "graph @convolved(%x: {given}, %w: {dtype}[{g}, {o}, {c}, {kh}, {kw}], %b: f32[{o}, 1, 1]) {{
+               {image}
+               %0 = pad %i {{lo=[0, 0, 0, {top}, {left}], hi=[0, 0, 0, {bottom}, {right}], value=0.0}} : {dtype}[2, {g}, {c}, {ph}, {pw}]
+               %1 = window %0 {{axis=3, size={kh}, stride={sh}, dilation={dh}}} : {dtype}[2, {g}, {c}, {oh}, {pw}, {kh}]
+               %2 = window %1 {{axis=4, size={kw}, stride={sw}, dilation={dw}}} : {dtype}[2, {g}, {c}, {oh}, {ow}, {kh}, {kw}]
+               %3 = einsum %2, %w {{ngcyxij,gocij->ngoyx; acc=f32}} : f32[2, {g}, {o}, {oh}, {ow}]
+               %4 = expand %b : f32[2, {g}, {o}, {oh}, {ow}]
+               %5 = add %3, %4 : f32[2, {g}, {o}, {oh}, {ow}]
+               %6 = convert %5 : {dtype}[2, {g}, {o}, {oh}, {ow}]
+               return %6
+             }}"
+        )
+    }
+}
+
+/// Convolutions whose windows four warps multiply: of sizes that tiles divide and not, with padding, strides, dilations and groups, of channels that are steps of a tile,
+/// half of them and several, and of images whose channels lie last.
+fn convolutions() -> Vec<Product> {
+    let plain = Convolved {
+        dtype: "f16",
+        groups: 1,
+        channels: 64,
+        out: 64,
+        image: [12, 20],
+        window: [3, 3],
+        stride: [1, 1],
+        dilation: [1, 1],
+        pad: [1, 1, 1, 1],
+        last: false,
+    };
+    let all = [
+        Convolved { last: true, ..plain },
+        Convolved {
+            dtype: "bf16",
+            channels: 32,
+            image: [24, 30],
+            stride: [2, 2],
+            pad: [1, 0, 1, 3],
+            ..plain
+        },
+        Convolved {
+            channels: 96,
+            out: 100,
+            image: [11, 24],
+            dilation: [2, 3],
+            pad: [2, 3, 2, 3],
+            ..plain
+        },
+        Convolved {
+            groups: 2,
+            channels: 32,
+            image: [16, 16],
+            window: [1, 3],
+            pad: [0, 0, 0, 0],
+            ..plain
+        },
+        Convolved {
+            dtype: "bf16",
+            out: 128,
+            image: [8, 16],
+            window: [2, 3],
+            pad: [0, 1, 1, 1],
+            ..plain
+        },
+        plain,
+    ];
+    all.iter().map(|c| product(c.text())).collect()
+}
+
 /// Products of random sizes, layouts and types, with something behind them or not.
 fn random_product(seed: u64) -> Product {
     let mut rng = Rng::new(seed);
@@ -402,6 +513,24 @@ mod children {
             assert_eq!(tiled.count(), 1, "{}: {}", product.text, executable.explain());
         }
         run_all(of_tiles());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn convolved() {
+        for product in convolutions() {
+            let graph = parse_graph(&product.text, &mut no_data).expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).expect("an executable");
+            let swizzled = |k: &tlc_ir::Kernel| k.scratch.iter().any(|s| s.swizzled);
+            let plan = executable.plan();
+            let in_groups = plan.kernels.iter().filter(|k| swizzled(k)).count();
+            assert_eq!(in_groups, 1, "{}: {}", product.text, executable.explain());
+        }
+        run_all(convolutions());
     }
 
     /// What matrix instructions of tf32 come to is what the product of rounded operands is, but for the rounding of sums.

@@ -52,8 +52,7 @@ use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Scratch, Stmt};
 use tlc_ir::target::{
-    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, Multiprocessor, STATIC_SHARED_BYTES,
-    half_full_blocks,
+    Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
 };
 
 use groups::multiplies_in_groups;
@@ -433,7 +432,7 @@ fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> 
     let own = kernel.scratch.iter().filter(|s| s.scope == Scope::Thread);
     let held: Option<i64> = own.map(|s| s.len.as_const()).sum();
     let blocks = match products {
-        _ if multiplies_in_groups(kernel) => blocks_of_groups(kernel, block),
+        _ if kernel.residents > 0 => i64::from(kernel.residents),
         true if waits && held.is_some_and(|held| held <= FEW_HELD) => half_full_blocks(block),
         true => 1,
         false => half_full_blocks(block),
@@ -442,30 +441,6 @@ fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> 
         "extern \"C\" __global__ void __launch_bounds__({block}, {blocks}) {name}({open}{}{close})",
         params.join(separator)
     )
-}
-
-/// Registers of a thread beside the sums of products that four warps do together; and beside so few sums that one more block is worth that some of them
-/// wait in memory (attention of 64 features on an H200: four blocks in 360 us, three in 383).
-const BESIDE_SUMS: i64 = 56;
-const BESIDE_FEW_SUMS: i64 = 32;
-const FEW_SUMS: i64 = 96;
-
-/// Blocks of so many threads of which a multiprocessor has the registers where four warps multiply together: some multiply while others do
-/// what is between.
-fn blocks_of_groups(kernel: &Kernel, threads: i64) -> i64 {
-    let mut sums: Vec<Memory> = Vec::new();
-    for s in kernel.statements() {
-        if let Stmt::Contract(c) = s
-            && !sums.contains(&c.dst)
-        {
-            sums.push(c.dst);
-        }
-    }
-    let held = sums.iter().filter_map(|m| kernel.memory_len(*m).as_const());
-    let sums: i64 = held.sum();
-    let beside = if sums <= FEW_SUMS { BESIDE_FEW_SUMS } else { BESIDE_SUMS };
-    let registers = sums + beside;
-    (Multiprocessor::of((9, 0)).registers / (threads * registers)).max(1)
 }
 
 /// Narrow copies of the symbols that fit 32 bits.

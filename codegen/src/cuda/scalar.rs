@@ -211,6 +211,15 @@ impl Helpers {
         })
     }
 
+    /// Which thread of a block it is, as if it had not been asked before.
+    pub(super) fn which_thread(&mut self) -> String {
+        self.need("which_thread".into(), |n| {
+            format!(
+                "int {n}() {{\n    int r;\n    asm volatile(\"mov.u32 %0, %%tid.x;\" : \"=r\"(r));\n    return r;\n}}"
+            )
+        })
+    }
+
     /// A copy of so many bytes to shared memory beside the thread, of which the last argument says how many are read; the rest is zero.
     pub(super) fn copy_async(&mut self, bytes: i64) -> String {
         // Only whole 16 bytes go past the first-level cache.

@@ -14,7 +14,7 @@ use super::tiles::{known_groups, threads_write};
 use super::under_way::{self, UnderWay};
 use super::uses::Uses;
 use super::{CudaError, uses_word};
-use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Value};
+use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Region, Value};
 
 /// Types of a value that is rounded to 16 bits and computed with as what it was.
 const ROUNDED: [DType; 3] = [DType::F32, DType::BF16, DType::F32];
@@ -87,6 +87,26 @@ pub(super) struct Writer<'f, 'k> {
     begun_early: usize,
     /// Stores of threads that are done together.
     pub(super) quads: Quads,
+    /// What says in the text which thread of a block it is.
+    thread: String,
+}
+
+/// Whether threads that copy beside them compute meanwhile what matrix instructions would, had they any for it.
+fn computes_beside_copies(flat: &Flat<'_>, body: &Region) -> bool {
+    let multiplies = |item: &Item| matches!(item, Item::Multiply(_));
+    threads_write(flat, body).copies && !any_item(body, &multiplies)
+}
+
+/// Whether something holds of an item of a region, or of one inside of these.
+fn any_item(body: &Region, of: &impl Fn(&Item) -> bool) -> bool {
+    body.iter().any(|item| {
+        of(item)
+            || match item {
+                Item::Loop(l) => any_item(&l.body, of),
+                Item::If(i) => any_item(&i.then, of),
+                _ => false,
+            }
+    })
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
@@ -118,6 +138,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             tile_memories,
             begun_early: 0,
             quads: Quads::default(),
+            thread: "threadIdx.x".into(),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
@@ -358,12 +379,12 @@ impl<'f, 'k> Writer<'f, 'k> {
                     // Which thread it is may not matter to elements of a fragment.
                     if uses_word(&self.out[start..], &name) {
                         let indent = "    ".repeat(self.depth);
-                        let line = format!("{indent}const int {name} = threadIdx.x % {WARP_THREADS};\n");
+                        let line = format!("{indent}const int {name} = {} % {WARP_THREADS};\n", self.thread);
                         self.out.insert_str(start, &line);
                     }
                 } else {
                     self.first_threads(l, 1);
-                    self.line(&format!("const int {name} = threadIdx.x;"));
+                    self.line(&format!("const int {name} = {};", self.thread));
                     self.region(&l.body)?;
                 }
                 self.close();
@@ -374,7 +395,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             LoopKind::Warp => {
                 self.first_threads(l, WARP_THREADS);
                 let name = self.name_index(l.counter, 'w');
-                self.line(&format!("const int {name} = threadIdx.x / {WARP_THREADS};"));
+                self.line(&format!("const int {name} = {} / {WARP_THREADS};", self.thread));
                 self.in_warp = true;
                 self.region(&l.body)?;
                 self.in_warp = false;
@@ -462,7 +483,19 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.meet_open(open);
         self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));
         self.close();
+        if self.depth == 1 && computes_beside_copies(self.flat, &l.body) {
+            self.ask_for_thread_again();
+        }
         Ok(())
+    }
+
+    /// Has the thread ask anew which one it is: what it computed of that in front of a loop which needs all registers it would keep in memory for what is
+    /// behind the loop.
+    fn ask_for_thread_again(&mut self) {
+        let asked = self.helpers.which_thread();
+        self.thread = format!("thread{}", self.next_variable);
+        self.next_variable += 1;
+        self.line(&format!("const int {} = {asked}();", self.thread));
     }
 
     fn if_(&mut self, i: &If) -> Result<(), CudaError> {

@@ -384,6 +384,9 @@ pub struct Kernel {
     /// What else is known of the symbols' values, which launches keep. Kernels of a plan have none: there the plan's guards say it,
     /// and equal kernels are one whatever is around them.
     pub requires: Vec<Condition>,
+    /// Blocks of which a multiprocessor should have the registers at the same time, so that some compute while others wait; 0 where the
+    /// code generator decides.
+    pub residents: u32,
 }
 
 impl Kernel {

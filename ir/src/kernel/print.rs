@@ -108,6 +108,9 @@ impl fmt::Display for Kernel {
                 Condition::NonNegative(e) => write!(f, " requires {} not negative", Positional(e))?,
             }
         }
+        if self.residents > 0 {
+            write!(f, " residents {}", self.residents)?;
+        }
         f.write_str(" {\n")?;
         for (i, s) in self.scratch.iter().enumerate() {
             writeln!(

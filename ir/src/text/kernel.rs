@@ -208,6 +208,9 @@ impl KernelParser<'_, '_> {
             }
             self.kernel.requires.push(condition);
         }
+        if self.c.eat_word("residents") {
+            self.kernel.residents = self.residents()?;
+        }
         let body = self.c.mark();
         self.c.reset(params);
         while !self.c.eat(TokenKind::RightParen) {
@@ -576,6 +579,11 @@ impl KernelParser<'_, '_> {
     fn pending_groups(&mut self) -> Parsed<u32> {
         let pending = self.c.integer("wait", 0, i64::from(u32::MAX))?;
         Ok(u32::try_from(pending).unwrap_or(u32::MAX))
+    }
+
+    fn residents(&mut self) -> Parsed<u32> {
+        let blocks = self.c.integer("residents", 1, i64::from(u32::MAX))?;
+        Ok(u32::try_from(blocks).unwrap_or(u32::MAX))
     }
 
     /// Behind `copy_async`.

@@ -170,7 +170,8 @@
 //! factor    = INTEGER | name | "(" extent ")" | ( "div" | "mod" | "min" | "max" ) "(" extent "," extent ")" ;
 //!
 //! kernel    = "kernel" [ GLOBAL ] nest ;
-//! nest      = "(" [ param { "," param } [ "," ] ] ")" [ "where" size { "," size } ] { "requires" known } block ;
+//! nest      = "(" [ param { "," param } [ "," ] ] ")" [ "where" size { "," size } ] { "requires" known }
+//!             [ "residents" INTEGER ] block ;
 //! known     = extent ( "=" extent | "not" "negative" ) ;
 //! param     = "p"NUMBER ":" DTYPE "[" extent "]" ( "read" | "write" | "readwrite" ) ;
 //! size      = "s"NUMBER "in" INTEGER "..=" INTEGER ;

@@ -6,6 +6,7 @@
 //! The new graph shares what nodes are with the old one: up to the first node that changes whole nodes, behind it what is not their operands.
 
 pub mod canonicalize;
+pub mod channels_last;
 pub mod cse;
 pub mod dce;
 pub mod dequantized;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, Shape, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::Emitter;
+use tlc_ir::target::{Emitter, Gpu};
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
 use self::einsum_path::{EinsumPathError, PathDecision};
@@ -67,7 +68,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 13] = [
+pub const PASSES: [&dyn Pass; 14] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
@@ -79,6 +80,7 @@ pub const PASSES: [&dyn Pass; 13] = [
     &quotients::Quotients,
     &widen::Widen,
     &split_reduce::SplitReduce,
+    &channels_last::ChannelsLast,
     &hoist::Hoist,
     &pack::Pack,
 ];
@@ -95,6 +97,8 @@ pub struct Context<'a> {
     pub resident_bytes: i64,
     /// Whether a device of many threads runs the graph, on which what few of them do one after the other takes long.
     pub many_threads: bool,
+    /// The GPU that runs the graph, if one does.
+    pub gpu: Option<&'a Gpu>,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
     /// Whether the graph is the body of a loop, which keeps nothing for later calls.

@@ -130,6 +130,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             sum,
             length,
         } => super::lengthen::lengthen(kernel, [*outer, *inner, *sum], *length),
+        Directive::Reside { blocks } => super::residents::reside(kernel, *blocks),
         Directive::Swizzle { scratch, row } => super::swizzle::swizzle(kernel, *scratch, *row),
         Directive::Apart { scratch, row, gap } => super::rows_apart::apart(kernel, *scratch, *row, *gap),
         Directive::SpreadWarps {

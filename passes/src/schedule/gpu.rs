@@ -168,7 +168,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
                 .ok_or(DirectiveRefusal::Factor(1))
         }
         // Written for blocks as it was lowered.
-        Form::Tiles => Ok((kernel.clone(), made.clone())),
+        Form::Tiles => within(i64::MAX, &|g| g.reside(gpu)),
         Form::Serial | Form::Updates => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
     let scheduled = scheduled.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)));

@@ -19,6 +19,11 @@ pub(super) fn lengthen(kernel: &mut Kernel, vars: [VarId; 3], length: i64) -> Re
     no_longer(kernel, sum, length)?;
     let (factors, _) = stored_factors(kernel, vars)?;
     let body = nested(kernel, inner, sum)?;
+    // Elements that each iteration has of its own lie side by side, where longer rows have no room.
+    let own = |s: &Stmt| s.accesses().any(|a| a.effect.writes() && a.index.uses(sum));
+    if body.iter().any(own) {
+        return Err(DirectiveRefusal::NotASum(sum));
+    }
     let extent = kernel.extents[sum.0 as usize].clone();
     let cones = factors.map(|v| cone(body, v).0);
     let (mut loaded, mut rest): (Vec<Stmt>, Vec<Stmt>) = (Vec::new(), Vec::new());

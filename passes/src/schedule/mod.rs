@@ -33,6 +33,7 @@ mod prefetch;
 mod product_tiles;
 mod reason;
 mod region;
+mod residents;
 mod rows;
 mod rows_apart;
 mod rows_by_warps;

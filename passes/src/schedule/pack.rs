@@ -171,6 +171,36 @@ pub(super) fn masked<const N: usize>(
     padded
 }
 
+/// The load that a value is if all that is done with what was loaded is to put zeros where it was not read: they are there already.
+fn without_padding(body: &[Stmt], value: ValueId) -> ValueId {
+    let op = |v: ValueId| {
+        body.iter().find_map(|s| match s {
+            Stmt::Let { value, op } if *value == v => Some(op),
+            _ => None,
+        })
+    };
+    let zero = |v: ValueId| matches!(op(v), Some(Op::Const(c)) if c.bits() == c.dtype().zero().bits());
+    let Some(Op::Map(ScalarOp::Select, of)) = op(value) else {
+        return value;
+    };
+    let loaded = without_padding(body, of[1]);
+    match op(loaded) {
+        Some(Op::Load { mask: Some(mask), .. }) if zero(of[2]) && implies(&op, *mask, of[0]) => loaded,
+        _ => value,
+    }
+}
+
+/// Whether a condition holds wherever another does, because the one is a part of the other.
+fn implies<'b>(op: &impl Fn(ValueId) -> Option<&'b Op>, holds: ValueId, asked: ValueId) -> bool {
+    let parts = |v: ValueId| match op(v) {
+        Some(Op::Map(ScalarOp::And, of)) => Some([of[0], of[1]]),
+        _ => None,
+    };
+    holds == asked
+        || parts(asked).is_some_and(|of| of.into_iter().all(|v| implies(op, holds, v)))
+        || parts(holds).is_some_and(|of| of.into_iter().any(|v| implies(op, v, asked)))
+}
+
 /// Computes a value of the nest of the loop over `var` before it; returns the loops that do.
 pub(super) fn pack(
     kernel: &mut Kernel,
@@ -187,7 +217,12 @@ pub(super) fn pack(
     if !nest.body.iter().any(defined) {
         return Err(DirectiveRefusal::NoValue(var, value));
     }
-    let (cone, used) = cone(nest.body, value);
+    // What a GPU's threads copy to shared memory they copy beside what they compute only if nothing is computed of it.
+    let packed = match scope {
+        Scope::Shared => without_padding(nest.body, value),
+        _ => value,
+    };
+    let (cone, used) = cone(nest.body, packed);
     // It is computed before the nest writes anything.
     let accesses = walk(nest.body).flat_map(|s| s.accesses());
     let written: Vec<Memory> = accesses.filter(|a| a.effect.writes()).map(|a| a.memory).collect();
@@ -262,9 +297,9 @@ pub(super) fn pack(
     let shorter: Vec<(IndexExpr, IndexExpr)> = shorter.map(|(v, _)| ((*v).into(), extent(v))).collect();
     let memory = kernel.new_scratch(kernel.dtype(value), len, scope);
     let mut filling = cone;
-    let mut stored = value;
+    let mut stored = packed;
     if padded {
-        [stored] = masked(kernel, &mut filling, &shorter, [value]);
+        [stored] = masked(kernel, &mut filling, &shorter, [packed]);
     }
     filling.push(Stmt::Store {
         memory,

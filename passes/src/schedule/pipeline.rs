@@ -406,7 +406,17 @@ pub(super) fn copy_of(kernel: &Kernel, lane: VarId, body: &[Stmt]) -> Option<Cop
             _ => None,
         })
     };
+    let constant = |v: &ValueId| {
+        before
+            .iter()
+            .any(|s| matches!(s, Stmt::Let { value, op: Op::Const(_) } if value == v))
+    };
+    let same = |v: &ValueId| constant(v) || index(v).is_some_and(|e| !e.uses(lane));
     let alike = |s: &Stmt| match s {
+        Stmt::Let {
+            op: Op::Map(ScalarOp::Lt | ScalarOp::Le, args),
+            ..
+        } if args.iter().all(same) => true,
         Stmt::Let {
             op: Op::Map(ScalarOp::Lt, args),
             ..

@@ -27,6 +27,8 @@ pub(super) struct ProductLoops {
     pub(super) m: VarId,
     pub(super) n: VarId,
     pub(super) sum: VarId,
+    /// Whether one of the operands is windows of an image whose channels lie together.
+    pub(super) channels_last: bool,
 }
 
 /// Tiles of sums of products, a block each: a nest of steps, rows, columns and the steps of a block of them.
@@ -72,23 +74,27 @@ impl Gpu {
             return Err(DirectiveRefusal::NotASum(n));
         };
         let mut summed = self.chain(first);
-        if channels_innermost {
-            self.channels_innermost(&mut summed, [*m, n])?;
-        }
+        let channels_last = channels_innermost && self.channels_innermost(&mut summed, [*m, n])?;
         let sum = self.one_loop(&summed)?;
         let around = around.to_vec();
-        Ok(ProductLoops { around, m: *m, n, sum })
+        Ok(ProductLoops {
+            around,
+            m: *m,
+            n,
+            sum,
+            channels_last,
+        })
     }
 
     /// Has the channels of windows added up inside of the windows' elements, where there are enough of them for the steps of a tile: all of these are
-    /// of one element then, of which it is known once where it lies and whether it is inside of the image.
-    fn channels_innermost(&mut self, summed: &mut [VarId], sides: [VarId; 2]) -> Result<(), DirectiveRefusal> {
+    /// of one element then, of which it is known once where it lies and whether it is inside of the image. Returns whether they lie together.
+    fn channels_innermost(&mut self, summed: &mut [VarId], sides: [VarId; 2]) -> Result<bool, DirectiveRefusal> {
         let [channels, .., along] = summed[..] else {
-            return Ok(());
+            return Ok(false);
         };
         let many = self.kernel.extents[channels.0 as usize].as_const();
         if many.is_none_or(|n| n % CHANNEL_STEPS != 0) {
-            return Ok(());
+            return Ok(false);
         }
         let step = |index: &IndexExpr, v: VarId| index.affine_in(v).map(|(c, _)| c.as_const());
         let windows = |index: &IndexExpr| {
@@ -99,17 +105,21 @@ impl Gpu {
             };
             step(index, along) == Some(Some(1)) && sides.into_iter().any(near)
         };
-        let mut loads = self.kernel.statements().flat_map(|s| s.accesses());
-        let windows = loads.any(|a| a.effect == Effect::Load && windows(a.index));
-        drop(loads);
-        if !windows {
-            return Ok(());
+        let together = |index: &IndexExpr, v: VarId| step(index, v) == Some(Some(1));
+        let loads = self.kernel.statements().flat_map(|s| s.accesses());
+        let loads: Vec<&IndexExpr> = loads.filter(|a| a.effect == Effect::Load).map(|a| a.index).collect();
+        // Channels that lie together are copied together.
+        let channels_last =
+            loads.iter().any(|index| together(index, channels)) && !loads.iter().any(|index| together(index, along));
+        if !channels_last && !loads.iter().any(|index| windows(index)) {
+            return Ok(false);
         }
+        drop(loads);
         for &inner in &summed[1..] {
             self.apply(Directive::Interchange { outer: channels, inner })?;
         }
         summed.rotate_left(1);
-        Ok(())
+        Ok(channels_last)
     }
 
     /// A block per tile of so many rows and columns, which goes through so many steps of the sums at a time.
@@ -119,7 +129,7 @@ impl Gpu {
         [rows, columns]: [i64; 2],
         steps: i64,
     ) -> Result<ProductTiles, DirectiveRefusal> {
-        let ProductLoops { around, m, n, sum } = loops;
+        let ProductLoops { around, m, n, sum, .. } = loops;
         let down = self.apply(Directive::Block { var: m, factor: rows })?;
         let across = self.apply(Directive::Block {
             var: n,

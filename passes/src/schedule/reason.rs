@@ -152,6 +152,11 @@ pub enum ScheduleReason {
     RowsByWarps,
     /// A thread alone touches elements of it.
     Registers,
+    /// Blocks of a GPU are on a multiprocessor together.
+    Residents {
+        /// How many.
+        blocks: i64,
+    },
     /// Threads of a GPU block wait for each other where one uses what another wrote.
     Order,
 }
@@ -250,6 +255,7 @@ impl fmt::Display for ScheduleReason {
             Self::SharedMemory => f.write_str("threads of a block share it"),
             Self::RowsByWarps => f.write_str("a warp for each row: its threads wait for no others"),
             Self::Registers => f.write_str("a thread alone touches its elements: they stay in registers"),
+            Self::Residents { blocks } => write!(f, "a multiprocessor has registers for {blocks} blocks at a time"),
             Self::Order => f.write_str("threads wait for what others write"),
         }
     }

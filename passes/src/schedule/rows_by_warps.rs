@@ -41,14 +41,10 @@ pub(super) fn rows_by_warps(kernel: &mut Kernel, var: VarId, warps: i64) -> Resu
         if let Err(e) = body.into_iter().try_for_each(|s| row.statement(s)) {
             refusal = Some(e);
         }
-        let body = row.finish().unwrap_or_else(|| {
-            refusal = Some(DirectiveRefusal::Recurrence(var));
-            Vec::new()
-        });
         vec![Stmt::Loop {
             var: warp,
             bind: Bind::Warp,
-            body,
+            body: row.finish(),
         }]
     });
     rewrite(&mut new, outer, &mut |_, _, body| {
@@ -231,10 +227,10 @@ impl<'k> Row<'k> {
         Ok(())
     }
 
-    /// What the warp executes for the row; none if a thread might still read what another one stores.
-    fn finish(mut self) -> Option<Vec<Stmt>> {
+    /// What the warp executes for the row.
+    fn finish(mut self) -> Vec<Stmt> {
         for at in 0..self.segments.len() {
-            self.read_once(at)?;
+            self.read_once(at);
         }
         self.carry_values();
         self.own_registers();
@@ -249,29 +245,26 @@ impl<'k> Row<'k> {
             }
             out.extend(s.behind);
         }
-        Some(out)
+        out
     }
 
     /// Has the thread that stores for the row read alone what only it needs: what it stores may lie where the row was read from, and no thread
-    /// waits for the others before the store. None if the others need it too.
-    fn read_once(&mut self, at: usize) -> Option<()> {
+    /// waits for the others before the store. Of what the others need too a kernel says by its loads that it does not run in place.
+    fn read_once(&mut self, at: usize) {
         let Some(first) = self.segments[at].first else {
-            return Some(());
+            return;
         };
         // The condition comes first, and what it is computed from.
-        let defined = self.segments[at]
-            .body
-            .iter()
-            .position(|s| s.defined_value() == Some(first))?;
+        let made = |s: &Stmt| s.defined_value() == Some(first);
+        let Some(defined) = self.segments[at].body.iter().position(made) else {
+            return;
+        };
         let condition: Vec<Stmt> = self.condition(at, defined);
         self.segments[at].body.splice(0..0, condition);
         let later = self.segments[at + 1..].iter().flat_map(|s| walk(&s.body));
         let mut needed: FxHashSet<ValueId> = later.flat_map(|s| s.operands()).collect();
         let is_param = |m: &Memory| matches!(m, Memory::Param(_));
         let body = &self.segments[at].body;
-        let last_store = body
-            .iter()
-            .rposition(|s| matches!(s, Stmt::Store { memory, .. } if is_param(memory)));
         // Behind the uses of a value is none of what it is computed from.
         let mut alone: Vec<usize> = Vec::new();
         for (i, s) in body.iter().enumerate().rev() {
@@ -284,13 +277,7 @@ impl<'k> Row<'k> {
                     }
                 }
                 Stmt::Store { memory, .. } if is_param(memory) => {}
-                s => {
-                    let reads = |s: &Stmt| s.accesses().any(|a| is_param(&a.memory) && !a.effect.writes());
-                    if last_store.is_some_and(|store| i < store) && walk(std::slice::from_ref(s)).any(reads) {
-                        return None;
-                    }
-                    needed.extend(walk(std::slice::from_ref(s)).flat_map(|s| s.operands()));
-                }
+                s => needed.extend(walk(std::slice::from_ref(s)).flat_map(|s| s.operands())),
             }
         }
         for i in alone {
@@ -316,7 +303,6 @@ impl<'k> Row<'k> {
                 body.insert(i, Stmt::Let { value, op });
             }
         }
-        Some(())
     }
 
     /// Takes the statements that say whether it is the first thread out of a part, the last of which is at a place.

@@ -45,6 +45,13 @@ const MOST_PART_ROWS: i64 = PRODUCT_SIDE / 2;
 /// A large tile is not for sides that leave more than this part of their tiles empty.
 const MOST_EMPTY: i64 = 8;
 
+/// Rows of tiles whose warps multiply in groups of four: of two groups and of one.
+const GROUP_ROWS: [i64; 2] = [LARGE_PRODUCT_SIDE, PRODUCT_SIDE];
+/// Pixels of their tiles of convolutions. Images have widths of 14, and half of it, times powers of two.
+const PIXELS: [i64; 3] = [LARGE_PRODUCT_SIDE, 112, 96];
+/// Such a tile may be empty by as much as makes its instructions as slow as those of single warps.
+const MOST_EMPTY_OF_GROUPS: i64 = 3;
+
 /// Where the length of a sum is not known, a block of zeros may be multiplied for so many blocks of it.
 const MOST_ZEROS: i64 = 8;
 
@@ -110,21 +117,25 @@ impl Gpu {
         let dtype = self.has_operands(precision, gpu)?;
         let loops = self.product_loops(parallel, row, true)?;
         let tiles = |sides| self.full_tiles(&loops, sides);
-        let grouped = tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors)
-            && multiplies_in_groups(dtype, precision, gpu);
+        let length = self.kernel.extents[loops.sum.0 as usize].interval(&self.kernel).hi;
+        // Shorter sums have shorter rows than swizzled memory.
+        let grouped = match length > 2 * STEPS && multiplies_in_groups(dtype, precision, gpu) {
+            true => self.group_tile(&loops, gpu),
+            false => None,
+        };
+        let in_groups = grouped.is_some();
         let huge =
-            !grouped && dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
-        let large = !huge && !grouped && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors);
-        let [rows, columns] = match (huge, large) {
-            _ if grouped => [LARGE_PRODUCT_SIDE; 2],
-            (true, _) => HUGE_TILE,
-            (false, true) => [LARGE_PRODUCT_SIDE; 2],
-            (false, false) => [
+            !in_groups && dtype.bytes() == 2 && tiles(HUGE_TILE).is_some_and(|n| fills_rounds(n, gpu.multiprocessors));
+        let large = !huge && !in_groups && tiles([LARGE_PRODUCT_SIDE; 2]).is_some_and(|n| n >= gpu.multiprocessors);
+        let [rows, columns] = match (grouped, huge, large) {
+            (Some(tile), ..) => tile,
+            (None, true, _) => HUGE_TILE,
+            (None, false, true) => [LARGE_PRODUCT_SIDE; 2],
+            (None, false, false) => [
                 self.warps_side(loops.m, FEW_ROWS)?,
                 self.warps_side(loops.n, PRODUCT_SIDE)?,
             ],
         };
-        let length = self.kernel.extents[loops.sum.0 as usize].interval(&self.kernel).hi;
         let steps = [STEPS, 2 * STEPS]
             .into_iter()
             .find(|s| length <= *s)
@@ -146,7 +157,7 @@ impl Gpu {
         let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
         let operands = multiplied_values.map(|v| self.kernel.dtype(v));
         let (down, across) = match huge {
-            _ if grouped => (WARP_GROUP_ROWS, columns),
+            _ if in_groups => (WARP_GROUP_ROWS, columns),
             true => (HUGE_PART, HUGE_PART),
             false => (part(rows).min(MOST_PART_ROWS), part(columns)),
         };
@@ -203,7 +214,7 @@ impl Gpu {
                 access
             };
             self.why = ScheduleReason::Banks;
-            self.apply(match grouped {
+            self.apply(match in_groups {
                 true => Directive::Swizzle { scratch, row },
                 false => Directive::Apart { scratch, row, gap },
             })?;
@@ -226,8 +237,14 @@ impl Gpu {
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block })?;
         self.apply(Directive::Synchronize { block })?;
-        self.pipeline(tiles.steps, if huge { 1 } else { 2 }, gpu);
-        Ok(())
+        // As many warps as two blocks of a large tile have, and more, for those that bring windows themselves.
+        let blocks = match (huge, in_groups && rows == PRODUCT_SIDE) {
+            (true, _) => 1,
+            (false, true) => 3,
+            (false, false) => 2,
+        };
+        self.pipeline(tiles.steps, blocks, gpu);
+        self.reside(gpu)
     }
 
     /// The factors of the products as they are multiplied, and the dtype of their sum: to be exact, as they were before conversions that keep
@@ -259,14 +276,37 @@ impl Gpu {
         })
     }
 
+    /// Rows and columns of a tile that warps multiply in groups of four, if there are enough of them for all of a device.
+    fn group_tile(&self, loops: &ProductLoops, gpu: &Target) -> Option<[i64; 2]> {
+        let full = |sides: [i64; 2]| {
+            let tiles = self.tiles_of(loops, sides, MOST_EMPTY_OF_GROUPS)?;
+            (tiles >= gpu.multiprocessors).then_some((sides, tiles))
+        };
+        if loops.channels_last {
+            let sides = GROUP_ROWS.into_iter().flat_map(|m| PIXELS.map(|n| [m, n]));
+            // The first of those that leave least of them empty.
+            let all = sides.filter_map(full);
+            return all.min_by_key(|([m, n], tiles)| tiles * m * n).map(|(sides, _)| sides);
+        }
+        match self.full_tiles(loops, [LARGE_PRODUCT_SIDE; 2]) {
+            Some(tiles) => (tiles >= gpu.multiprocessors).then_some([LARGE_PRODUCT_SIDE; 2]),
+            None => full([PRODUCT_SIDE, LARGE_PRODUCT_SIDE]).map(|(sides, _)| sides),
+        }
+    }
+
     /// How many tiles of so many rows and columns there are, if they are full.
-    fn full_tiles(&self, loops: &ProductLoops, [rows, columns]: [i64; 2]) -> Option<i64> {
+    fn full_tiles(&self, loops: &ProductLoops, sides: [i64; 2]) -> Option<i64> {
+        self.tiles_of(loops, sides, MOST_EMPTY)
+    }
+
+    /// As [`Self::full_tiles`], where no more than one part of so many may be empty.
+    fn tiles_of(&self, loops: &ProductLoops, [rows, columns]: [i64; 2], most_empty: i64) -> Option<i64> {
         let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
         let tiles = |v: VarId, side: i64| {
             let length = extent(v)?;
             let tiles = (length + side - 1) / side;
             let empty = tiles.checked_mul(side)? - length;
-            (length >= side && empty <= length / MOST_EMPTY).then_some(tiles)
+            (length >= side && empty <= length / most_empty).then_some(tiles)
         };
         let (down, across) = (tiles(loops.m, rows)?, tiles(loops.n, columns)?);
         // Of a loop of unknown length there is one iteration for certain, or nothing to do.

@@ -609,6 +609,95 @@ fn operands_of_four_warps_are_copied_in_whole_tiles() {
     }
 }
 
+/// What all threads of a warp load in front of a row's store keeps no row from a warp: such a kernel does not run in place.
+#[test]
+fn warps_take_rows_of_which_all_threads_need_a_value_that_is_stored() {
+    let text = "graph @rows(%x: f32[2048, 128], %y: f32[2048]) {
+       %0 = reduce max %x {axes=[1]} : f32[2048]
+       %1 = mul %0, %y : f32[2048]
+       %2 = reshape %1 : f32[2048, 1]
+       %3 = expand %2 : f32[2048, 128]
+       %4 = sub %x, %3 : f32[2048, 128]
+       return %4, %1
+     }";
+    let kernels = kernels_for("sm_90a", text);
+    let [kernel] = &kernels[..] else {
+        panic!("several kernels")
+    };
+    let by_warps = |s: &Stmt| matches!(s, Stmt::Loop { bind: Bind::Warp, .. });
+    assert!(kernel.statements().any(by_warps), "{kernel}");
+    let of_rows = |p: &u32| kernel.params[*p as usize].len.is(2048);
+    let (read, written): (Vec<u32>, Vec<u32>) = (0..kernel.params.len() as u32)
+        .filter(of_rows)
+        .partition(|p| kernel.params[*p as usize].access == tlc_ir::kernel::Access::Read);
+    assert!(
+        !tlc_ir::plan::verify::runs_in_place(kernel, read[0], written[0]),
+        "{kernel}"
+    );
+}
+
+/// A convolution of 64 channels to so many others by windows of 3 by 3.
+fn convolution(image: [i64; 4], out: i64) -> String {
+    let [n, c, h, w] = image;
+    let (ph, pw) = (h + 2, w + 2);
+    format!(
+        "graph @convolution(%x: bf16[{n}, {c}, {h}, {w}], %w: bf16[{out}, {c}, 3, 3]) {{
+           %0 = pad %x {{lo=[0, 0, 1, 1], hi=[0, 0, 1, 1], value=0.0}} : bf16[{n}, {c}, {ph}, {pw}]
+           %1 = window %0 {{axis=2, size=3, stride=1, dilation=1}} : bf16[{n}, {c}, {h}, {pw}, 3]
+           %2 = window %1 {{axis=3, size=3, stride=1, dilation=1}} : bf16[{n}, {c}, {h}, {w}, 3, 3]
+           %3 = einsum %2, %w {{ncyxij,ocij->noyx; acc=f32}} : bf16[{n}, {out}, {h}, {w}]
+           return %3
+         }}"
+    )
+}
+
+/// Windows of images whose channels lie together are copied 16 bytes at a time, beside the threads, and weights in whole tiles; where four warps multiply together,
+/// each block has rows of the channels and pixels that leave least of a tile empty.
+#[test]
+fn windows_are_copied_beside_the_threads() {
+    for (image, out, tile, blocks) in [
+        ([4, 64, 56, 56], 64, [64, 112], 3),
+        ([8, 128, 28, 28], 128, [128, 112], 2),
+        ([8, 96, 16, 24], 192, [64, 128], 3),
+    ] {
+        let text = convolution(image, out);
+        for arch in ["sm_80", "sm_90a", "sm_100"] {
+            let kernels = kernels_for(arch, &text);
+            let kernel = kernels.iter().find(|k| k.params.len() == 3).expect("a convolution");
+            let is = |f: &dyn Fn(&Stmt) -> bool| kernel.statements().filter(|s| f(s)).count();
+            let copies = is(&|s| matches!(s, Stmt::CopyAsync(_)));
+            let loads = is(&|s| {
+                s.accesses()
+                    .any(|a| matches!(a.memory, Memory::Param(p) if p < 2) && !a.effect.writes())
+            });
+            assert!(copies > 0 && loads == copies, "{arch}: {kernel}");
+            let options = tlc_codegen::cuda::CudaOptions {
+                arch: arch.into(),
+                ..Default::default()
+            };
+            let emitted = tlc_codegen::cuda::emit(kernel, "convolution", &options).expect("text");
+            let in_groups = kernel.scratch.iter().any(|s| s.swizzled);
+            assert_eq!(in_groups, arch == "sm_90a", "{arch}");
+            if !in_groups {
+                continue;
+            }
+            let of_weights = emitted.matrices.iter().map(|m| m.param).collect::<Vec<_>>();
+            assert_eq!(of_weights, [1], "{kernel}");
+            let [rows, columns] = tile;
+            let swizzled = kernel.scratch.iter().filter(|s| s.swizzled);
+            let lengths: Vec<_> = swizzled.filter_map(|s| s.len.as_const()).collect();
+            assert!(
+                lengths.contains(&(rows * 64)) && lengths.contains(&(columns * 64)),
+                "{lengths:?}"
+            );
+            assert_eq!(
+                (kernel.grid().map(|g| g.threads), kernel.residents),
+                (Some(2 * rows), blocks)
+            );
+        }
+    }
+}
+
 /// Results of 16 bits leave in pieces of 16 bytes, each of what four neighbouring threads have of a row: on every architecture, and where rows begin at a
 /// multiple of them alone.
 #[test]

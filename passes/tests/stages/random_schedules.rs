@@ -197,6 +197,9 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 padded: rng.chance(30),
             }
         }
+        30 if rng.chance(15) => Directive::Reside {
+            blocks: rng.pick(&[0i64, 1, 3, 40]),
+        },
         30 if rng.chance(30) => Directive::Swizzle {
             scratch: rng.below(kernel.scratch.len().max(1)) as u32,
             row: rng.pick(&[16i64, 32, 64, 128]),
