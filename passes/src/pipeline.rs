@@ -277,6 +277,7 @@ pub fn run_pass(
         },
         resident_bytes: options.target().resident_bytes(),
         many_threads: matches!(options.target(), Target::Gpu(_)),
+        splits_products: matches!(options.target(), Target::Cpu(cpu) if cpu.follows_distant_rows),
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,

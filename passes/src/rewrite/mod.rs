@@ -18,6 +18,7 @@ pub mod pack;
 pub mod panels;
 pub mod quotients;
 pub mod sink_layout;
+pub mod split_product;
 pub mod split_reduce;
 mod taps;
 pub mod widen;
@@ -67,7 +68,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 13] = [
+pub const PASSES: [&dyn Pass; 14] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
@@ -81,6 +82,7 @@ pub const PASSES: [&dyn Pass; 13] = [
     &split_reduce::SplitReduce,
     &hoist::Hoist,
     &pack::Pack,
+    &split_product::SplitProduct,
 ];
 
 /// What a pass may know beside the graph, and what it reports.
@@ -95,6 +97,8 @@ pub struct Context<'a> {
     pub resident_bytes: i64,
     /// Whether a device of many threads runs the graph, on which what few of them do one after the other takes long.
     pub many_threads: bool,
+    /// Whether products of vectors with matrices are sums of pieces ([`tlc_ir::target::Cpu::follows_distant_rows`]).
+    pub splits_products: bool,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
     /// Whether the graph is the body of a loop, which keeps nothing for later calls.
