@@ -277,7 +277,10 @@ pub fn run_pass(
         },
         resident_bytes: options.target().resident_bytes(),
         many_threads: matches!(options.target(), Target::Gpu(_)),
-        splits_products: matches!(options.target(), Target::Cpu(cpu) if cpu.follows_distant_rows),
+        pieces_bytes: match options.target() {
+            Target::Cpu(cpu) => cpu.follows_distant_rows.then_some(cpu.l3_bytes),
+            Target::Gpu(_) => None,
+        },
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,

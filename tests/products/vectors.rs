@@ -36,7 +36,7 @@ fn data(dtype: DType, shape: &[usize], special: bool) -> HostTensor {
 }
 
 fn graph(text: &str) -> Graph {
-    let module = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let module = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{text}: {e:?}"));
     module.graphs.into_iter().next().unwrap()
 }
 
@@ -104,7 +104,7 @@ fn a_vector_times_a_matrix_adds_up_rows_far_apart() {
     for (k, n, apart) in [
         (127, 40, false),
         (128, 1, false),
-        (128, 16, true),
+        (128, 24, true),
         (133, 37, true),
         (300, 50, true),
         (300, 129, false),
@@ -171,7 +171,7 @@ fn large_products_of_vectors_are_in_pieces() {
                 .unwrap()
                 .graph
                 .to_string();
-            let piece = format!("f32[{pieces}, {n}]");
+            let piece = format!("reshape %y : f32[{pieces}, ");
             assert_eq!(made.contains(&piece), pieces > 0, "{made}");
             let not = compile(&graph, &Options::new(machine(2, false, None))).unwrap().graph;
             assert!(!not.to_string().contains("reduce"), "{not}");
@@ -188,12 +188,12 @@ fn has_registers() -> bool {
 #[test]
 fn a_matrix_times_a_long_vector_takes_rows_far_apart() {
     for (dtype, m, k, apart) in [
-        (DType::F32, 64, 1024, true),
+        (DType::F32, 128, 1024, true),
         (DType::F32, 96, 1500, true),
         (DType::F32, 128, 9000, true),
-        (DType::F64, 64, 700, true),
-        (DType::F32, 65, 1024, false),
-        (DType::F32, 64, 512, false),
+        (DType::F64, 128, 700, true),
+        (DType::F32, 129, 1024, false),
+        (DType::F32, 128, 512, false),
         (DType::F32, 8, 4096, false),
     ] {
         let text = format!(

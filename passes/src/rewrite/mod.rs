@@ -97,8 +97,8 @@ pub struct Context<'a> {
     pub resident_bytes: i64,
     /// Whether a device of many threads runs the graph, on which what few of them do one after the other takes long.
     pub many_threads: bool,
-    /// Whether products of vectors with matrices are sums of pieces ([`tlc_ir::target::Cpu::follows_distant_rows`]).
-    pub splits_products: bool,
+    /// Bytes up to which a matrix that is multiplied with a vector is in pieces, where any is ([`tlc_ir::target::Cpu::follows_distant_rows`]).
+    pub pieces_bytes: Option<u64>,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
     /// Whether the graph is the body of a loop, which keeps nothing for later calls.

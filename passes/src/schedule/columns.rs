@@ -5,7 +5,7 @@ use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 
-use super::{Directive, ScheduleReason, Scheduler};
+use super::{Directive, ScheduleReason, Scheduler, moved_bytes};
 use crate::lower::Nest;
 use crate::tile::{accumulator_tile, resident_tile, whole_rows_tile};
 use crate::tree;
@@ -13,10 +13,11 @@ use crate::tuning::Tunable;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;
-/// How far apart they are where that is better than neighbours: each is then a stream of its own, which goes on where it ends with the row behind it.
-/// Measured on Zen 4, f32 from memory, every row as a whole and the next one of each stream asked for: 768x2304, 3072x768 and 4096x4096 take 0.81, 0.71
-/// and 0.92 of the time of neighbours that are asked for.
-const APART: i64 = 16;
+/// As many where they are far apart: each is then a stream of its own, which goes on where it ends with the row behind it.
+const DISTANT_ROWS: i64 = 4;
+/// How far apart they are. Measured on Zen 4, f32 from memory, every row as a whole: with 16 and more rows between them they come at 0.7 to 0.95 of the
+/// rate of one stream, neighbours that are asked for at 0.5 to 0.8 of it. Eight rows at a time, asked for, were no faster than neighbours.
+const APART: i64 = 32;
 
 impl Scheduler<'_> {
     pub(super) fn columns(&mut self, nest: &Nest) {
@@ -30,8 +31,10 @@ impl Scheduler<'_> {
         let columns = self.kernel.extents[column.0 as usize].as_const();
         let extent = |v: &VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).lo;
         let pieces = outer.iter().map(extent).fold(1i64, i64::saturating_mul);
+        let moved = moved_bytes(&self.kernel).interval(&self.kernel).hi;
+        let close = moved as u64 <= self.cpu.l3_bytes;
         let width = match self.kept_bytes {
-            0 if self.cpu.follows_distant_rows && pieces >= 2 && columns.is_some() => {
+            0 if self.cpu.follows_distant_rows && pieces >= 2 && columns.is_some() && close => {
                 // Partial sums of pieces of a matrix, of which a thread has whole rows, as far as the second cache holds their sums.
                 let threads = self.cpu.threads / usize::try_from(pieces).unwrap_or(1);
                 whole_rows_tile(columns.unwrap_or(1), threads, self.cpu.l2_bytes / 4)
@@ -103,8 +106,8 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Whether rows far apart are added up together: those of one matrix that is only read, and of which a thread has whole rows (there are pieces of
-    /// it) or the second cache has all. It depends on extents alone, as the order of the sums does.
+    /// Whether rows far apart are added up together: those of one matrix that is only read and that a cache holds: the last one, if a thread has
+    /// whole rows (there are pieces of it), or else the second. It depends on extents alone, as the order of the sums does.
     fn takes_distant_rows(&self, row: VarId, pieces: i64) -> bool {
         let rows = self.kernel.extents[row.0 as usize].as_const();
         let (walked, writes) = self.walked(row);
@@ -114,14 +117,19 @@ impl Scheduler<'_> {
         };
         let of = &self.kernel.params[*matrix as usize];
         let bytes = of.len.as_const().map(|n| n.saturating_mul(of.dtype.bytes() as i64));
-        let close = pieces >= 2 || bytes.is_some_and(|bytes| bytes as u64 <= self.cpu.l2_bytes);
+        let cache = if pieces >= 2 {
+            self.cpu.l3_bytes
+        } else {
+            self.cpu.l2_bytes
+        };
+        let close = bytes.is_some_and(|bytes| bytes as u64 <= cache);
         let suits = self.cpu.follows_distant_rows && self.kept_bytes == 0 && !writes && close;
-        suits && rows.is_some_and(|n| n >= COLUMN_ROWS * APART)
+        suits && rows.is_some_and(|n| n >= DISTANT_ROWS * APART)
     }
 
     /// Adds up rows so far apart in registers, a few at a time, and what they leave over as neighbours.
     fn distant_rows(&mut self, row: VarId, column: VarId, lanes: i64) {
-        let (rows, apart) = (COLUMN_ROWS, APART);
+        let (rows, apart) = (DISTANT_ROWS, APART);
         let reason = ScheduleReason::DistantRows { rows, apart };
         let split = |var, factor| Directive::Split { var, factor };
         let blocks = self.because(reason).apply(split(row, rows * apart));
@@ -131,11 +139,9 @@ impl Scheduler<'_> {
         let rest = rest.first().and_then(|&t| Some((t, only_loop(&self.kernel, t)?)));
         if let Some([together, near]) = self.apply(split(*block, apart)).as_deref() {
             let (outer, inner) = (*together, *near);
-            let apart = self.apply(Directive::Interchange { outer, inner }).is_some();
-            if !apart {
-                self.strip(column, lanes);
-            } else if let Some(vectors) = self.rows_in_registers(outer, column, lanes, reason) {
-                self.rows_ahead(inner, vectors);
+            match self.apply(Directive::Interchange { outer, inner }) {
+                Some(_) => drop(self.rows_in_registers(outer, column, lanes, reason)),
+                None => drop(self.strip(column, lanes)),
             }
         }
         if let Some((row, column)) = rest {
