@@ -50,10 +50,13 @@ impl Pass for SplitProduct {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, most_bytes: u64) -> Result<Graph, GraphError> {
-    super::rebuild(graph, &mut |re, id, node, operands| match product(graph, id, node) {
-        Some(found) => pieces(re, graph, (id, node), operands, &found),
-        None => re.keep(node, operands),
-    })
+    super::rebuild(
+        graph,
+        &mut |re, id, node, operands| match product(graph, id, node, most_bytes) {
+            Some(found) => pieces(re, graph, (id, node), operands, &found),
+            None => re.keep(node, operands),
+        },
+    )
 }
 
 /// A product of a vector with a matrix, and what becomes of it.
