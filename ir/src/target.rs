@@ -123,6 +123,10 @@ pub struct Cpu {
     pub streams_lines: bool,
     /// Whether the last cache gives a core the weights of a tile of products as fast as it multiplies by them.
     pub feeds_tiles: bool,
+    /// Whether a core reads a few rows that lie far apart at once, each line by line, as fast as one: its prefetchers follow each of them.
+    pub follows_distant_rows: bool,
+    /// Bits of the vectors in which a core best moves what its second cache does not hold, where those are not the widest that it has.
+    pub streamed_bits: Option<u32>,
 }
 
 /// A device that runs blocks of threads, each block with memory that its threads share.
@@ -171,6 +175,8 @@ impl Cpu {
             f32_flops_per_second: 200e9,
             streams_lines: false,
             feeds_tiles: false,
+            follows_distant_rows: false,
+            streamed_bits: None,
         }
     }
 

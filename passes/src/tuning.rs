@@ -55,6 +55,8 @@ tunables! {
     BlockElements "block-elements",
     /// Vectors side by side of a loop that accumulates nothing.
     Vectors "vectors",
+    /// Bits of the vectors of a kernel that moves more than the second cache holds and accumulates nothing.
+    VectorBits "vector-bits",
     /// Rows of a transposition's tiles.
     TransposedRows "transposed-rows",
     /// Columns of a tile of sums along columns.

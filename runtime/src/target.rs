@@ -10,7 +10,7 @@ use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cpu::level::{self, Halves};
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
-use crate::machine::{cache_sizes, feeds_tiles, streams_lines};
+use crate::machine::{cache_sizes, feeds_tiles, follows_distant_rows, streamed_bits, streams_lines};
 use crate::pool::default_threads;
 
 /// What the passes need to know of this machine: what its emitters have, caches from the processor, speeds from the machine
@@ -27,6 +27,8 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
         l3_bytes: caches.last_level_bytes(),
         streams_lines: streams_lines(),
         feeds_tiles: feeds_tiles(),
+        follows_distant_rows: follows_distant_rows(),
+        streamed_bits: streamed_bits(),
         ..Cpu::with_emitters(emitters)
     }
 }

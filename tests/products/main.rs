@@ -12,4 +12,5 @@ mod half;
 mod quotients;
 mod regrouping;
 mod tuned;
+mod vectors;
 mod weight_gradients;

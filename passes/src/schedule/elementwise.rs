@@ -7,7 +7,7 @@ use tlc_ir::target::Cpu;
 
 use super::vectorize::UNROLL;
 use super::windows::MANY_IMAGES;
-use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler, moved_bytes};
 use crate::tree;
 use crate::tuning::Tunable;
 
@@ -34,6 +34,7 @@ fn tile(cpu: &Cpu, bytes: usize) -> (i64, i64) {
 
 impl Scheduler<'_> {
     pub(super) fn elementwise(&mut self, parallel: &[VarId]) {
+        self.vector_bits = self.streaming_bits();
         let loops = self.fuse_clean(parallel);
         let Some(&last) = loops.last() else {
             self.schedule.inner.push(Err(ScalarReason::Short));
@@ -97,6 +98,34 @@ impl Scheduler<'_> {
             self.stream(made[1], &streamed);
             self.vectorize(made[1]);
         }
+    }
+
+    /// Bits of the vectors of the kernel: those in which the machine streams best, if moving is nearly all that the kernel does and the second
+    /// cache does not hold what it moves. Never of one that accumulates, whose order is a matter of the emitter and the extents of the sum alone.
+    fn streaming_bits(&mut self) -> u32 {
+        let widest = self.emitter.vector_bits;
+        let moved = moved_bytes(&self.kernel).interval(&self.kernel).lo;
+        let accumulates = self.kernel.statements().any(|s| matches!(s, Stmt::Accumulate { .. }));
+        let beyond = u64::try_from(moved).is_ok_and(|bytes| bytes > self.cpu.l2_bytes);
+        if accumulates || !beyond {
+            return widest;
+        }
+        let streamed = self
+            .cpu
+            .streamed_bits
+            .filter(|bits| *bits < widest && self.only_moves(moved));
+        let bits = streamed.unwrap_or(widest);
+        self.choose(Tunable::VectorBits, bits.into(), |_| {
+            [widest / 2, widest].map(i64::from)
+        }) as u32
+    }
+
+    /// Whether a kernel that moves so many bytes computes so little that it does in vectors of half the width, in half of the time.
+    fn only_moves(&self, bytes: i64) -> bool {
+        let flops = self.schedule.flops.interval(&self.kernel).hi;
+        let conversions = self.kernel.params.iter().any(|p| p.dtype.bytes() < 4);
+        let [bytes, flops] = [bytes, flops.saturating_mul(4)].map(|n| u64::try_from(n).unwrap_or(u64::MAX));
+        !conversions && self.cpu.kernel_floor_ns(bytes, flops).1 == "bytes"
     }
 
     /// Rows that are computed otherwise than others apart from them: in loops of their own or, where images are few or the ranges of rows long,

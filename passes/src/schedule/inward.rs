@@ -8,11 +8,12 @@
 //! for v in n { a; for w { b }; c }      becomes      for v in n { a }; for w { for v in n { b } }; for v in n { c }
 //! ```
 //! Scratch of an iteration gets an element for each of them. What is the same in all iterations is computed once; what one
-//! run of statements needs of an earlier one is computed again.
+//! run of statements needs of an earlier one is computed again. A loop of lanes is a statement of a run, whose elements in scratch
+//! stay side by side.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{Effect, walk};
+use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 use super::across::{loads_any, mask_memory, scratch_of, scratch_outside, widen};
@@ -77,7 +78,7 @@ pub(super) fn stores_apart(
             Stmt::Accumulate { state, .. } if state.iter().all(|s| matches!(s.0, Memory::Scratch(_))) => {}
             Stmt::Loop {
                 var: v,
-                bind: Bind::Serial | Bind::Unroll,
+                bind: Bind::Serial | Bind::Unroll | Bind::Lanes,
                 body,
             } => {
                 if kernel.extents[v.0 as usize].uses(var) {
@@ -271,12 +272,14 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
             let has = mask_memory(kernel, &mut body, (var, &extent), &registers);
             body.splice(0..0, has);
         }
+        let in_lanes = walk(&body).any(is_lanes);
         let mut pass = Inward {
             kernel,
             var,
             n,
             own: &own,
             wide: &wide,
+            in_lanes,
             varying: FxHashSet::default(),
             defined: FxHashMap::default(),
             made: Vec::new(),
@@ -295,12 +298,18 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
     Ok(made)
 }
 
+fn is_lanes(s: &Stmt) -> bool {
+    matches!(s, Stmt::Loop { bind: Bind::Lanes, .. })
+}
+
 struct Inward<'k> {
     kernel: &'k mut Kernel,
     var: VarId,
     n: i64,
     own: &'k [u32],
     wide: &'k Vec<(Memory, Memory)>,
+    /// Whether there are loops of lanes.
+    in_lanes: bool,
     /// Values that differ from iteration to iteration, and what they are.
     varying: FxHashSet<ValueId>,
     defined: FxHashMap<ValueId, Op>,
@@ -325,6 +334,7 @@ impl Inward<'_> {
                     run.push(Stmt::Let { value, op });
                 }
                 s @ Stmt::Let { .. } => out.push(s),
+                s if is_lanes(&s) => run.push(s),
                 Stmt::Loop { var, bind, body } => {
                     self.close(std::mem::take(&mut run), &mut out)?;
                     let body = self.block(body)?;
@@ -345,27 +355,58 @@ impl Inward<'_> {
         let mut here: FxHashMap<ValueId, ValueId> = FxHashMap::default();
         let mut body = Vec::with_capacity(run.len());
         for mut s in run {
-            if !matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. }) {
-                return Err(DirectiveRefusal::Recurrence(self.var));
-            }
-            for v in s.operands_mut() {
-                *v = self.brought(*v, &mut here, &mut body)?;
-            }
-            here.extend(s.defined_value().map(|v| (v, v)));
+            self.bring(&mut s, &mut here, &mut body)?;
             body.push(s);
         }
         let l = self.kernel.new_var(IndexExpr::Const(self.n));
         self.made.push(l);
         let var = self.var;
         substitute_in(self.kernel, &mut body, &mut |v| (v == var).then(|| l.into()));
-        let k = IndexExpr::Const(self.n);
-        widen(&mut body, self.wide, &|e| e.clone() * k.clone() + l.into());
+        match self.in_lanes {
+            true => self.copies(&mut body, l),
+            false => {
+                let k = IndexExpr::Const(self.n);
+                widen(&mut body, self.wide, &|e| e.clone() * k.clone() + l.into());
+            }
+        }
         out.push(Stmt::Loop {
             var: l,
             bind: Bind::Unroll,
             body,
         });
         Ok(())
+    }
+
+    /// Has a statement of a run use values of the run.
+    fn bring(
+        &mut self,
+        s: &mut Stmt,
+        here: &mut FxHashMap<ValueId, ValueId>,
+        body: &mut Vec<Stmt>,
+    ) -> Result<(), DirectiveRefusal> {
+        let plain = matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
+        if !plain && !is_lanes(s) {
+            return Err(DirectiveRefusal::Recurrence(self.var));
+        }
+        for v in s.operands_mut() {
+            *v = self.brought(*v, here, body)?;
+        }
+        here.extend(s.defined_value().map(|v| (v, v)));
+        let inside = s.body_mut().into_iter().flatten();
+        inside.into_iter().try_for_each(|s| self.bring(s, here, body))
+    }
+
+    /// Gives iteration `at` a copy of each scratch behind those of the iterations before.
+    fn copies(&self, body: &mut [Stmt], at: VarId) {
+        walk_mut(body, &mut |s| {
+            for a in s.accesses_mut() {
+                let Memory::Scratch(old) = *a.memory else { continue };
+                if let Some((_, new)) = self.wide.iter().find(|w| w.0 == *a.memory) {
+                    let len = self.kernel.scratch[old as usize].len.clone();
+                    (*a.memory, *a.index) = (*new, len * at.into() + a.index.clone());
+                }
+            }
+        });
     }
 
     /// The value in the run that is being written.

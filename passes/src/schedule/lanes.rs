@@ -62,12 +62,12 @@ impl Scheduler<'_> {
         let body = tree::loop_body(&self.kernel.body, var).ok_or(ScalarReason::Short)?;
         let mut widest = 8;
         self.check_lanes(body, var, &mut widest)?;
-        Ok(i64::from(self.emitter.vector_bits / widest))
+        Ok(i64::from(self.vector_bits / widest))
     }
 
     /// Lanes of the narrowest vectors that are worth while, of so many in whole ones.
     pub(super) fn narrowest_lanes(&self, whole: i64) -> i64 {
-        let bits = i64::from(self.emitter.vector_bits.max(1));
+        let bits = i64::from(self.vector_bits.max(1));
         // Eight bytes are one element of 64 bits, which machines that have more than one width of vectors move as such.
         let narrowest = match whole * 8 == bits && bits > NARROWEST_BITS {
             true => NARROWEST_BITS / 2,

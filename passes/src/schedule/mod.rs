@@ -112,6 +112,8 @@ struct Scheduler<'t> {
     schedule: Schedule,
     /// Whether directives are refused that make the kernel larger than [`MOST_STATEMENTS`].
     bounded: bool,
+    /// Bits of a whole vector.
+    vector_bits: u32,
     /// Why the directives that come next are applied.
     why: ScheduleReason,
     /// Bytes of each row that are kept from phase to phase.
@@ -161,6 +163,7 @@ fn scheduled<'t>(
         emitter,
         schedule: Schedule::default(),
         bounded,
+        vector_bits: emitter.vector_bits,
         why: ScheduleReason::OneRange,
         kept_bytes: 0,
         again: nest.again,
@@ -192,8 +195,7 @@ fn scheduled<'t>(
             s.schedule.inner.push(Ok(emitter.lanes(DType::F32) as u32));
         }
     }
-    let apply = |s: &mut Scheduler<'_>, directive, reason| s.because(reason).apply(directive);
-    cascade::cascades(&mut s, |s| &s.kernel, apply);
+    s.cascades();
     hoist::hoist(&mut s.kernel);
     (s.kernel, s.schedule)
 }
@@ -284,6 +286,12 @@ impl Scheduler<'_> {
                 None
             }
         }
+    }
+
+    /// Has long sums added up in blocks.
+    fn cascades(&mut self) {
+        let apply = |s: &mut Self, directive, reason| s.because(reason).apply(directive);
+        cascade::cascades(self, |s| &s.kernel, apply);
     }
 
     /// Vectorizes the loops over the elements of an update, which are apart from each other.

@@ -63,6 +63,13 @@ pub enum ScheduleReason {
         /// How many.
         rows: i64,
     },
+    /// Rows that lie apart are added up in registers, each a stream of its own.
+    DistantRows {
+        /// How many.
+        rows: i64,
+        /// How far apart.
+        apart: i64,
+    },
     /// Several vectors are combined at once, and tested for NaN in pairs.
     TestedTogether {
         /// How many.
@@ -189,6 +196,10 @@ impl fmt::Display for ScheduleReason {
             Self::RowsInRegisters { rows } => {
                 write!(f, "{rows} rows are added up in registers before memory is touched")
             }
+            Self::DistantRows { rows, apart } => write!(
+                f,
+                "{rows} rows, {apart} apart, are added up in registers: each is read on to its end and the next behind it"
+            ),
             Self::TestedTogether { vectors } => write!(f, "{vectors} vectors are combined and tested for NaN together"),
             Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
             Self::Cases => f.write_str("which part a row is of is asked once for it"),

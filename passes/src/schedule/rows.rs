@@ -10,6 +10,7 @@ use tlc_ir::scalar::Cost;
 use tlc_ir::target::{AccessKind, Support, Width};
 
 use super::lanes::{is_half, vector_form};
+use super::vectorize::UNROLL;
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::tree;
 
@@ -22,12 +23,17 @@ const ROW_BLOCK: i64 = 64;
 const UNROLLED_OPS: i64 = 2000;
 /// Operations of an elementary function, about.
 const FUNCTION_OPS: i64 = 25;
+/// Rows of a product with a vector that are taken together, far apart.
+const DISTANT_ROWS: i64 = 4;
 /// Vectors of which a search for the position of an extremum keeps only their extremum.
 const BLOCK_VECTORS: i64 = 8;
 
 impl Scheduler<'_> {
     pub(super) fn rows(&mut self, parallel: &[VarId]) {
         if self.windows(parallel) {
+            return;
+        }
+        if self.distant_products(parallel) {
             return;
         }
         let row = self.parallel(parallel);
@@ -47,6 +53,89 @@ impl Scheduler<'_> {
         if let Some(row) = row {
             self.next_row_ahead(row);
         }
+    }
+
+    /// Products of a matrix with a vector that takes half of the first cache: a few rows at once, which share what they load of it, far enough
+    /// apart to be streams of their own. Each sum is as it would be alone. Returns whether it was done.
+    fn distant_products(&mut self, parallel: &[VarId]) -> bool {
+        let [row] = parallel[..] else { return false };
+        let Some((inner, apart)) = self.distant_product(row) else {
+            return false;
+        };
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let rows = DISTANT_ROWS;
+        let split = |var, factor| Directive::Split { var, factor };
+        self.because(ScheduleReason::DistantRows { rows, apart });
+        let done = (|| {
+            let blocks = self.apply(split(row, rows * apart))?;
+            let of_block = self.apply(split(blocks[1], apart))?;
+            let (outer, inner_rows) = (of_block[0], of_block[1]);
+            let inner_first = Directive::Interchange {
+                outer,
+                inner: inner_rows,
+            };
+            self.apply(inner_first)?;
+            self.parallel(&blocks[..1])?;
+            self.vectorize(inner);
+            // What long sums are cut into is said by one row's loop.
+            self.cascades();
+            self.because(ScheduleReason::DistantRows { rows, apart })
+                .apply(Directive::Inward { var: outer })
+        })();
+        if done.is_none() {
+            (self.kernel, self.schedule) = saved;
+        }
+        done.is_some()
+    }
+
+    /// The loop along a row of a matrix that is multiplied with a long vector, and how far apart rows are to be taken together.
+    fn distant_product(&self, row: VarId) -> Option<(VarId, i64)> {
+        // Each row has sums of its own beside the others'.
+        let registers = i64::from(self.emitter.vector_registers);
+        if !self.cpu.follows_distant_rows || registers < 2 * DISTANT_ROWS * UNROLL {
+            return None;
+        }
+        let rows = self.kernel.extents[row.0 as usize].as_const()?;
+        let body = tree::loop_body(&self.kernel.body, row)?;
+        let mut loops = body.iter().filter_map(|s| match s {
+            Stmt::Loop { var, body, .. } => Some((*var, body)),
+            _ => None,
+        });
+        let ((inner, terms), None) = (loops.next()?, loops.next()) else {
+            return None;
+        };
+        let adds = |s: &Stmt| {
+            matches!(s, Stmt::Let { .. })
+                || matches!(
+                    s,
+                    Stmt::Accumulate {
+                        monoid: Monoid::Add,
+                        ..
+                    }
+                )
+        };
+        let n = self.kernel.extents[inner.0 as usize].as_const()?;
+        let (mut vector, mut matrix) = (0, 0);
+        for a in terms
+            .iter()
+            .flat_map(|s| s.accesses())
+            .filter(|a| a.effect == Effect::Load)
+        {
+            let bytes = n.saturating_mul(self.kernel.memory_dtype(a.memory).bytes() as i64);
+            match (a.index.uses(inner), a.index.uses(row)) {
+                (true, true) => matrix += bytes.saturating_mul(rows),
+                (true, false) => vector += bytes,
+                (false, _) => {}
+            }
+        }
+        let [l1, l2] = [self.cpu.l1_bytes / 2, self.cpu.l2_bytes].map(|b| b as i64);
+        if !terms.iter().all(adds) || vector < l1 || matrix <= l2 {
+            return None;
+        }
+        let least = 2 * self.cpu.threads.max(1) as i64;
+        let distances = [16, 8, 4].into_iter();
+        let even = |d: &i64| rows % (DISTANT_ROWS * d) == 0 && rows / (DISTANT_ROWS * d) >= least;
+        distances.filter(even).next().map(|d| (inner, d))
     }
 
     /// Where a row is gone through more than once, only the first time waits for memory: the next row is asked for while this one is gone

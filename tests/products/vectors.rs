@@ -1,0 +1,299 @@
+//! Products of matrices with vectors, and sums of columns, where a machine's prefetchers follow rows that lie far apart: results and edge values
+//! against the interpreter, and the same bits for any number of threads. And what such a machine streams in vectors narrower than its widest.
+
+use std::sync::Arc;
+
+use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::kernel::Bind;
+use tlc_ir::kernel::visit::walk;
+use tlc_ir::target::Cpu;
+use tlc_ir::text::{no_data, parse_module};
+use tlc_ir::{DType, Graph, HostTensor, Scalar};
+use tlc_passes::planner::Planned;
+use tlc_passes::tuning::{Pin, Pins, Tunable};
+use tlc_passes::{Options, compile};
+use tlc_runtime::driver::{Executable, TensorView};
+use tlc_runtime::memory::BufferPool;
+use tlc_runtime::pool::Pool;
+
+/// What a schedule says of rows that are apart.
+const APART: &str = "apart, are added up in registers";
+
+/// Small values, and special ones in a few rows alone, for each of them ends in every sum of its row or column.
+fn data(dtype: DType, shape: &[usize], special: bool) -> HostTensor {
+    let mut out = HostTensor::zeros(dtype, shape).unwrap();
+    for i in 0..out.len() {
+        let value = match i {
+            7 if special => f64::NAN,
+            100_019 if special => f64::INFINITY,
+            200_031 if special => f64::NEG_INFINITY,
+            _ if i % 31 == 0 => -0.0,
+            _ => ((i * 37 + 11) % 101) as f64 / 25.0 - 2.0,
+        };
+        out.set(i, Scalar::from_f64(dtype, value));
+    }
+    out
+}
+
+fn graph(text: &str) -> Graph {
+    let module = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{text}: {e:?}"));
+    module.graphs.into_iter().next().unwrap()
+}
+
+/// This machine, as one whose second cache is small and that is as the test says.
+fn machine(threads: usize, follows_distant_rows: bool, streamed_bits: Option<u32>) -> Cpu {
+    Cpu {
+        threads,
+        l1_bytes: 8 << 10,
+        l2_bytes: 64 << 10,
+        follows_distant_rows,
+        streamed_bits,
+        ..tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().unwrap())
+    }
+}
+
+fn planned(graph: &Graph, cpu: Cpu, pins: Option<Pins>) -> Planned {
+    let options = Options {
+        pins: pins.map(Arc::new),
+        ..Options::new(cpu)
+    };
+    let planned = compile(graph, &options).unwrap().planned;
+    tlc_ir::plan::verify::check(&planned.plan).unwrap_or_else(|e| panic!("{e}"));
+    planned
+}
+
+fn run(planned: Planned, threads: usize, inputs: &[HostTensor]) -> HostTensor {
+    let (pool, pack) = (Arc::new(Pool::new(threads)), tlc_passes::memory::pack);
+    let executable = Executable::new(planned.plan, pool, BufferPool::new(), pack).unwrap();
+    let view = |x| TensorView {
+        dtype: HostTensor::dtype(x),
+        shape: x.shape(),
+        data: x.bytes(),
+    };
+    let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
+    let found = executable.run(&views).unwrap().remove(0);
+    HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap()
+}
+
+fn says(planned: &Planned, what: &str) -> bool {
+    planned.launches.iter().any(|l| l.schedule.to_string().contains(what))
+}
+
+/// Asserts that a graph is right with rows far apart and without, and with them the same for one thread and several.
+fn assert_right(text: &str, shapes: &[Vec<usize>], dtype: DType, apart: bool) {
+    let graph = graph(text);
+    for special in [false, true] {
+        let inputs: Vec<HostTensor> = shapes.iter().map(|s| data(dtype, s, special)).collect();
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        let mut bits: Option<HostTensor> = None;
+        for (threads, follows) in [(1, false), (1, true), (2, true), (3, true)] {
+            let planned = planned(&graph, machine(threads, follows, None), None);
+            assert_eq!(says(&planned, APART), follows && apart, "{threads}: {text}");
+            let found = run(planned, threads, &inputs);
+            compare(&found, &bounded[0]).unwrap_or_else(|e| panic!("{threads} {follows}: {e}\n{text}"));
+            if follows {
+                let first = bits.get_or_insert_with(|| found.clone());
+                assert!(first.bytes() == found.bytes(), "{threads} threads: other bits\n{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_vector_times_a_matrix_adds_up_rows_far_apart() {
+    for (k, n, apart) in [
+        (127, 40, false),
+        (128, 1, false),
+        (128, 24, true),
+        (133, 37, true),
+        (300, 50, true),
+        (300, 129, false),
+        (512, 600, true),
+        (777, 400, true),
+        (1001, 300, true),
+        (1021, 300, false),
+        (2048, 260, true),
+    ] {
+        let text = format!(
+            "graph @product(%x: f32[{k}], %y: f32[{k}, {n}]) {{
+  %0 = einsum %x, %y {{a,ab->b}} : f32[{n}]
+  %1 = tanh %0 : f32[{n}]
+  return %1
+}}"
+        );
+        assert_right(&text, &[vec![k], vec![k, n]], DType::F32, apart);
+    }
+}
+
+#[test]
+fn sums_of_columns_of_every_type_add_up_rows_far_apart() {
+    for (dtype, k, n) in [
+        (DType::F64, 140, 50),
+        (DType::F32, 640, 20),
+        (DType::BF16, 260, 48),
+        (DType::F32, 2048, 520),
+    ] {
+        let text = format!(
+            "graph @sums(%x: {dtype}[{k}, {n}]) {{
+  %0 = reduce add %x {{axes=[0]}} : {dtype}[{n}]
+  return %0
+}}"
+        );
+        assert_right(&text, &[vec![k, n]], dtype, true);
+    }
+}
+
+/// Large ones are sums of pieces of whole rows, which depend on extents alone.
+#[test]
+fn large_products_of_vectors_are_in_pieces() {
+    for (k, n, pieces) in [
+        (512, 600, 2),
+        (777, 400, 3),
+        (2048, 260, 8),
+        (1001, 300, 7),
+        (1021, 300, 0),
+        (512, 200, 0),
+    ] {
+        for (vector, einsum) in [(format!("{k}"), "a,ab->b"), (format!("1, {k}"), "ab,bc->ac")] {
+            let out = if einsum == "a,ab->b" {
+                format!("{n}")
+            } else {
+                format!("1, {n}")
+            };
+            let text = format!(
+                "graph @product(%x: f32[{vector}], %y: f32[{k}, {n}]) {{
+  %0 = einsum %x, %y {{{einsum}}} : f32[{out}]
+  return %0
+}}"
+            );
+            let graph = graph(&text);
+            let made = compile(&graph, &Options::new(machine(2, true, None)))
+                .unwrap()
+                .graph
+                .to_string();
+            let piece = format!("reshape %y : f32[{pieces}, ");
+            assert_eq!(made.contains(&piece), pieces > 0, "{made}");
+            let not = compile(&graph, &Options::new(machine(2, false, None))).unwrap().graph;
+            assert!(!not.to_string().contains("reduce"), "{not}");
+        }
+    }
+}
+
+/// Whether there are registers for sums of four rows.
+fn has_registers() -> bool {
+    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
+    emitters.iter().any(|e| e.table.vector_registers >= 32)
+}
+
+#[test]
+fn a_matrix_times_a_long_vector_takes_rows_far_apart() {
+    for (dtype, m, k, apart) in [
+        (DType::F32, 128, 1024, true),
+        (DType::F32, 96, 1500, true),
+        (DType::F32, 128, 9000, true),
+        (DType::F64, 128, 700, true),
+        (DType::F32, 129, 1024, false),
+        (DType::F32, 128, 512, false),
+        (DType::F32, 8, 4096, false),
+    ] {
+        let text = format!(
+            "graph @product(%x: {dtype}[{m}, {k}], %y: {dtype}[{k}], %z: {dtype}[{m}]) {{
+  %0 = einsum %x, %y {{ab,b->a}} : {dtype}[{m}]
+  %1 = add %0, %z : {dtype}[{m}]
+  return %1
+}}"
+        );
+        assert_right(&text, &[vec![m, k], vec![k], vec![m]], dtype, apart && has_registers());
+    }
+}
+
+/// A row's sum is the same whether its neighbours are computed with it or not.
+#[test]
+fn a_row_of_a_product_with_a_vector_does_not_depend_on_the_others() {
+    for k in [1024usize, 1500, 9000] {
+        let (x, y) = (data(DType::F32, &[64, k], false), data(DType::F32, &[k], false));
+        let product = |m: usize| {
+            let text = format!(
+                "graph @product(%x: f32[{m}, {k}], %y: f32[{k}]) {{
+  %0 = einsum %x, %y {{ab,b->a}} : f32[{m}]
+  return %0
+}}"
+            );
+            let planned = planned(&graph(&text), machine(1, true, None), None);
+            assert_eq!(says(&planned, APART), m == 64 && has_registers());
+            let rows = HostTensor::from_bytes(DType::F32, &[m, k], &x.bytes()[..m * k * 4]).unwrap();
+            run(planned, 1, &[rows, y.clone()])
+        };
+        let (all, some) = (product(64), product(61));
+        assert!(all.bytes()[..61 * 4] == *some.bytes(), "{k}");
+    }
+}
+
+/// The most lanes of a kernel's loops.
+fn most_lanes(planned: &Planned) -> i64 {
+    let kernels = planned.plan.kernels.iter();
+    let lanes = kernels.flat_map(|k| {
+        walk(&k.body).filter_map(|s| match s {
+            tlc_ir::kernel::Stmt::Loop {
+                var, bind: Bind::Lanes, ..
+            } => k.extents[var.0 as usize].as_const(),
+            _ => None,
+        })
+    });
+    lanes.max().unwrap_or(0)
+}
+
+/// A kernel that only moves what the second cache does not hold has the vectors that the machine streams best, others and sums the widest; a pin
+/// says otherwise, and the bits are the same.
+#[test]
+fn what_is_streamed_has_vectors_of_that_width() {
+    if tlc_runtime::cpu::level::wide().is_none() {
+        println!("SKIP: vectors have one width");
+        return;
+    }
+    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
+    let widest = emitters.iter().map(|e| e.table.lanes(DType::F32)).max().unwrap();
+    let half = Some(16 * widest as u32);
+    let elementwise = |n: usize, body: &str| {
+        graph(&format!("graph @moves(%x: f32[{n}], %y: f32[{n}]) {{\n{body}\n}}").replace("[N]", &format!("[{n}]")))
+    };
+    let add = "  %0 = add %x, %y : f32[N]\n  return %0";
+    let exp = "  %0 = add %x, %y : f32[N]\n  %1 = exp %0 : f32[N]\n  return %1";
+    let sum = "  %0 = mul %x, %y : f32[N]\n  %1 = reduce add %0 {axes=[0]} : f32[]\n  return %1";
+    for (n, body, lanes) in [
+        (40_003, add, widest / 2),
+        (4_000, add, widest),
+        (40_003, exp, widest),
+        (40_003, sum, widest),
+    ] {
+        let graph = elementwise(n, body);
+        let inputs = [data(DType::F32, &[n], true), data(DType::F32, &[n], false)];
+        let open = planned(&graph, machine(2, false, half), Some(Pins::default()));
+        assert_eq!(most_lanes(&open), lanes, "{n}: {body}");
+        assert_eq!(
+            most_lanes(&planned(&graph, machine(2, false, None), None)),
+            widest,
+            "{n}: {body}"
+        );
+        let (key, choices) = (open.launches[0].key.unwrap(), open.launches[0].schedule.choices.clone());
+        let expected = run(open, 2, &inputs);
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        compare(&expected, &bounded[0]).unwrap_or_else(|e| panic!("{n}: {e}"));
+        let widths = choices.iter().filter(|c| c.tunable == Tunable::VectorBits);
+        for &value in widths.flat_map(|c| &c.candidates) {
+            let mut pins = Pins::default();
+            let tunable = Tunable::VectorBits;
+            pins.set(
+                key,
+                vec![Pin {
+                    tunable,
+                    ordinal: 0,
+                    value,
+                }],
+            );
+            let pinned = planned(&graph, machine(2, false, half), Some(pins));
+            assert_eq!(most_lanes(&pinned) * 32, value, "{body}");
+            assert!(run(pinned, 2, &inputs).bytes() == expected.bytes(), "{value}: {body}");
+        }
+    }
+}
