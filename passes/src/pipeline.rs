@@ -280,9 +280,6 @@ pub fn run_pass(
         gpu: match options.target() {
             Target::Cpu(_) => None,
             Target::Gpu(gpu) => Some(gpu),
-        pieces_bytes: match options.target() {
-            Target::Cpu(cpu) => cpu.follows_distant_rows.then_some(cpu.l3_bytes),
-            Target::Gpu(_) => None,
         },
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,

@@ -72,16 +72,6 @@ pub fn accumulator_tile(columns: Option<i64>, threads: usize, close_bytes: u64) 
     })
 }
 
-/// Columns of a tile of so many where the threads that are left for columns take whole rows if they can, whose sums are to stay within so many bytes.
-pub fn whole_rows_tile(columns: i64, threads: usize, close_bytes: u64) -> i64 {
-    let (step, threads) = (4 * NARROWEST_TILE, threads.max(1) as i64);
-    let most = (close_bytes as i64 / SUM_BYTES).max(step);
-    let tiles = (columns + threads * most - 1) / (threads * most) * threads;
-    ((columns - 1) / (tiles.max(1) * step) * step + step)
-        .min(columns)
-        .max(1)
-}
-
 /// Columns of a tile of accumulators that a block of a GPU's threads takes.
 pub fn block_accumulators(columns: Option<i64>) -> i64 {
     tile_of_sums(columns, |n| if n >= 4096 { 2 * WIDEST_TILE } else { WIDEST_TILE })

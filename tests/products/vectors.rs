@@ -1,4 +1,4 @@
-//! Products of matrices with vectors, and sums of columns, where a machine's prefetchers follow rows that lie far apart: results and edge values
+//! Products of matrices with vectors where a machine's prefetchers follow rows that lie far apart: results and edge values
 //! against the interpreter, and the same bits for any number of threads. And what such a machine streams in vectors narrower than its widest.
 
 use std::sync::Arc;
@@ -95,86 +95,6 @@ fn assert_right(text: &str, shapes: &[Vec<usize>], dtype: DType, apart: bool) {
                 let first = bits.get_or_insert_with(|| found.clone());
                 assert!(first.bytes() == found.bytes(), "{threads} threads: other bits\n{text}");
             }
-        }
-    }
-}
-
-#[test]
-fn a_vector_times_a_matrix_adds_up_rows_far_apart() {
-    for (k, n, apart) in [
-        (127, 40, false),
-        (128, 1, false),
-        (128, 24, true),
-        (133, 37, true),
-        (300, 50, true),
-        (300, 129, false),
-        (512, 600, true),
-        (777, 400, true),
-        (1001, 300, true),
-        (1021, 300, false),
-        (2048, 260, true),
-    ] {
-        let text = format!(
-            "graph @product(%x: f32[{k}], %y: f32[{k}, {n}]) {{
-  %0 = einsum %x, %y {{a,ab->b}} : f32[{n}]
-  %1 = tanh %0 : f32[{n}]
-  return %1
-}}"
-        );
-        assert_right(&text, &[vec![k], vec![k, n]], DType::F32, apart);
-    }
-}
-
-#[test]
-fn sums_of_columns_of_every_type_add_up_rows_far_apart() {
-    for (dtype, k, n) in [
-        (DType::F64, 140, 50),
-        (DType::F32, 640, 20),
-        (DType::BF16, 260, 48),
-        (DType::F32, 2048, 520),
-    ] {
-        let text = format!(
-            "graph @sums(%x: {dtype}[{k}, {n}]) {{
-  %0 = reduce add %x {{axes=[0]}} : {dtype}[{n}]
-  return %0
-}}"
-        );
-        assert_right(&text, &[vec![k, n]], dtype, true);
-    }
-}
-
-/// Large ones are sums of pieces of whole rows, which depend on extents alone.
-#[test]
-fn large_products_of_vectors_are_in_pieces() {
-    for (k, n, pieces) in [
-        (512, 600, 2),
-        (777, 400, 3),
-        (2048, 260, 8),
-        (1001, 300, 7),
-        (1021, 300, 0),
-        (512, 200, 0),
-    ] {
-        for (vector, einsum) in [(format!("{k}"), "a,ab->b"), (format!("1, {k}"), "ab,bc->ac")] {
-            let out = if einsum == "a,ab->b" {
-                format!("{n}")
-            } else {
-                format!("1, {n}")
-            };
-            let text = format!(
-                "graph @product(%x: f32[{vector}], %y: f32[{k}, {n}]) {{
-  %0 = einsum %x, %y {{{einsum}}} : f32[{out}]
-  return %0
-}}"
-            );
-            let graph = graph(&text);
-            let made = compile(&graph, &Options::new(machine(2, true, None)))
-                .unwrap()
-                .graph
-                .to_string();
-            let piece = format!("reshape %y : f32[{pieces}, ");
-            assert_eq!(made.contains(&piece), pieces > 0, "{made}");
-            let not = compile(&graph, &Options::new(machine(2, false, None))).unwrap().graph;
-            assert!(!not.to_string().contains("reduce"), "{not}");
         }
     }
 }

@@ -19,7 +19,6 @@ pub mod pack;
 pub mod panels;
 pub mod quotients;
 pub mod sink_layout;
-pub mod split_product;
 pub mod split_reduce;
 mod taps;
 pub mod widen;
@@ -84,7 +83,6 @@ pub const PASSES: [&dyn Pass; 14] = [
     &channels_last::ChannelsLast,
     &hoist::Hoist,
     &pack::Pack,
-    &split_product::SplitProduct,
 ];
 
 /// What a pass may know beside the graph, and what it reports.
@@ -101,8 +99,6 @@ pub struct Context<'a> {
     pub many_threads: bool,
     /// The GPU that runs the graph, if one does.
     pub gpu: Option<&'a Gpu>,
-    /// Bytes up to which a matrix that is multiplied with a vector is in pieces, where any is ([`tlc_ir::target::Cpu::follows_distant_rows`]).
-    pub pieces_bytes: Option<u64>,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
     /// Whether the graph is the body of a loop, which keeps nothing for later calls.

@@ -105,9 +105,9 @@ fn returns(graph: &Graph, users: &[Vec<NodeId>], id: NodeId) -> bool {
 }
 
 /// Whether a value is stored already, if in another shape.
-pub(super) fn in_memory(graph: &Graph, mut x: NodeId) -> bool {
+fn in_memory(re: &Rebuilder, mut x: NodeId) -> bool {
     loop {
-        let n = graph.node(x);
+        let n = re.graph.node(x);
         match n.kind {
             NodeKind::View(View::Reshape(_)) => x = n.operands[0],
             _ => return crate::access::is_source(&n.kind),
@@ -165,7 +165,7 @@ fn split(
         let shape: Shape = ty.shape[..kept].iter().cloned().chain([IndexExpr::Const(n)]).collect();
         if monoid.is_arg() {
             // The elements found are read once more, which is cheap only where they lie in memory.
-            if kept > 0 || !in_memory(&re.graph, x) {
+            if kept > 0 || !in_memory(re, x) {
                 return Ok(None);
             }
             let flat = re.reshape(x, &shape)?;

@@ -31,7 +31,7 @@ const LONG_BODY: u64 = 120;
 /// Blocks of a block of blocks, and of these; they cost nothing.
 const BLOCKS_OF_BLOCKS: [i64; 2] = [64, 64];
 /// The largest array of sums that is added up block by block.
-const MOST_SUMS: i64 = 1 << 15;
+const MOST_SUMS: i64 = 4096;
 
 /// A loop around a sum: its variable and how it runs.
 type Around = (VarId, Bind);

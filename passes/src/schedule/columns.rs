@@ -5,19 +5,14 @@ use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 
-use super::{Directive, ScheduleReason, Scheduler, moved_bytes};
+use super::{Directive, ScheduleReason, Scheduler};
 use crate::lower::Nest;
-use crate::tile::{accumulator_tile, resident_tile, whole_rows_tile};
+use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
 use crate::tuning::Tunable;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;
-/// As many where they are far apart: each is then a stream of its own, which goes on where it ends with the row behind it.
-const DISTANT_ROWS: i64 = 4;
-/// How far apart they are. Measured on Zen 4, f32 from memory, every row as a whole: with 16 and more rows between them they come at 0.7 to 0.95 of the
-/// rate of one stream, neighbours that are asked for at 0.5 to 0.8 of it. Eight rows at a time, asked for, were no faster than neighbours.
-const APART: i64 = 32;
 
 impl Scheduler<'_> {
     pub(super) fn columns(&mut self, nest: &Nest) {
@@ -29,16 +24,7 @@ impl Scheduler<'_> {
             return self.rows(&nest.parallel);
         };
         let columns = self.kernel.extents[column.0 as usize].as_const();
-        let extent = |v: &VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).lo;
-        let pieces = outer.iter().map(extent).fold(1i64, i64::saturating_mul);
-        let moved = moved_bytes(&self.kernel).interval(&self.kernel).hi;
-        let close = moved as u64 <= self.cpu.l3_bytes;
         let width = match self.kept_bytes {
-            0 if self.cpu.follows_distant_rows && pieces >= 2 && columns.is_some() && close => {
-                // Partial sums of pieces of a matrix, of which a thread has whole rows, as far as the second cache holds their sums.
-                let threads = self.cpu.threads / usize::try_from(pieces).unwrap_or(1);
-                whole_rows_tile(columns.unwrap_or(1), threads, self.cpu.l2_bytes / 4)
-            }
             0 => accumulator_tile(columns, self.cpu.threads, self.cpu.l1_bytes),
             bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
         };
@@ -74,106 +60,45 @@ impl Scheduler<'_> {
                 continue;
             };
             self.schedule.inner.push(Ok(lanes as u32));
-            match self.takes_distant_rows(row, pieces) {
-                true => self.distant_rows(row, column, lanes),
-                false => self.neighbouring_rows(row, column, lanes),
+            let together = self.rows_together(row);
+            let in_registers = ScheduleReason::RowsInRegisters { rows: together };
+            let Some(rows) = self.because(in_registers).apply(Directive::Split {
+                var: row,
+                factor: together,
+            }) else {
+                continue;
+            };
+            if rows.len() == 1 {
+                self.strip(column, lanes);
+                continue;
+            }
+            // The tail's column loop is a copy: find it before the main one changes.
+            let tail_column = rows.get(2).and_then(|&t| only_loop(&self.kernel, t));
+            let vectors = self.rows_in_registers(rows[1], column, lanes, in_registers);
+            if let Some(vectors) = vectors {
+                self.rows_ahead(rows[0], vectors);
+            }
+            if let Some(c) = tail_column {
+                self.strip(c, lanes);
             }
         }
-    }
-
-    /// Adds up rows that follow each other in registers, a few at a time.
-    fn neighbouring_rows(&mut self, row: VarId, column: VarId, lanes: i64) {
-        let together = self.rows_together(row);
-        let in_registers = ScheduleReason::RowsInRegisters { rows: together };
-        let Some(rows) = self.because(in_registers).apply(Directive::Split {
-            var: row,
-            factor: together,
-        }) else {
-            return;
-        };
-        if rows.len() == 1 {
-            self.strip(column, lanes);
-            return;
-        }
-        // The tail's column loop is a copy: find it before the main one changes.
-        let tail_column = rows.get(2).and_then(|&t| only_loop(&self.kernel, t));
-        let vectors = self.rows_in_registers(rows[1], column, lanes, in_registers);
-        if let Some(vectors) = vectors {
-            self.rows_ahead(rows[0], vectors);
-        }
-        if let Some(c) = tail_column {
-            self.strip(c, lanes);
-        }
-    }
-
-    /// Whether rows far apart are added up together: those of one matrix that is only read and that a cache holds: the last one, if a thread has
-    /// whole rows (there are pieces of it), or else the second. It depends on extents alone, as the order of the sums does.
-    fn takes_distant_rows(&self, row: VarId, pieces: i64) -> bool {
-        let rows = self.kernel.extents[row.0 as usize].as_const();
-        let (walked, writes) = self.walked(row);
-        let mut matrices = walked.iter().filter(|w| w.1);
-        let (Some((matrix, _)), None) = (matrices.next(), matrices.next()) else {
-            return false;
-        };
-        let of = &self.kernel.params[*matrix as usize];
-        let bytes = of.len.as_const().map(|n| n.saturating_mul(of.dtype.bytes() as i64));
-        let cache = if pieces >= 2 {
-            self.cpu.l3_bytes
-        } else {
-            self.cpu.l2_bytes
-        };
-        let close = bytes.is_some_and(|bytes| bytes as u64 <= cache);
-        let suits = self.cpu.follows_distant_rows && self.kept_bytes == 0 && !writes && close;
-        suits && rows.is_some_and(|n| n >= DISTANT_ROWS * APART)
-    }
-
-    /// Adds up rows so far apart in registers, a few at a time, and what they leave over as neighbours.
-    fn distant_rows(&mut self, row: VarId, column: VarId, lanes: i64) {
-        let (rows, apart) = (DISTANT_ROWS, APART);
-        let reason = ScheduleReason::DistantRows { rows, apart };
-        let split = |var, factor| Directive::Split { var, factor };
-        let blocks = self.because(reason).apply(split(row, rows * apart));
-        let Some([_, block, rest @ ..]) = blocks.as_deref() else {
-            return self.neighbouring_rows(row, column, lanes);
-        };
-        let rest = rest.first().and_then(|&t| Some((t, only_loop(&self.kernel, t)?)));
-        if let Some([together, near]) = self.apply(split(*block, apart)).as_deref() {
-            let (outer, inner) = (*together, *near);
-            match self.apply(Directive::Interchange { outer, inner }) {
-                Some(_) => drop(self.rows_in_registers(outer, column, lanes, reason)),
-                None => drop(self.strip(column, lanes)),
-            }
-        }
-        if let Some((row, column)) = rest {
-            self.neighbouring_rows(row, column, lanes);
-        }
-    }
-
-    /// The parameters that a loop over rows walks, with whether it has more than one element of a row, and whether it writes any.
-    fn walked(&self, row: VarId) -> (Vec<(u32, bool)>, bool) {
-        let mut walked: Vec<(u32, bool)> = Vec::new();
-        let mut writes = false;
-        let column = only_loop(&self.kernel, row);
-        let body = column.and_then(|c| tree::loop_body(&self.kernel.body, c));
-        let accesses = body.into_iter().flatten().flat_map(|s| s.accesses());
-        for a in accesses.filter(|a| a.effect != Effect::Accumulate) {
-            if let Memory::Param(p) = a.memory {
-                writes |= a.effect == Effect::Store;
-                let along = column.is_some_and(|c| a.index.uses(c));
-                match walked.iter_mut().find(|w| w.0 == p) {
-                    Some(w) => w.1 |= along && a.index.uses(row),
-                    None if a.index.uses(row) => walked.push((p, along)),
-                    None => {}
-                }
-            }
-        }
-        (walked, writes)
     }
 
     /// Rows that are walked side by side. Rows a power of two apart share cache sets, so that of several tensors of which one
     /// is written there are fewer.
     fn rows_together(&self, row: VarId) -> i64 {
-        let (walked, writes) = self.walked(row);
+        let mut walked: Vec<u32> = Vec::new();
+        let mut writes = false;
+        let column = only_loop(&self.kernel, row).and_then(|c| tree::loop_body(&self.kernel.body, c));
+        let accesses = column.into_iter().flatten().flat_map(|s| s.accesses());
+        for a in accesses.filter(|a| a.effect != Effect::Accumulate) {
+            if let Memory::Param(p) = a.memory {
+                writes |= a.effect == Effect::Store;
+                if a.index.uses(row) && !walked.contains(&p) {
+                    walked.push(p);
+                }
+            }
+        }
         if !writes {
             return COLUMN_ROWS;
         }

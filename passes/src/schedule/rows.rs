@@ -133,9 +133,8 @@ impl Scheduler<'_> {
             return None;
         }
         let least = 2 * self.cpu.threads.max(1) as i64;
-        let distances = [16, 8, 4].into_iter();
         let even = |d: &i64| rows % (DISTANT_ROWS * d) == 0 && rows / (DISTANT_ROWS * d) >= least;
-        distances.filter(even).next().map(|d| (inner, d))
+        [16, 8, 4].into_iter().find(even).map(|d| (inner, d))
     }
 
     /// Where a row is gone through more than once, only the first time waits for memory: the next row is asked for while this one is gone
