@@ -298,7 +298,8 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
     Ok(made)
 }
 
-fn is_lanes(s: &Stmt) -> bool {
+/// Whether a statement is a loop of lanes.
+pub(super) fn is_lanes(s: &Stmt) -> bool {
     matches!(s, Stmt::Loop { bind: Bind::Lanes, .. })
 }
 

@@ -21,7 +21,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use super::across::{loads_any, scratch_of, scratch_outside, widen};
 use super::again::{MOST, own_cost};
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
-use super::inward::{set_whole, stores_apart};
+use super::inward::{is_lanes, set_whole, stores_apart};
 use crate::directive::DirectiveRefusal;
 use crate::tree::{defined_vars, substitute_in, without_unused};
 
@@ -29,6 +29,10 @@ use crate::tree::{defined_vars, substitute_in, without_unused};
 fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     let mut written = Vec::new();
+    // What is in lanes is computed for one column only, and a loop over columns cannot be inside of them.
+    if walk(body).any(is_lanes) {
+        return Err(DirectiveRefusal::Recurrence(var));
+    }
     stores_apart(kernel, body, var, &defined_vars(body), &mut written)?;
     if loads_any(body, &written) {
         return Err(DirectiveRefusal::Recurrence(var));
