@@ -17,7 +17,7 @@ use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
 use tlc_ir::plan::{DeviceId, Plan, Step, Work};
 use tlc_ir::rng::Rng;
-use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+use tlc_ir::target::{Cpu, Gpu, LEAST_OPT_IN_SHARED_BYTES, MAX_BLOCK_THREADS};
 use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case, seeds};
 use tlc_ir::{DType, Graph, HostTensor};
 use tlc_passes::Options;
@@ -186,7 +186,8 @@ fn fits_a_gpu(plan: &Plan) -> Result<(), String> {
                 .all(|s| plan.slots[s.0 as usize].device == DeviceId::HOST);
             match &launch.work {
                 Work::Chunks { .. } if on_host => {}
-                Work::Grid(grid) if grid.threads <= MAX_BLOCK_THREADS && grid.shared_bytes <= STATIC_SHARED_BYTES => {}
+                Work::Grid(grid)
+                    if grid.threads <= MAX_BLOCK_THREADS && grid.shared_bytes <= LEAST_OPT_IN_SHARED_BYTES => {}
                 work => return Err(format!("{} is shared out as {work:?}", launch.label)),
             }
         }
