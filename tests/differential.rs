@@ -17,7 +17,7 @@ use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
 use tlc_ir::plan::{DeviceId, Plan, Step, Work};
 use tlc_ir::rng::Rng;
-use tlc_ir::target::{Cpu, Gpu, LEAST_OPT_IN_SHARED_BYTES, MAX_BLOCK_THREADS};
+use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS};
 use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case, seeds};
 use tlc_ir::{DType, Graph, HostTensor};
 use tlc_passes::Options;
@@ -118,7 +118,7 @@ fn on_gpus(case: &Case, inputs: &[HostTensor], passes: Option<&str>) -> Result<O
     let compiled = tlc_passes::compile(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
     let plan = &compiled.planned.plan;
     check_thoroughly(plan).map_err(|e| e.to_string())?;
-    fits_a_gpu(plan)?;
+    fits_a_gpu(plan, gpu().opt_in_shared_bytes)?;
     let layout = pack(plan, &case.binding).ok_or("it has no arenas")?;
     if let Some(e) = verify_layout(plan, &layout, &case.binding).first() {
         return Err(format!("layout: {e}"));
@@ -173,11 +173,11 @@ fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
     states::check(seed, case, place, devices, &prove, &load)
 }
 
-/// Every launch of a GPU is one that it can run.
-fn fits_a_gpu(plan: &Plan) -> Result<(), String> {
+/// Every launch of a GPU is one that it can run, whose blocks may ask for so many bytes of shared memory.
+fn fits_a_gpu(plan: &Plan, shared_bytes: i64) -> Result<(), String> {
     for step in plan.init.iter().chain(&plan.steps) {
         if let Step::Loop(l) = step {
-            fits_a_gpu(&l.body)?;
+            fits_a_gpu(&l.body, shared_bytes)?;
         }
         for launch in step.launches() {
             let on_host = launch
@@ -186,8 +186,7 @@ fn fits_a_gpu(plan: &Plan) -> Result<(), String> {
                 .all(|s| plan.slots[s.0 as usize].device == DeviceId::HOST);
             match &launch.work {
                 Work::Chunks { .. } if on_host => {}
-                Work::Grid(grid)
-                    if grid.threads <= MAX_BLOCK_THREADS && grid.shared_bytes <= LEAST_OPT_IN_SHARED_BYTES => {}
+                Work::Grid(grid) if grid.threads <= MAX_BLOCK_THREADS && grid.shared_bytes <= shared_bytes => {}
                 work => return Err(format!("{} is shared out as {work:?}", launch.label)),
             }
         }

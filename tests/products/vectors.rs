@@ -17,7 +17,7 @@ use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
 /// What a schedule says of rows that are apart.
-const APART: &str = "apart, are added up in registers";
+const APART: &str = "apart, are multiplied with the vector together";
 
 /// Small values, and special ones in a few rows alone, for each of them ends in every sum of its row or column.
 fn data(dtype: DType, shape: &[usize], special: bool) -> HostTensor {

@@ -63,7 +63,7 @@ pub enum ScheduleReason {
         /// How many.
         rows: i64,
     },
-    /// Rows that lie apart are added up in registers, each a stream of its own.
+    /// Rows of a matrix that lie apart are multiplied with a vector together, each a stream of its own.
     DistantRows {
         /// How many.
         rows: i64,
@@ -198,7 +198,7 @@ impl fmt::Display for ScheduleReason {
             }
             Self::DistantRows { rows, apart } => write!(
                 f,
-                "{rows} rows, {apart} apart, are added up in registers: each is read on to its end and the next behind it"
+                "{rows} rows, {apart} apart, are multiplied with the vector together, each read as a stream of its own"
             ),
             Self::TestedTogether { vectors } => write!(f, "{vectors} vectors are combined and tested for NaN together"),
             Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
