@@ -267,4 +267,5 @@ def main():
         print(f"tlc / the better of PyTorch's, geometric mean: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}")
 
 
-main()
+if __name__ == "__main__":
+    main()
