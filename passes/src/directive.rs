@@ -299,6 +299,19 @@ directives! {
         /// Warps of a block.
         warps: i64,
     },
+    /// The rows that each thread of a block loop adds up for its columns, `for t thread { for r { a[t] += b } }`, go to so many groups of threads in
+    /// turn: each thread adds up in registers what it has of a column, and what all groups have of it is added up through shared memory,
+    /// always in the same order. Returns the thread loops.
+    ShareRows "share-rows" {
+        /// The thread loop, whose body is just the loop over rows.
+        thread: VarId,
+        /// The loop over rows.
+        rows: VarId,
+        /// The lanes inside, where a thread has several columns.
+        lane: Option<VarId>,
+        /// How many groups: a power of two.
+        groups: i64,
+    },
     /// Scratch of which each thread of a GPU block touches elements of its own alone becomes a thread's: its loops over turns
     /// go through these elements one after another. Returns no loop.
     Own "own" {
@@ -836,6 +849,8 @@ enclose
 place shared scratch=3
 distribute i1 i2 threads=128
 rows-by-warps i1 warps=4
+share-rows i1 i2 groups=16
+share-rows i1 i2 lane=i3 groups=128
 own scratch=2
 one-thread i1
 tile-sum i1 i2 i3 rows=4 columns=8 cache

@@ -86,6 +86,8 @@ pub struct Attention {
     pub rows: i64,
     /// Whether the result of a row of which every key is hidden is zero, and not NaN.
     pub guarded: bool,
+    /// Whether weights that are not numbers are zero: all of a row whose largest score is none or infinite. Such rows are guarded too.
+    pub cleaned: bool,
     /// The last keys that rows see, if a mask hides those behind them.
     pub horizon: Option<Horizon>,
     /// How a block computes them.

@@ -152,7 +152,8 @@ impl Writer<'_, '_> {
     /// A copy that runs beside the threads.
     pub(super) fn copy_async(&mut self, c: &AsyncCopy) {
         let bytes = c.elements * self.flat.kernel.memory_dtype(c.to.memory).bytes() as i64;
-        let copy = self.helpers.copy_async(bytes);
+        // Launches in turn read the same weights, and what one of them wrote.
+        let copy = self.helpers.copy_async(bytes, self.in_turn);
         let (to, from) = (self.place(&c.to), self.place(&c.from));
         let read = match c.mask {
             Some(mask) => format!("{} ? {bytes} : 0", self.value(mask)),

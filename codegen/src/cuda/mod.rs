@@ -222,7 +222,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         }
     }
     let dynamic = shared_bytes > STATIC_SHARED_BYTES;
-    let code = write::Writer::new(&flat, threads, "blockIdx.x").kernel()?;
+    let code = write::Writer::new(&flat, threads, "blockIdx.x", false).kernel()?;
 
     let mut source = prelude(kernel, &code);
     if !flat.matrices.is_empty() {

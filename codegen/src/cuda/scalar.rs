@@ -220,10 +220,11 @@ impl Helpers {
         })
     }
 
-    /// A copy of so many bytes to shared memory beside the thread, of which the last argument says how many are read; the rest is zero.
-    pub(super) fn copy_async(&mut self, bytes: i64) -> String {
-        // Only whole 16 bytes go past the first-level cache.
-        let cached = if bytes == 16 { "cg" } else { "ca" };
+    /// A copy of so many bytes to shared memory beside the thread, of which the last argument says how many are read; the rest is zero. What is
+    /// read `again` soon goes through the first-level cache.
+    pub(super) fn copy_async(&mut self, bytes: i64, again: bool) -> String {
+        // Only whole 16 bytes can go past it.
+        let cached = if bytes == 16 && !again { "cg" } else { "ca" };
         self.need(format!("copy_async_{bytes}"), |n| {
             format!(
                 "void {n}(void* to, const void* from, int read) {{\n    asm volatile(\"cp.async.{cached}.shared.global [%0], [%1], {bytes}, %2;\"\n        :: \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(__cvta_generic_to_global(from)), \"r\"(read) : \"memory\");\n}}"

@@ -94,7 +94,7 @@ fn part(kernel: &Kernel, number: usize, threads: i64) -> Result<String, CudaErro
     let kernel = &*with_fragments_placed(kernel);
     // What has matrices of which tiles are copied is in no sequence.
     let flat = flatten(kernel, "")?;
-    let code = write::Writer::new(&flat, threads, "block").kernel()?;
+    let code = write::Writer::new(&flat, threads, "block", true).kernel()?;
     let mut params = parameters(kernel, true);
     params.push("const int block".into());
     params.push(format!("unsigned char* const {SHARED}"));

@@ -54,6 +54,8 @@ pub(super) struct Writer<'f, 'k> {
     threads: i64,
     /// What says in the text which block it is.
     block: &'static str,
+    /// Whether the kernel is one of several that a block runs in turn.
+    pub(super) in_turn: bool,
     out: String,
     depth: usize,
     pub(super) helpers: Helpers,
@@ -110,7 +112,8 @@ fn any_item(body: &Region, of: &impl Fn(&Item) -> bool) -> bool {
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
-    pub(super) fn new(flat: &'f Flat<'k>, threads: i64, block: &'static str) -> Self {
+    /// `in_turn` says whether the kernel is one of several that a block runs in turn.
+    pub(super) fn new(flat: &'f Flat<'k>, threads: i64, block: &'static str, in_turn: bool) -> Self {
         let mut tile_memories = Vec::new();
         under_way::tile_memories(&flat.body, &mut tile_memories);
         let mut writer = Writer {
@@ -118,6 +121,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             uses: Uses::of(flat),
             threads,
             block,
+            in_turn,
             out: String::new(),
             depth: 1,
             helpers: Helpers::default(),

@@ -2,7 +2,8 @@
 //!
 //! It is found by structure: weights `exp(x - max x) / sum exp(x - max x)` along the last axis, where `x` is computed element by element
 //! from the first contraction (scales, masks, caps) and whatever else is read at the same place. A maximum of minus infinity may be
-//! replaced by 0, and a sum of 0 by 1, so that rows of hidden keys are zero. Blocks of rows then go along the columns
+//! replaced by 0, and a sum of 0 by 1, so that rows of hidden keys are zero; or weights that are not numbers by 0, which is all of a row or none
+//! of it. Blocks of rows then go along the columns
 //! a tile at a time, with the maximum and the sum of what they have seen (Milakov and Gimelshein, arXiv:1805.02867), and the matrix of
 //! scores is in no memory (Dao et al., arXiv:2205.14135).
 //!
@@ -180,6 +181,8 @@ struct Found {
     result: NodeId,
     /// Whether rows of hidden keys are zero.
     guarded: bool,
+    /// Whether weights that are not numbers are zero.
+    cleaned: bool,
     /// All of these and what is between them.
     between: FxHashSet<NodeId>,
 }
@@ -196,12 +199,23 @@ impl Found {
 
     fn with(graph: &Graph, result: NodeId, side: usize) -> Option<Found> {
         let weights = graph.node(result).operands[side];
-        // Exporters of 16-bit models compute a softmax in f32 and round it.
-        let divided = match &graph.node(weights).kind {
-            NodeKind::Convert(_) => graph.node(weights).operands[0],
-            _ => weights,
+        let mut between: FxHashSet<NodeId> = [result, weights].into_iter().collect();
+        let mut cleaned = false;
+        let mut clean = |at: NodeId, between: &mut FxHashSet<NodeId>| match without_nan(graph, at) {
+            Some((value, comparison)) if !cleaned => {
+                cleaned = true;
+                between.extend([value, comparison]);
+                value
+            }
+            _ => at,
         };
-        let mut between: FxHashSet<NodeId> = [result, weights, divided].into_iter().collect();
+        // Exporters of 16-bit models compute a softmax in f32 and round it.
+        let mut divided = clean(weights, &mut between);
+        if let NodeKind::Convert(_) = &graph.node(divided).kind {
+            divided = graph.node(divided).operands[0];
+            between.insert(divided);
+            divided = clean(divided, &mut between);
+        }
         let operands = |id: NodeId, op: ScalarOp| match &graph.node(id).kind {
             NodeKind::Map(found) if *found == op => Some(&graph.node(id).operands),
             _ => None,
@@ -239,7 +253,8 @@ impl Found {
             side,
             result,
             // One without the other leaves zero by zero, or infinity less infinity: NaN, as without them.
-            guarded: of_nothing && of_hidden,
+            guarded: of_nothing && of_hidden || cleaned,
+            cleaned,
             between,
         })
     }
@@ -308,6 +323,7 @@ impl Found {
             features,
             rows,
             guarded: self.guarded,
+            cleaned: self.cleaned,
             horizon: match form {
                 // Of few tiles there is not much to leave out.
                 AttentionForm::Warps(m) => horizon.clone().filter(|_| most_keys > FEW_TILES * m.keys),
@@ -539,6 +555,19 @@ fn is_guard(graph: &Graph, operands: &[NodeId], [of, by]: Guard) -> bool {
     let compared = &graph.node(condition).operands;
     let same = (0..2).any(|k| compared[k] == value && is_everywhere(graph, compared[1 - k], of));
     same && is_everywhere(graph, replaced, by)
+}
+
+/// The value that is replaced by 0 where it is not a number, and the comparison that says where, if a value is that.
+fn without_nan(graph: &Graph, at: NodeId) -> Option<(NodeId, NodeId)> {
+    let NodeKind::Map(ScalarOp::Select) = &graph.node(at).kind else {
+        return None;
+    };
+    let &[condition, replaced, value] = &graph.node(at).operands[..] else {
+        return None;
+    };
+    let itself = graph.node(condition).operands.iter().all(|o| *o == value);
+    let differs = matches!(&graph.node(condition).kind, NodeKind::Map(ScalarOp::Ne));
+    (differs && itself && is_everywhere(graph, replaced, 0.0)).then_some((value, condition))
 }
 
 /// Whether a value is that number everywhere.

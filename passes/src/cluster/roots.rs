@@ -617,7 +617,7 @@ impl Clusterer<'_> {
                 0 => c.cost > CHEAP_COST,
                 _ => c.cost > 0 || c.moved,
             };
-            let root = self.once[i] && c.small && worth && self.users[i].iter().any(per_call);
+            let root = self.once[i] && c.small && worth && !self.copied(id) && self.users[i].iter().any(per_call);
             let kept = self.shown(id);
             self.is_root[kept.index()] |= root && !is_source(self.kind(kept));
         }
@@ -632,6 +632,17 @@ impl Clusterer<'_> {
             shown = self.graph.node(shown).operands[0];
         }
         shown
+    }
+
+    /// Whether a value shows the elements of a copy in another order: what a pass has laid out is read where it lies.
+    fn copied(&self, id: NodeId) -> bool {
+        let mut at = id;
+        while let NodeKind::View(view) = self.kind(at)
+            && view.fill().is_none()
+        {
+            at = self.graph.node(at).operands[0];
+        }
+        at != id && *self.kind(at) == NodeKind::Copy
     }
 
     /// Whether a value is the elements of another, some of them several times, without any other change.

@@ -633,6 +633,7 @@ impl<'a> Blocks<'a> {
                 let score = this.load(lane, constant(n), THREAD);
                 let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
                 let power = this.power(power);
+                let power = this.cleaned(power, base, THREAD);
                 this.store(lane, constant(n), power, None, THREAD);
                 powers.push(power);
             }
@@ -706,8 +707,21 @@ impl<'a> Blocks<'a> {
         let base = self.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
         let shrunk = self.map(ScalarOp::Sub, &[before, base], THREAD);
         let shrunk = self.power(shrunk);
+        let shrunk = self.cleaned(shrunk, base, THREAD);
         self.store(most, row, now, None, THREAD);
         (base, shrunk)
+    }
+
+    /// A power of what is left of a score when a base is subtracted. Where the graph says that weights which are not numbers are zero, it is zero
+    /// beside a base that is none or infinite, beside which no weight is a number: the row is then as one that has seen nothing.
+    pub(super) fn cleaned(&mut self, power: ValueId, base: ValueId, level: usize) -> ValueId {
+        if !self.form.cleaned {
+            return power;
+        }
+        let (endless, zero) = (self.number(f64::INFINITY), self.number(0.0));
+        let size = self.map(ScalarOp::Abs, &[base], level);
+        let finite = self.map(ScalarOp::Lt, &[size, endless], level);
+        self.map(ScalarOp::Select, &[finite, power, zero], level)
     }
 
     /// `e^x` of what is not positive. Where weights are rounded to 16 bits, what is no normal number is zero: the sum, of which the largest power is 1,

@@ -84,7 +84,8 @@ fn convolution(graph: &Graph, node: &Node, gpu: &Gpu) -> Option<Convolution> {
     if graph.ty(b).dtype != dtype || dtype.bytes() != 2 || multiplied != Support::Native {
         return None;
     }
-    let image = match (has_overlaps(graph, a), has_overlaps(graph, b)) {
+    let shows = |operand: NodeId| has_overlaps(graph, operand) || skips(graph, operand);
+    let image = match (shows(a), shows(b)) {
         (true, false) => 0,
         (false, true) => 1,
         _ => return None,
@@ -126,7 +127,24 @@ fn shown(graph: &Graph, operand: NodeId) -> (NodeId, SmallVec<[usize; 4]>) {
     }
 }
 
-/// Whether there are tiles of rows and columns of a product for all multiprocessors of a device, as far as sizes are known.
+/// Whether windows of one element skip what lies between them.
+fn skips(graph: &Graph, mut operand: NodeId) -> bool {
+    while let NodeKind::View(view @ (View::Window { .. } | View::Pad { .. })) = &graph.node(operand).kind {
+        if is_skipping(view) {
+            return true;
+        }
+        operand = graph.node(operand).operands[0];
+    }
+    false
+}
+
+/// Whether a view is windows of one element that skip what lies between them.
+fn is_skipping(view: &View) -> bool {
+    matches!(view, View::Window { size, stride, .. } if size.is(1) && *stride > 1)
+}
+
+/// Whether there are tiles of rows and columns of a product for most multiprocessors of a device, as far as sizes are known: a tile takes as long on
+/// one as on all.
 fn fills_device(graph: &Graph, node: &Node, [rows, columns]: [&Labels; 2], gpu: &Gpu) -> bool {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
         return false;
@@ -145,14 +163,14 @@ fn fills_device(graph: &Graph, node: &Node, [rows, columns]: [&Labels; 2], gpu: 
     let groups = groups.fold(1i64, |n, l| n.saturating_mul(extents[usize::from(*l)]));
     let (rows, columns) = (side(rows, columns), side(columns, rows));
     let tiles = (rows / PRODUCT_SIDE).saturating_mul(columns / LARGE_PRODUCT_SIDE);
-    tiles.saturating_mul(groups) >= gpu.multiprocessors
+    tiles.saturating_mul(groups).saturating_mul(2) >= gpu.multiprocessors
 }
 
-/// The windows of a copy of what they show that has an axis last.
+/// The windows of a copy of what they show that has an axis last; of windows that skip elements, a copy of those that they show.
 fn below_windows(re: &mut Rebuilder, operand: NodeId, axis: usize) -> Result<NodeId, GraphError> {
     let node = re.graph.node(operand);
     match &node.kind {
-        kind @ NodeKind::View(View::Window { .. } | View::Pad { .. }) => {
+        kind @ NodeKind::View(view @ (View::Window { .. } | View::Pad { .. })) if !is_skipping(view) => {
             let (kind, below) = (kind.clone(), node.operands[0]);
             let below = below_windows(re, below, axis)?;
             re.add(kind, &[below])

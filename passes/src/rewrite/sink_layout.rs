@@ -30,7 +30,7 @@ impl Pass for SinkLayout {
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = graph.use_counts();
-    let early = before_permutations(graph, &uses);
+    let early = before_layout(graph, &uses);
     super::rebuild(graph, &mut |re, id, node, operands| match &node.kind {
         NodeKind::Einsum {
             inputs,
@@ -67,9 +67,9 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// Which nodes are computed, element by element, of a permuted value and numbers, for a contraction that alone reads them. Computed before the
-/// permutation they leave the layout to the contraction.
-fn before_permutations(graph: &Graph, uses: &[u32]) -> Vec<bool> {
+/// Which nodes are computed, element by element, of a value in another order or shape and of numbers, for a contraction that alone reads them. Computed
+/// before that they leave the layout to the contraction, and may be part of the kernel that computes the value.
+fn before_layout(graph: &Graph, uses: &[u32]) -> Vec<bool> {
     let mut early = vec![false; graph.len()];
     let contractions = graph.nodes().filter(|(_, n)| matches!(n.kind, NodeKind::Einsum { .. }));
     for &operand in contractions.flat_map(|(_, n)| &n.operands) {
@@ -85,27 +85,32 @@ fn before_permutations(graph: &Graph, uses: &[u32]) -> Vec<bool> {
             passed.push(at);
             at = only;
         }
-        if matches!(graph.node(at).kind, NodeKind::View(View::Permute(_))) {
+        if is_layout(&graph.node(at).kind) {
             passed.into_iter().for_each(|id| early[id.index()] = true);
         }
     }
     early
 }
 
-/// The permutation of what is computed of a permutation's operand, and of numbers.
+/// Whether a node has the elements of its operand, each once.
+fn is_layout(kind: &NodeKind) -> bool {
+    matches!(kind, NodeKind::View(View::Permute(_) | View::Reshape(_)))
+}
+
+/// The layout of what is computed of what it is the layout of, and of numbers.
 ///
 /// # Errors
-/// Never for nodes of [`before_permutations`].
+/// Never for nodes of [`before_layout`].
 fn computed_before(re: &mut Rebuilder, node: &Node, operands: &[NodeId]) -> Result<NodeId, GraphError> {
-    let permuted = operands.iter().find_map(|&o| match &re.graph.node(o).kind {
-        NodeKind::View(View::Permute(p)) if re.splat_value(o).is_none() => {
-            Some((p.clone(), re.graph.node(o).operands[0]))
-        }
-        _ => None,
-    });
-    let Some((permutation, base)) = permuted else {
+    let laid_out = |o: &&NodeId| is_layout(&re.graph.node(**o).kind) && re.splat_value(**o).is_none();
+    let Some(&value) = operands.iter().find(laid_out) else {
         return re.keep(node, operands);
     };
+    let (mut base, mut views) = (value, Vec::new());
+    while is_layout(&re.graph.node(base).kind) {
+        views.push(re.graph.node(base).kind.clone());
+        base = re.graph.node(base).operands[0];
+    }
     let shape = re.graph.ty(base).shape.clone();
     let mut own: SmallVec<[NodeId; 3]> = SmallVec::new();
     for &operand in operands {
@@ -114,8 +119,11 @@ fn computed_before(re: &mut Rebuilder, node: &Node, operands: &[NodeId]) -> Resu
             None => base,
         });
     }
-    let computed = re.add(node.kind.clone(), &own)?;
-    re.add(NodeKind::View(View::Permute(permutation)), &[computed])
+    let mut computed = re.add(node.kind.clone(), &own)?;
+    for view in views.into_iter().rev() {
+        computed = re.add(view, &[computed])?;
+    }
+    Ok(computed)
 }
 
 /// Moves one view below operand `k` into its labels, of which the operand must keep those that are `fixed`; returns whether it did.

@@ -75,6 +75,12 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
         Directive::RowsByWarps { var, warps } => super::rows_by_warps::rows_by_warps(kernel, *var, *warps),
+        Directive::ShareRows {
+            thread,
+            rows,
+            lane,
+            groups,
+        } => super::share_rows::share_rows(kernel, [*thread, *rows], *lane, *groups),
         Directive::Own { scratch } => super::own::own(kernel, *scratch),
         Directive::OneThread { block } => threads::one_thread(kernel, *block),
         Directive::TileSum {

@@ -50,6 +50,16 @@ pub(super) const STEPS: i64 = 16;
 const SHORT_ROW: i64 = 32;
 /// Blocks from which on a device has enough of them, however few threads each has.
 const MANY_BLOCKS: i64 = 4096;
+/// Threads of a block that share the rows of its columns.
+const SHARING_THREADS: i64 = 512;
+/// Columns of a block whose threads share rows, at most.
+const WIDEST_SHARED: i64 = 256;
+/// Bytes of a row that such a block reads at least, as long as the row is: memory hands out 32 at a time, and finds more of them together sooner.
+const SHARED_ROW_BYTES: i64 = 64;
+/// Such blocks for each multiprocessor, if there can be.
+const SHARED_BLOCKS: i64 = 2;
+/// Rows of each thread that shares them, at least.
+const SHARED_ROWS: i64 = 4;
 /// Turns of a thread that looks for the position of an extremum.
 const ARG_TURNS: i64 = 4;
 /// Rows from which short ones are worth a thread each.
@@ -161,11 +171,19 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         }
         Form::Columns => {
             let width = tile(nest, &kernel, kept_bytes, gpu);
-            pieces_of_columns(nest, &kernel, width)
-                .chain([1])
-                .map(|lanes| attempt(&|g| g.columns(nest, width, lanes)))
-                .find_map(Result::ok)
-                .ok_or(DirectiveRefusal::Factor(1))
+            let narrow = few_columns(nest, &kernel, gpu).filter(|_| kept_bytes == 0);
+            let shared = narrow.and_then(|width| {
+                let lanes = pieces(&kernel).filter(|lanes| width % lanes == 0).chain([1]);
+                let mut made = lanes.map(|lanes| attempt(&|g| g.columns(nest, width, lanes, Some(SHARING_THREADS))));
+                made.find_map(Result::ok)
+            });
+            shared.map(Ok).unwrap_or_else(|| {
+                pieces_of_columns(nest, &kernel, width)
+                    .chain([1])
+                    .map(|lanes| attempt(&|g| g.columns(nest, width, lanes, None)))
+                    .find_map(Result::ok)
+                    .ok_or(DirectiveRefusal::Factor(1))
+            })
         }
         // Written for blocks as it was lowered.
         Form::Tiles => within(i64::MAX, &|g| g.reside(gpu)),
@@ -274,6 +292,33 @@ fn tile(nest: &Nest, kernel: &Kernel, kept_bytes: i64, gpu: &Target) -> i64 {
         0 => block_accumulators(all),
         bytes => resident_tile(all, bytes, gpu.shared_bytes),
     }
+}
+
+/// Columns of a tile whose rows threads share, where there are so few that a device with a thread for each would be idle: as many as leave
+/// each multiprocessor some blocks, and at least 64 bytes of each row.
+fn few_columns(nest: &Nest, kernel: &Kernel, gpu: &Target) -> Option<i64> {
+    let extent = |v: &VarId| kernel.extents[v.0 as usize].interval(kernel).hi;
+    let all = nest.parallel.iter().fold(1i64, |n, v| n.saturating_mul(extent(v)));
+    if all >= gpu.multiprocessors.saturating_mul(gpu.multiprocessor.threads) {
+        return None;
+    }
+    let least = SHARED_ROW_BYTES / of_columns(kernel, &nest.parallel).max(1);
+    let columns = nest.parallel.last().map_or(1, extent);
+    let widths = std::iter::successors(Some(WIDEST_SHARED), |w| Some(w / 2)).take_while(|w| *w >= least);
+    let blocks = |w: i64| (all / columns.max(1)).saturating_mul((columns + w - 1) / w);
+    let enough = |w: &i64| blocks(*w) >= SHARED_BLOCKS * gpu.multiprocessors;
+    widths.clone().find(enough).or(widths.last())
+}
+
+/// Bytes of the widest element that is read along the last of the parallel loops.
+fn of_columns(kernel: &Kernel, parallel: &[VarId]) -> i64 {
+    let along = |index: &IndexExpr| parallel.last().is_some_and(|v| index.uses(*v));
+    let accesses = kernel.statements().flat_map(|s| s.accesses());
+    let bytes = accesses.filter_map(|a| match a.memory {
+        Memory::Param(p) if a.effect == Effect::Load && along(a.index) => Some(kernel.params[p as usize].dtype.bytes()),
+        _ => None,
+    });
+    bytes.max().unwrap_or(1) as i64
 }
 
 /// Bytes that a block with a tile of columns shares, where so many of each are kept: those, accumulators, and what is the same
@@ -698,8 +743,21 @@ impl Gpu {
         self.apply(Directive::Synchronize { block: row }).map(drop)
     }
 
-    /// A thread per so many neighbouring columns of a tile.
-    fn columns(&mut self, nest: &Nest, width: i64, lanes: i64) -> Result<(), DirectiveRefusal> {
+    /// Groups of threads that share rows: as many as there are threads and rows for.
+    fn groups(&self, column: VarId, rows: VarId, threads: i64) -> i64 {
+        let most = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi.max(1);
+        let groups = (threads / most(column)).min(most(rows) / SHARED_ROWS);
+        1 << groups.max(1).ilog2()
+    }
+
+    /// A thread per so many neighbouring columns of a tile, or several that share their rows, up to so many in all.
+    fn columns(
+        &mut self,
+        nest: &Nest,
+        width: i64,
+        lanes: i64,
+        sharing: Option<i64>,
+    ) -> Result<(), DirectiveRefusal> {
         let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
         let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
         let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
@@ -729,11 +787,29 @@ impl Gpu {
             if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_BLOCK_THREADS {
                 return Err(DirectiveRefusal::Threads(MAX_BLOCK_THREADS));
             }
+            let mut outer = outer.to_vec();
+            while let [.., around, inner] = outer[..] {
+                let fused = Directive::Fuse { outer: around, inner };
+                match sharing.map(|_| self.apply(fused)) {
+                    Some(Ok(made)) => drop(outer.splice(outer.len() - 2.., made)),
+                    _ => break,
+                }
+            }
             for &outer in outer.iter().rev() {
                 self.apply(Directive::Interchange { outer, inner: column })?;
             }
             self.bind(column, Bind::Thread)?;
-            if let Some(&rows) = outer.first() {
+            if let (Some(threads), Some(&rows)) = (sharing, outer.first()) {
+                let groups = self.groups(column, rows, threads);
+                self.why = ScheduleReason::SharedRows { groups };
+                self.apply(Directive::ShareRows {
+                    thread: column,
+                    rows,
+                    lane,
+                    groups,
+                })?;
+                self.why = ScheduleReason::BlocksAndThreads;
+            } else if let Some(&rows) = outer.first() {
                 // Refused for pairs of states, which then stay in shared memory.
                 let _ = self.apply(Directive::Privatize { var: rows, lanes: lane });
             }

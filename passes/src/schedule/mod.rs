@@ -37,6 +37,7 @@ mod residents;
 mod rows;
 mod rows_apart;
 mod rows_by_warps;
+mod share_rows;
 mod slide;
 mod spread;
 mod stage;

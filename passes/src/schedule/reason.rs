@@ -157,6 +157,11 @@ pub enum ScheduleReason {
     SharedMemory,
     /// A warp takes a row: its threads combine what they have without waiting for others.
     RowsByWarps,
+    /// A column whose rows several threads share is added up sooner.
+    SharedRows {
+        /// How many.
+        groups: i64,
+    },
     /// A thread alone touches elements of it.
     Registers,
     /// Blocks of a GPU are on a multiprocessor together.
@@ -265,6 +270,7 @@ impl fmt::Display for ScheduleReason {
             }
             Self::SharedMemory => f.write_str("threads of a block share it"),
             Self::RowsByWarps => f.write_str("a warp for each row: its threads wait for no others"),
+            Self::SharedRows { groups } => write!(f, "there are few columns: {groups} threads share the rows of each"),
             Self::Registers => f.write_str("a thread alone touches its elements: they stay in registers"),
             Self::Residents { blocks } => write!(f, "a multiprocessor has registers for {blocks} blocks at a time"),
             Self::Order => f.write_str("threads wait for what others write"),

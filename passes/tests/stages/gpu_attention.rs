@@ -507,6 +507,65 @@ fn rows_of_hidden_keys_may_be_zero() {
     }
 }
 
+/// As exporters write an attention with a mask: weights that are not numbers, of rows that see nothing or whose scores are none, are zero. What
+/// nothing times an infinite value is shows in the result.
+#[test]
+fn weights_that_are_not_numbers_may_be_zero() {
+    let cleaned = |sizes: Sizes<'_>, held: &str, rounds: bool| {
+        let (s, t) = (sizes.rows, sizes.keys);
+        let more = format!(", %m: f32[1, {s}, {t}]");
+        let middle = "%m1 = expand %m : SHAPE
+             %x = add %s, %m1 : SHAPE";
+        let (text, weights, dtype) = match rounds {
+            true => (rounded(sizes, (&more, ""), middle).replace("bf16", held), "p16", held),
+            false => (text(sizes, [held, "f32"], (&more, ""), middle, "return %y"), "p", "f32"),
+        };
+        text.replace(
+            &format!("%y = einsum %{weights}, %v"),
+            &format!(
+                "%none = ne %{weights}, %{weights} : bool[1, {s}, {t}]
+                 %zero = const 0.0 : {dtype}[]
+                 %zeros = expand %zero : {dtype}[1, {s}, {t}]
+                 %clean = select %none, %zeros, %{weights} : {dtype}[1, {s}, {t}]
+                 %y = einsum %clean, %v"
+            ),
+        )
+    };
+    let f32 = |value: f64| Scalar::from_f64(tlc_ir::DType::F32, value);
+    for (rows, keys, features, held, rounds, options) in [
+        (20usize, 40usize, 16u32, "f32", false, gpu()),
+        (20, 40, 16, "f16", true, gpu()),
+        (20, 70, 16, "bf16", true, gpu()),
+        (70, 300, 64, "f16", true, in_groups()),
+        (70, 300, 64, "bf16", true, in_groups()),
+        (1, 90, 16, "f32", false, gpu()),
+        (1, 90, 16, "f16", true, gpu()),
+        (1, 600, 16, "f32", false, gpu()),
+    ] {
+        let (s, t) = (rows.to_string(), keys.to_string());
+        let text = cleaned(sizes("1", &s, &t, features, features), held, rounds);
+        let tolerance = if held == "f32" { 1e-5 } else { 2e-2 };
+        for (round, special) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter().enumerate() {
+            let mut case = case(&text, &[], tolerance);
+            let width = features as usize;
+            // The first row sees nothing, or the only one; a later one has a score that is no number in its last tile.
+            (0..keys * usize::from(round == 0)).for_each(|k| case.inputs[3].set(k, f32(f64::NEG_INFINITY)));
+            let masked = rows / 2 * keys + keys - 1;
+            case.inputs[3].set(masked, f32(special));
+            // A query of another row, and a value that shows beside whatever weight.
+            let dtype = case.inputs[0].dtype();
+            case.inputs[0].set((rows - 1) * width + 3, Scalar::from_f64(dtype, special));
+            if round == 1 {
+                case.inputs[2].set(5 * width + 2, Scalar::from_f64(dtype, f64::NAN));
+            }
+            let compiled = check(&case, &Pipeline::default(), options.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert!(is_one(&compiled) || parts(&compiled).is_some(), "{text}");
+            let cleans = |c: &tlc_passes::partition::Cluster| matches!(&c.kind, ClusterKind::Attention(a) if a.cleaned);
+            assert!(compiled.clusters.clusters.iter().any(cleans));
+        }
+    }
+}
+
 /// The text of an attention whose weights are rounded before they are multiplied.
 fn rounded(sizes: Sizes<'_>, more: (&str, &str), middle: &str) -> String {
     let text = text(sizes, ["bf16", "f32"], more, middle, "return %y");

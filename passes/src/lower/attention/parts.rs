@@ -84,6 +84,7 @@ impl Blocks<'_> {
                 let part = this.load(memory, of_part(p.clone(), constant(width)), LOOP);
                 let share = this.map(ScalarOp::Sub, &[part, base], LOOP);
                 let share = this.map(ScalarOp::Exp, &[share], LOOP);
+                let share = this.cleaned(share, base, LOOP);
                 let own = this.load(memory, of_part(p.clone(), constant(width + 1)), LOOP);
                 let share = this.map(ScalarOp::Mul, &[share, own], LOOP);
                 let held = this.load(sum, zeroth.clone(), LOOP);

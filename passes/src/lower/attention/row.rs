@@ -175,6 +175,7 @@ impl Blocks<'_> {
             let score = this.load(lane, second.clone(), THREAD);
             let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
             let power = this.map(ScalarOp::Exp, &[power], THREAD);
+            let power = this.cleaned(power, base, THREAD);
             let held = this.load(sum, first.clone(), THREAD);
             let held = this.map(ScalarOp::Mul, &[held, shrunk], THREAD);
             this.store(sum, first.clone(), held, None, THREAD);

@@ -384,9 +384,14 @@ impl<'a> Blocks<'a> {
                     (this.short_exp(shrunk, 0.0), subtracted)
                 }
             };
-            // Zero, or not a number where the largest score is none or infinite: then the row is not a number.
+            // Zero, or not a number where the largest score is none or infinite: then the row is not a number, or nothing of it weighs anything.
             let whole = this.map(ScalarOp::Sub, &[subtracted, subtracted], LOOP);
+            let base = match this.form.cleaned {
+                true => this.map(ScalarOp::Add, &[base, whole], LOOP),
+                false => base,
+            };
             let shrunk = this.map(ScalarOp::Add, &[shrunk, whole], LOOP);
+            let shrunk = this.cleaned(shrunk, shrunk, LOOP);
             let all = this.load(sum, r.clone(), LOOP);
             let all = this.map(ScalarOp::Mul, &[all, shrunk], LOOP);
             for (memory, value) in [(most, now), (bases, base), (scale, shrunk), (sum, all)] {
@@ -407,6 +412,7 @@ impl<'a> Blocks<'a> {
                     this.short_exp(power, shift)
                 }
             };
+            let power = this.cleaned(power, base, LOOP);
             this.store(scores, at.clone(), power, None, LOOP);
             if weights != scores {
                 let weight = this.lo.convert(power, held);
