@@ -146,8 +146,10 @@ impl SingleRow {
     const THREADS: [i64; 2] = [128, 256];
     /// The most keys at a time, and the fewest.
     const KEYS: [i64; 3] = [128, 64, 32];
-    /// Keys of a part at least: fewer do not take longer than the launch that puts parts together.
-    const PART_KEYS: i64 = 256;
+    /// Keys from which on a row has parts: of fewer, the launch that puts parts together takes longer than they save.
+    const SHARED_KEYS: i64 = 512;
+    /// Keys of a part at least.
+    const PART_KEYS: i64 = 128;
     /// The most parts of a row.
     const MOST_PARTS: i64 = 64;
 
@@ -176,7 +178,10 @@ impl SingleRow {
 
     /// With as many parts as there are multiprocessors for each of so many rows, of at most so many keys.
     pub fn in_parts(self, rows: i64, keys: i64, multiprocessors: i64) -> SingleRow {
-        let most = (keys / Self::PART_KEYS).min(Self::MOST_PARTS);
+        let most = match keys >= Self::SHARED_KEYS {
+            true => (keys / Self::PART_KEYS).min(Self::MOST_PARTS),
+            false => 1,
+        };
         let parts = (multiprocessors / rows.max(1)).min(most).max(1);
         SingleRow { parts, ..self }
     }

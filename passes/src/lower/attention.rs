@@ -54,6 +54,9 @@ const LOOP: usize = 3;
 const ROW_LANES: i64 = 4;
 const WARP_ROWS: i64 = WARP_THREADS / ROW_LANES;
 
+/// Rows of an operand that is computed which a warp brings to shared memory at a time.
+const COMPUTED_ROWS: i64 = 4;
+
 /// What a nest computes of an attention.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -392,10 +395,14 @@ impl<'a> Blocks<'a> {
             IndexExpr::modulo(thread, &constant(WARP_THREADS)),
         );
         let columns = (stretch + WARP_THREADS - 1) / WARP_THREADS;
-        let extents = [(rows / warps, rows_bind), (columns, Bind::Unroll)];
+        // Of what is computed the loads of several rows are in flight.
+        let each = rows / warps;
+        let several = rows_bind == Bind::Serial && each % COMPUTED_ROWS == 0 && columns <= COMPUTED_ROWS;
+        let together = if several { COMPUTED_ROWS } else { 1 };
+        let extents = [(each / together, rows_bind), (together, Bind::Unroll), (columns, Bind::Unroll)];
         let dtype = self.held;
-        self.loops(extents, |this, [n, c]| {
-            let row = warp + n * constant(warps);
+        self.loops(extents, |this, [n, r, c]| {
+            let row = warp + (n * constant(together) + r) * constant(warps);
             let column = lane + c * constant(WARP_THREADS);
             let ((node, index), known) = element(this, &row, &column);
             let inside = this.below(&column, &constant(width));

@@ -13,6 +13,7 @@ pub mod dequantized;
 pub mod einsum_path;
 pub mod fold;
 pub mod hoist;
+pub mod late_reshape;
 pub mod narrow;
 pub mod own_outputs;
 pub mod pack;
@@ -68,10 +69,11 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 14] = [
+pub const PASSES: [&dyn Pass; 15] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
+    &late_reshape::LateReshape,
     &sink_layout::SinkLayout,
     &einsum_path::EinsumPath,
     &cse::Cse,

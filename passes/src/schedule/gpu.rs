@@ -31,7 +31,7 @@ use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
-use crate::tile::{block_accumulators, resident_tile};
+use crate::tile::{LARGE_PRODUCT_SIDE, block_accumulators, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
@@ -133,8 +133,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let parallel = &nest.parallel[..];
     let mut too_short = None;
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {
-        let rows = (0..parallel.len().saturating_sub(1)).rev();
-        for row in rows {
+        for row in rows_of_tiles(&kernel, parallel) {
             let exactly = product(&|g| g.tensor_products(parallel, row, Precision::Exact, gpu));
             let done = match nest.precision {
                 Precision::Exact => exactly,
@@ -215,6 +214,15 @@ fn in_blocks(kernel: Kernel, schedule: Schedule) -> (Kernel, Schedule) {
     };
     cascade::cascades(&mut g, |g| &g.kernel, apply);
     (g.kernel, g.schedule)
+}
+
+/// Which of the parallel loops tiles of products may have their rows of, in the order in which they are tried: the innermost of those that fill the most
+/// of a tile.
+fn rows_of_tiles(kernel: &Kernel, parallel: &[VarId]) -> Vec<usize> {
+    let mut rows: Vec<usize> = (0..parallel.len().saturating_sub(1)).rev().collect();
+    let length = |row: usize| kernel.extents[parallel[row].0 as usize].interval(kernel).hi;
+    rows.sort_by_key(|&row| std::cmp::Reverse(length(row).min(LARGE_PRODUCT_SIDE)));
+    rows
 }
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.

@@ -11,6 +11,7 @@ use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::Options;
 use tlc_passes::devices::Devices;
+use tlc_passes::directive::Directive;
 use tlc_passes::pipeline::Pipeline;
 
 /// The case of a graph with inputs for values of its symbols.
@@ -724,4 +725,137 @@ fn results_of_16_bits_are_stored_by_four_threads_together() {
             "{columns} {arch}: {source}"
         );
     }
+}
+
+/// What is done to the kernel of a graph that has one, which is right.
+fn directives(text: &str, symbols: &[i64], tolerance: Option<f64>) -> Vec<Directive> {
+    let compiled = check(&case(text, symbols, tolerance), &Pipeline::default(), gpu());
+    let compiled = compiled.unwrap_or_else(|e| panic!("{text}: {e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {text}")
+    };
+    launch.schedule.applied.iter().map(|a| a.directive.clone()).collect()
+}
+
+/// In how many groups the threads of a block share rows.
+fn groups(directives: &[Directive]) -> Option<(i64, bool)> {
+    directives.iter().find_map(|d| match d {
+        Directive::ShareRows { groups, lane, .. } => Some((*groups, lane.is_some())),
+        _ => None,
+    })
+}
+
+#[test]
+fn threads_share_the_rows_of_few_columns() {
+    let product = |dtype: &str, [k, n]: [&str; 2], symbols: &str| {
+        format!(
+            "graph @product(%x: {dtype}[{k}], %w: {dtype}[{k}, {n}], %b: {dtype}[{n}]){symbols} {{
+               %0 = einsum %x, %w {{a,ab->b; acc=f32}} : {dtype}[{n}]
+               %1 = add %0, %b : {dtype}[{n}]
+               return %1
+             }}"
+        )
+    };
+    for (dtype, sizes, expected) in [
+        ("f32", ["300", "48"], Some((64, true))),
+        ("f16", ["1000", "64"], Some((128, true))),
+        // No whole vectors, and ragged tiles.
+        ("f32", ["300", "40"], Some((32, false))),
+        ("f16", ["768", "33"], Some((16, false))),
+        ("bf16", ["1000", "7"], Some((64, false))),
+        // Few rows are not worth it.
+        ("f32", ["6", "40"], None),
+    ] {
+        // A step of the type at the largest sums.
+        let tolerance = match dtype {
+            "f32" => 1e-3,
+            "f16" => 0.5,
+            _ => 4.0,
+        };
+        let found = directives(&product(dtype, sizes, ""), &[], Some(tolerance));
+        assert_eq!(groups(&found), expected, "{dtype} {sizes:?}");
+    }
+    let symbols = " where k in 0..=4096, n in 0..=4096";
+    for values in [[0, 40], [5, 3], [700, 33], [129, 0], [300, 64], [1, 1]] {
+        directives(&product("f32", ["k", "n"], symbols), &values, Some(1e-3));
+    }
+    // What is exact stays so.
+    for (reduce, dtype) in [("max", "f32"), ("min", "i32"), ("add", "i64"), ("add", "u8"), ("mul", "i32")] {
+        let text = format!(
+            "graph @columns(%x: {dtype}[300, 5, 9]) {{
+               %0 = reduce {reduce} %x {{axes=[0]}} : {dtype}[5, 9]
+               return %0
+             }}"
+        );
+        let found = directives(&text, &[], Some(0.0));
+        assert!(groups(&found).is_some(), "{reduce} {dtype}: {found:?}");
+    }
+}
+
+/// Tokens of few batches that lie inside of them: a tile has rows of many tokens.
+#[test]
+fn tiles_have_their_rows_along_the_longer_axis() {
+    let text = "graph @product(%x: f16[4, 97, 64], %w: f16[64, 128]) {
+      %0 = einsum %x, %w {abc,cd->bad; acc=f32} : f16[97, 4, 128]
+      return %0
+    }";
+    let found = directives(text, &[], Some(2e-2));
+    let rows = found.iter().find_map(|d| match d {
+        Directive::Contract { rows, .. } => Some(*rows),
+        _ => None,
+    });
+    assert!(rows >= Some(64), "{found:?}");
+}
+
+/// Weights that never change are laid out once, and read where they then lie; windows of one element that skip others are copied as they are shown.
+#[test]
+fn what_is_laid_out_for_convolutions_is_read_where_it_lies() {
+    let input = convolution([8, 128, 28, 28], 128);
+    let fixed = input.replace(", %w: bf16[128, 128, 3, 3])", ")").replace(
+        "%0 = pad",
+        "%number = iota {axis=2} : bf16[128, 128, 3, 3]
+           %w = exp %number : bf16[128, 128, 3, 3]
+           %0 = pad",
+    );
+    let skipping = "graph @skipping(%x: bf16[32, 256, 56, 56], %w: bf16[512, 256, 1, 1]) {
+      %0 = window %x {axis=2, size=1, stride=2, dilation=1} : bf16[32, 256, 28, 56, 1]
+      %1 = window %0 {axis=3, size=1, stride=2, dilation=1} : bf16[32, 256, 28, 28, 1, 1]
+      %2 = einsum %1, %w {ncyxij,ocij->noyx; acc=f32} : bf16[32, 512, 28, 28]
+      return %2
+    }";
+    for text in [&input, &fixed, skipping] {
+        let kernels = kernels_for("sm_90a", text);
+        let found = kernels.iter().find(|k| k.scratch.iter().any(|s| s.swizzled));
+        let kernel = found.unwrap_or_else(|| panic!("{text}: no product of four warps"));
+        let accesses = kernel.statements().flat_map(|s| match s {
+            Stmt::CopyAsync(_) => Vec::new(),
+            s => s.accesses().into_iter().collect(),
+        });
+        let mut loads = accesses.filter(|a| matches!(a.memory, Memory::Param(p) if p < 2) && !a.effect.writes());
+        assert!(loads.next().is_none(), "{text}: {kernel}");
+    }
+}
+
+/// What a layer computes of its product in another shape is part of the product's kernel, and what reads it as rows again reads what that stored.
+#[test]
+fn what_is_computed_of_a_reshaped_product_is_part_of_its_kernel() {
+    let text = "graph @layer(%x: f32[4, 8, 32], %w: f32[32, 64], %b: f32[64], %v: f32[64, 32]) {
+      %0 = reshape %x : f32[32, 32]
+      %1 = einsum %0, %w {ab,bc->ac} : f32[32, 64]
+      %2 = expand %b : f32[32, 64]
+      %3 = add %1, %2 : f32[32, 64]
+      %4 = reshape %3 : f32[4, 8, 64]
+      %5 = tanh %4 : f32[4, 8, 64]
+      %6 = mul %4, %5 : f32[4, 8, 64]
+      %7 = expand %b : f32[4, 8, 64]
+      %8 = add %6, %7 : f32[4, 8, 64]
+      %9 = reshape %8 : f32[32, 64]
+      %10 = einsum %9, %v {ab,bc->ac} : f32[32, 32]
+      %11 = reshape %10 : f32[4, 8, 32]
+      %12 = add %11, %x : f32[4, 8, 32]
+      return %12, %8
+    }";
+    let compiled = check(&case(text, &[], Some(1e-3)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let launches = &compiled.planned.launches;
+    assert_eq!(launches.len(), 2);
 }
