@@ -507,9 +507,10 @@ const COUNTED: &[Counted] = &[
            %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[2, 1, 64]
            return %y
          }",
-        // 16 blocks for each row, and one that adds up 66 numbers of each.
+        // 32 blocks for each row, and one that adds up 66 numbers of each: a block has 128 keys, so that as many of them as there are
+        // multiprocessors for wait for memory at the same time.
         kernels: 2,
-        sectors: 101,
+        sectors: 103,
         ..PLAIN
     },
     Counted {
