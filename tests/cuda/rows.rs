@@ -185,6 +185,41 @@ mod children {
         println!("bits {:016x}", bits.finish());
     }
 
+    /// Rows of which shared memory has room for one, and not for another beside it: what is computed of them goes where they were.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn overwritten() {
+        let mut bits = DefaultHasher::new();
+        for (rows, n, dtype) in [
+            ("6", 32_768, DType::F32),
+            ("2", 33_001, DType::F32),
+            ("2", 33_002, DType::F16),
+            ("r", 40_000, DType::F32),
+        ] {
+            let [(_, softmax), ..] = functions(dtype, rows, n);
+            let graph = parse_graph(&softmax, &mut no_data).expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).expect("an executable");
+            let shared = |k: &tlc_ir::Kernel| {
+                let rows = k.scratch.iter().filter(|s| s.len.is(n as i64));
+                rows.filter(|s| s.scope == tlc_ir::kernel::Scope::Shared).count()
+            };
+            let kept: Vec<usize> = executable.plan().kernels.iter().map(shared).collect();
+            assert_eq!(kept, [1], "{}", executable.explain());
+            let exponentials = |k: &tlc_ir::Kernel| {
+                let phases = k.statements().filter(|s| matches!(s, tlc_ir::kernel::Stmt::If { .. }));
+                phases.count()
+            };
+            let computed: Vec<usize> = executable.plan().kernels.iter().map(exponentials).collect();
+            assert_eq!(computed, [1], "{}", executable.explain());
+            check(&softmax, rows.parse().unwrap_or(3), &mut bits);
+        }
+        println!("bits {:016x}", bits.finish());
+    }
+
     /// Bytes, integers and bools, and rows that lie apart.
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
