@@ -224,7 +224,7 @@ fn of_tiles() -> Vec<Product> {
         ("f16", "f16", 3, [120, 72, 232], ["ab", "cb"]),
         ("bf16", "bf16", 2, [200, 136, 232], ["ab", "bc"]),
         ("f16", "f16", 2, [248, 136, 250], ["ba", "cb"]),
-        ("bf16", "f32", 2, [200, 200, 104], ["ba", "bc"]),
+        ("bf16", "f32", 2, [200, 200, 232], ["ba", "bc"]),
     ] {
         let size = |label: char| [m, k, n]["abc".find(label).expect("a label")];
         let shape = |labels: &str| {
