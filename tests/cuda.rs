@@ -104,6 +104,25 @@ fn products_of_whole_tiles_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn products_of_known_and_unknown_sizes_have_the_same_bits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    simulated("tensor_cores::children::sizes_known_or_not", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
+fn random_products_that_fill_a_device_have_the_same_bits_at_three_schedules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    same_bits_of("tensor_cores::children::random", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
+fn rows_that_are_overwritten_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::overwritten");
+}
+
+#[test]
 fn convolutions_by_four_warps_have_the_same_bits_at_three_schedules() {
     let folder = tempfile::tempdir().expect("a folder");
     let device = one_multiprocessor(folder.path());

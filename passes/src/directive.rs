@@ -157,6 +157,16 @@ directives! {
         /// What the innermost of them computes.
         value: ValueId,
     },
+    /// The last scratch, which a phase of a row fills, lies where another is, of which each iteration of the phase is the last to read its own element,
+    /// before it stores: one memory has both in turn. Returns no loop.
+    Over "over" {
+        /// The phase: the outermost of a perfect nest of loops.
+        var: VarId,
+        /// Number of the scratch that it fills.
+        scratch: u32,
+        /// Number of the one that it reads.
+        place: u32,
+    },
     /// A loop over columns, whose iterations may run in any order, becomes `for tile in ceil(n / width)`, and inside of it a
     /// loop over the columns of the tile around each run of statements, inside the loops of the body: memory is walked along
     /// its rows. Scratch has an element for each column, and so has what is dear and the same in all rows. Returns the loop
@@ -808,6 +818,14 @@ pub enum DirectiveRefusal {
         /// Blocks that a multiprocessor would have.
         blocks: i64,
     },
+    /// What one scratch holds is read where the other holds something already, or they do not hold the same number of elements.
+    #[error("scratch {scratch} cannot lie where scratch {place} is, which is read where both hold something")]
+    ReadLater {
+        /// The one that would lie elsewhere.
+        scratch: u32,
+        /// Where it would.
+        place: u32,
+    },
     /// Threads touch elements of scratch that others touch too, or in no pattern that is known.
     #[error("threads of a block share elements of scratch {0}")]
     SharedElements(u32),
@@ -832,6 +850,7 @@ privatize i1
 cascade i1 factor=32
 stage i1 i2 rows=64 columns=16
 keep i1 %7
+over i1 scratch=3 place=2
 tile-columns i1 width=256
 stage-stores i1 param=2 length=64
 stage-rows i1 pitch=7

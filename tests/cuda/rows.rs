@@ -185,6 +185,41 @@ mod children {
         println!("bits {:016x}", bits.finish());
     }
 
+    /// Rows of which shared memory has room for one, and not for another beside it: what is computed of them goes where they were.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn overwritten() {
+        let mut bits = DefaultHasher::new();
+        for (n, dtype) in [(32_768, DType::F32), (33_001, DType::F32), (40_002, DType::F16)] {
+            let [(_, softmax), ..] = functions(dtype, "r", n);
+            let graph = parse_graph(&softmax, &mut no_data).expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).expect("an executable");
+            let shared = |k: &tlc_ir::Kernel| {
+                let rows = k.scratch.iter().filter(|s| s.len.is(n as i64));
+                rows.filter(|s| s.scope == tlc_ir::kernel::Scope::Shared).count()
+            };
+            let kept: Vec<usize> = executable.plan().kernels.iter().map(shared).collect();
+            assert_eq!(kept, [1], "{}", executable.explain());
+            // What was read, and what was computed of it.
+            let stores = |k: &tlc_ir::Kernel| {
+                let written = k.statements().flat_map(|s| s.accesses()).filter(|a| a.effect.writes());
+                let row = |m: tlc_ir::kernel::Memory| match m {
+                    tlc_ir::kernel::Memory::Scratch(i) => k.scratch[i as usize].len.is(n as i64),
+                    tlc_ir::kernel::Memory::Param(_) => false,
+                };
+                written.filter(|a| row(a.memory)).count()
+            };
+            let filled: Vec<usize> = executable.plan().kernels.iter().map(stores).collect();
+            assert_eq!(filled, [2], "{}", executable.explain());
+            check(&softmax, 5, &mut bits);
+        }
+        println!("bits {:016x}", bits.finish());
+    }
+
     /// Bytes, integers and bools, and rows that lie apart.
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]

@@ -218,6 +218,13 @@ fn of_tiles() -> Vec<Product> {
         ("f16", "f16", 1, [250, 392, 248], ["ab", "bc"]),
         ("f16", "f32", 1, [248, 400, 250], ["ba", "cb"]),
         ("bf16", "bf16", 2, [128, 384, 128], ["ab", "cb"]),
+        // Rows of one of several matrices, behind which those of the next begin: of the sum, of either side, of all of them.
+        ("f16", "f16", 3, [200, 128, 128], ["ab", "bc"]),
+        ("bf16", "f32", 2, [128, 200, 128], ["ab", "bc"]),
+        ("f16", "f16", 3, [120, 72, 232], ["ab", "cb"]),
+        ("bf16", "bf16", 2, [200, 136, 232], ["ab", "bc"]),
+        ("f16", "f16", 2, [248, 136, 250], ["ba", "cb"]),
+        ("bf16", "f32", 2, [200, 200, 232], ["ba", "bc"]),
     ] {
         let size = |label: char| [m, k, n]["abc".find(label).expect("a label")];
         let shape = |labels: &str| {
@@ -235,6 +242,53 @@ fn of_tiles() -> Vec<Product> {
         all.push(product(text));
     }
     all
+}
+
+/// As [`of_tiles`], of sizes that calls decide: of rows, matrices, both sides and the sum, of a tile, of less and of more, and of nothing.
+fn of_tiles_at_any_size() -> Vec<Product> {
+    let graph = |text: &str, sizes: &[&[i64]]| Product {
+        text: text.into(),
+        sizes: sizes.iter().map(|s| s.to_vec()).collect(),
+        precision: Precision::Exact,
+    };
+    vec![
+        graph(
+            "graph @rows(%x: f16[n, 200], %y: f16[200, 248], %r: f16[n, 248]) where n in 0..=4096 {
+               %0 = einsum %x, %y {ab,bc->ac; acc=f32} : f16[n, 248]
+               %1 = add %0, %r : f16[n, 248]
+               return %1
+             }",
+            &[&[0], &[1], &[64], &[65], &[150]],
+        ),
+        graph(
+            "graph @many(%x: bf16[n, 256], %y: bf16[128, 256]) {
+               %0 = einsum %x, %y {ab,cb->ac; acc=f32} : bf16[n, 128]
+               return %0
+             }",
+            &[&[0], &[7], &[128], &[200]],
+        ),
+        graph(
+            "graph @matrices(%x: bf16[n, 72, 136], %y: bf16[n, 136, 128]) where n in 0..=4096 {
+               %0 = einsum %x, %y {xab,xbc->xac; acc=f32} : bf16[n, 72, 128]
+               return %0
+             }",
+            &[&[0], &[1], &[3]],
+        ),
+        graph(
+            "graph @heads(%x: f16[m, 2, n, 64], %y: f16[m, 2, l, 64]) where m in 0..=64, n in 0..=4096, l in 0..=4096 {
+               %0 = einsum %x, %y {xhab,xhcb->xhac; acc=f32} : f32[m, 2, n, l]
+               return %0
+             }",
+            &[&[0, 1, 1], &[1, 0, 5], &[1, 5, 0], &[2, 65, 130], &[1, 64, 129], &[2, 3, 128]],
+        ),
+        graph(
+            "graph @sum(%x: f16[n, 128], %y: f16[n, 248]) where n in 0..=4096 {
+               %0 = einsum %x, %y {ba,bc->ac; acc=f32} : f32[128, 248]
+               return %0
+             }",
+            &[&[0], &[1], &[64], &[130], &[333]],
+        ),
+    ]
 }
 
 /// A convolution of images with so many groups, channels of each and output channels of each, on a device of one multiprocessor: large enough for the tile of four
@@ -496,7 +550,7 @@ mod children {
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn of_whole_tiles() {
-        for product in of_tiles() {
+        for product in of_tiles().into_iter().chain(of_tiles_at_any_size()) {
             let graph = parse_graph(&product.text, &mut no_data).expect("a graph");
             let options = CompileOptions {
                 device: Device::cuda(0),
@@ -505,14 +559,41 @@ mod children {
             let executable = compile_ir(&graph, &options).expect("an executable");
             let plan = executable.plan();
             let kernels = plan.kernels.iter();
-            let tiled = kernels.filter(|k| {
+            let tiled = kernels.map(|k| {
                 let placed = tlc_codegen::cuda::with_fragments_placed(k);
                 let flat = tlc_codegen::cuda::flatten(&placed, "sm_90a").expect("a lowered form");
-                !flat.matrices.is_empty()
+                let operands: std::collections::BTreeSet<u32> = flat.matrices.iter().map(|m| m.param).collect();
+                operands.len()
             });
-            assert_eq!(tiled.count(), 1, "{}: {}", product.text, executable.explain());
+            let tiled: Vec<usize> = tiled.collect();
+            assert_eq!(tiled, [2], "{}: {}", product.text, executable.explain());
         }
         run_all(of_tiles());
+        run_all(of_tiles_at_any_size());
+    }
+
+    /// Whether sizes are numbers or symbols, an element is summed in the same order, in tiles of four warps and in those of single ones.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn sizes_known_or_not() {
+        for (m, n) in [(40, 128), (70, 128), (200, 256)] {
+            let bits = |rows: &str| {
+                let product = product(format!(
+                    "graph @known(%x: f16[{rows}, 200], %y: f16[200, {n}]) {{
+                       %0 = einsum %x, %y {{ab,bc->ac; acc=f32}} : f32[{rows}, {n}]
+                       return %0
+                     }}"
+                ));
+                let sizes = match rows {
+                    "n" => vec![vec![m]],
+                    _ => vec![Vec::new()],
+                };
+                let mut bits = DefaultHasher::new();
+                run(&Product { sizes, ..product }, &mut bits).expect("it is right");
+                bits.finish()
+            };
+            assert_eq!(bits("n"), bits(&m.to_string()), "{m} by {n}");
+        }
     }
 
     #[test]

@@ -241,11 +241,15 @@ impl Helpers {
         })
     }
 
-    /// Begins the copy of a tile, whose bytes a barrier counts.
-    pub(super) fn copy_tile(&mut self) -> String {
-        self.need("copy_tile".into(), |n| {
+    /// Begins the copy of a tile of a matrix, or of one of several, whose bytes a barrier counts.
+    pub(super) fn copy_tile(&mut self, of_several: bool) -> String {
+        let (name, number, dimensions, at, counter, given) = match of_several {
+            true => ("copy_tile_of", ", int number", 3, "%2, %3, %4", "%5", ", \"r\"(number)"),
+            false => ("copy_tile", "", 2, "%2, %3", "%4", ""),
+        };
+        self.need(name.into(), |n| {
             format!(
-                "void {n}(void* to, const tiled_matrix* from, int column, int row, unsigned long long* barrier, int bytes) {{\n    const unsigned counter = (unsigned)__cvta_generic_to_shared(barrier);\n    asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(counter), \"r\"(bytes) : \"memory\");\n    asm volatile(\"cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{%2, %3}}], [%4];\"\n        :: \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(from), \"r\"(column), \"r\"(row), \"r\"(counter) : \"memory\");\n}}"
+                "void {n}(void* to, const tiled_matrix* from, int column, int row{number}, unsigned long long* barrier, int bytes) {{\n    const unsigned counter = (unsigned)__cvta_generic_to_shared(barrier);\n    asm volatile(\"mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;\" :: \"r\"(counter), \"r\"(bytes) : \"memory\");\n    asm volatile(\"cp.async.bulk.tensor.{dimensions}d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{{at}}}], [{counter}];\"\n        :: \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(from), \"r\"(column), \"r\"(row){given}, \"r\"(counter) : \"memory\");\n}}"
             )
         })
     }

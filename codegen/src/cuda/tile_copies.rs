@@ -28,9 +28,9 @@ impl Writer<'_, '_> {
 
     /// Notes a copy, which is begun together with those that follow it.
     pub(super) fn copy_tile(&mut self, c: &TileCopy) {
-        let matrix = self.flat.matrices[c.matrix];
+        let matrix = &self.flat.matrices[c.matrix];
         let bytes = matrix.tile.iter().product::<i64>() * matrix.dtype.bytes() as i64;
-        let copy = self.helpers.copy_tile();
+        let copy = self.helpers.copy_tile(c.number.is_some());
         let to = format!(
             "{} + {}",
             memory_name(self.flat.kernel, c.to.memory),
@@ -38,12 +38,14 @@ impl Writer<'_, '_> {
         );
         let [row, column] = [c.row, c.column].map(|v| format!("(int)({})", self.index(v).0));
         let row = match c.mask {
-            // A row that there is not.
-            Some(mask) => format!("{} ? {row} : {}", self.value(mask), matrix.extents[0]),
+            // A row that there is not, nor those behind it that are of the tile.
+            Some(mask) => format!("{} ? {row} : -{}", self.value(mask), matrix.tile[0]),
             None => row,
         };
+        let number = c.number.map(|v| format!(", (int)({})", self.index(v).0));
+        let number = number.unwrap_or_default();
         self.tiles_noted.push(format!(
-            "{copy}({to}, &m{}, {column}, {row}, {BARRIERS} + groups_begun % {MOST_GROUPS}, {bytes});",
+            "{copy}({to}, &m{}, {column}, {row}{number}, {BARRIERS} + groups_begun % {MOST_GROUPS}, {bytes});",
             c.matrix
         ));
     }

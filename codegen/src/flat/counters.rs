@@ -116,6 +116,7 @@ impl Found<'_, '_> {
                 }
                 Item::CopyTile(c) => {
                     self.access(&c.to);
+                    c.number.into_iter().for_each(|v| self.plain(v));
                     self.plain(c.row);
                     self.plain(c.column);
                 }

@@ -32,7 +32,7 @@ mod turn;
 mod verify;
 
 use smallvec::SmallVec;
-use tlc_ir::index::Interval;
+use tlc_ir::index::{IndexExpr, Interval};
 use tlc_ir::kernel::{CollectiveKind, Memory};
 use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, Kernel, Precision, Scalar, ScalarOp};
@@ -504,17 +504,28 @@ pub struct AsyncCopy {
     pub mask: Option<Value>,
 }
 
-/// A matrix in memory of which [tiles](TileCopy) are copied: a parameter, all of it, in rows one after another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// Matrices in memory of which [tiles](TileCopy) are copied: a parameter, all of it, in rows one after another.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct TiledMatrix {
     /// Number of the parameter.
     pub param: u32,
     /// Type of its elements.
     pub dtype: DType,
-    /// Rows and columns.
-    pub extents: [i64; 2],
+    /// How many matrices follow each other, over the kernel's symbols. A tile is of one of them, and has nothing of the rows of the next.
+    pub count: IndexExpr,
+    /// Rows of each, over the kernel's symbols.
+    pub rows: IndexExpr,
+    /// Columns.
+    pub columns: i64,
     /// Rows and columns of a tile; these are as many bytes as a row of swizzled memory.
     pub tile: [i64; 2],
+}
+
+impl TiledMatrix {
+    /// Whether there are several, of which a [`TileCopy`] names one.
+    pub fn is_one_of_several(&self) -> bool {
+        !self.count.is(1)
+    }
 }
 
 /// The copy of a tile of a matrix to as many rows of swizzled memory. Of elements outside of the matrix zeros are written.
@@ -524,6 +535,8 @@ pub struct TileCopy {
     pub to: Address,
     /// Which of [`Flat::matrices`].
     pub matrix: usize,
+    /// Which of the matrices that follow each other there, an index; none where there is one.
+    pub number: Option<Value>,
     /// The first row, an index.
     pub row: Value,
     /// The first column, an index.
@@ -535,7 +548,8 @@ pub struct TileCopy {
 impl TileCopy {
     /// The values that it uses.
     pub fn parts(&self) -> impl Iterator<Item = Value> {
-        self.to.parts().chain([self.row, self.column]).chain(self.mask)
+        let place = self.number.into_iter().chain([self.row, self.column]);
+        self.to.parts().chain(place).chain(self.mask)
     }
 }
 

@@ -15,6 +15,7 @@
 use std::fmt;
 
 use tlc_ir::Precision;
+use tlc_ir::index::SymId;
 use tlc_ir::kernel::CollectiveKind;
 use tlc_ir::target::WARP_THREADS;
 
@@ -239,13 +240,23 @@ impl<'k> Flat<'k> {
                 Item::CopyTile(c) => {
                     let (to, mask) = (self.place(&c.to), self.mask(c.mask));
                     let TiledMatrix {
-                        param, extents, tile, ..
-                    } = self.matrices[c.matrix];
-                    let [[rows, columns], [height, width]] = [extents, tile];
+                        param,
+                        count,
+                        rows,
+                        columns,
+                        tile: [height, width],
+                        ..
+                    } = &self.matrices[c.matrix];
+                    let symbol = |s: SymId| format!("s{}", s.0);
+                    let [count, rows] = [count, rows].map(|e| e.display(&symbol).to_string());
                     let [row, column] = [c.row, c.column].map(|v| self.operand(v));
+                    let (several, which) = match c.number {
+                        Some(v) => (format!("{count} times "), format!("matrix {} ", self.operand(v))),
+                        None => (String::new(), String::new()),
+                    };
                     writeln!(
                         f,
-                        "copy_tile {to} from p{param} of {rows} by {columns}, {height} by {width} at row {row} column {column}{mask}"
+                        "copy_tile {to} from p{param} of {several}{rows} by {columns}, {height} by {width} at {which}row {row} column {column}{mask}"
                     )?;
                 }
                 Item::Collective { kind, threads, address } => {

@@ -62,6 +62,7 @@ fn rename(body: &mut Region, to: &[Value]) {
             }
             Item::CopyTile(c) => {
                 place(&mut c.to);
+                c.number.iter_mut().for_each(set);
                 set(&mut c.row);
                 set(&mut c.column);
                 c.mask.iter_mut().for_each(set);

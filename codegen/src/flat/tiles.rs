@@ -7,7 +7,10 @@
 //! - A rectangle goes to rows as wide as those of swizzled memory, one after another; what is wider is several of them side by side.
 //! - A memory gets whole tiles from all that writes it, or none: what writes otherwise goes another way to the same memory.
 //! - Of elements that lie outside of the matrix the engine makes zeros. Where a mask says which rows or columns there are, and these are those of the
-//!   matrix, it is not needed; a mask that all pieces have in common becomes a row that there is not.
+//!   matrix, it is not needed; a mask that all pieces have in common becomes a row that there is not. Where the rows are those of one of several matrices
+//!   that follow each other, the engine is told of all of them, and a tile has no rows of the next one.
+//! - Rows, and how many matrices there are, may be symbols: where a kernel is launched the engine is told what they are. It takes no matrix without
+//!   elements, so of those that may have none nothing is copied but under a test that there are some.
 //! - A barrier of the block lies between the wait for a group and the beginning of the [`MOST_GROUPS`]th behind it.
 
 use rustc_hash::FxHashMap;
@@ -29,6 +32,8 @@ const MOST_ROWS: i64 = 256;
 const MOST_PIECES: i64 = 1 << 13;
 /// Coordinates are numbers of 32 bits.
 const MOST_COORDINATE: i64 = i32::MAX as i64;
+/// The most rows of a matrix, and the most matrices: coordinates of 32 bits say which.
+const MOST_EXTENT: i64 = MOST_COORDINATE + 1;
 
 /// A loop that is a copy of a whole tile.
 #[derive(Debug)]
@@ -39,6 +44,8 @@ pub(super) struct WholeTile {
     matrix: TiledMatrix,
     /// Tiles side by side.
     stretches: i64,
+    /// Which of several matrices it is of.
+    number: Option<IndexExpr>,
     /// Where the first one begins in the matrix.
     row: IndexExpr,
     column: IndexExpr,
@@ -290,12 +297,11 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
         let (row, column) = place(piece);
         *from == start + row * columns + column
     });
-    let len = kernel.memory_len(copy.from).as_const()?;
     let pitch_aligned = columns * bytes % GPU_ACCESS_BYTES == 0;
-    if !in_place || !pitch_aligned || len == 0 || len % columns != 0 || len.max(columns) > MOST_COORDINATE {
+    if !in_place || !pitch_aligned || columns > MOST_COORDINATE {
         return None;
     }
-    let rows = len / columns;
+    let rows = kernel.memory_len(copy.from).divided_exactly(&IndexExpr::Const(columns))?;
 
     let (mut row, mut column) = (IndexExpr::ZERO, IndexExpr::ZERO);
     let (terms, constant) = (from_split.outer + IndexExpr::Const(start)).linear();
@@ -310,6 +316,8 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
 
     let mut common = Vec::new();
     let mut columns_tested = false;
+    // The row behind the last one of the matrix that the tile is of, among the rows of all.
+    let mut end: Option<IndexExpr> = None;
     for (t, (split, limit)) in tests.iter().enumerate() {
         let first = pieces[0].1[t];
         let at = split.outer.clone() + IndexExpr::Const(first);
@@ -320,25 +328,49 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
                 .all(|((_, tested), piece)| tested[t] - first == part(piece))
         };
         // Whether the tested index is as far below the limit as the place in the matrix is from its end.
-        let ends = |place: &IndexExpr, extent: i64| {
-            let ahead = at.clone() - limit.clone() + IndexExpr::Const(extent) - place.clone();
-            ahead.simplify(kernel).is(0)
-        };
+        let end_of = |place: &IndexExpr| (place.clone() + limit.clone() - at.clone()).simplify(kernel);
+        let is_end = |e: &IndexExpr, extent: &IndexExpr| (e.clone() - extent.clone()).simplify(kernel).is(0);
         let most = pieces.iter().map(|p| p.1[t]).max().unwrap_or(0);
         let whole = |e: &IndexExpr| e.proves_multiple(height, kernel);
         if split.outer.interval(kernel).hi.saturating_add(most) < limit.interval(kernel).lo {
             // It holds everywhere.
         } else if follows(&|_| 0) {
             common.push([at, limit.clone()]);
-        } else if follows(&|piece| place(piece).0) && ends(&row, rows) {
+        } else if follows(&|piece| place(piece).0) && is_end(&end_of(&row), &rows) {
             // The engine knows.
         } else if follows(&|piece| place(piece).0) && whole(&at) && whole(limit) {
             common.push([at, limit.clone()]);
-        } else if follows(&|piece| place(piece).1) && ends(&column, columns) {
+        } else if follows(&|piece| place(piece).1) && is_end(&end_of(&column), &IndexExpr::Const(columns)) {
             columns_tested = true;
+        } else if follows(&|piece| place(piece).0) {
+            let here = end_of(&row);
+            if end.as_ref().is_some_and(|e| !is_end(e, &here)) {
+                return None;
+            }
+            end = Some(here);
         } else {
             return None;
         }
+    }
+    let (mut count, mut each, mut number) = (IndexExpr::ONE, rows.clone(), None);
+    if let Some(end) = end {
+        let of = Several::of(&end, &rows)?;
+        row = (row - of.rows.clone() * of.number.clone()).simplify(kernel);
+        (count, each, number) = (of.count, of.rows, Some(of.number));
+    }
+    for extent in [&count, &each] {
+        let range = extent.interval(kernel);
+        if extent.has_vars() || range.hi > MOST_EXTENT || range.hi < 1 {
+            return None;
+        }
+        if range.lo < 1 {
+            common.push([IndexExpr::ZERO, extent.clone()]);
+        }
+    }
+    // A row beyond what coordinates can say is one below the first, where there is none either.
+    let begins = row.interval(kernel);
+    if begins.lo < 0 || begins.hi > MOST_COORDINATE + MOST_EXTENT - MOST_ROWS {
+        return None;
     }
     let range = column.interval(kernel);
     let within = range.lo >= 0 && (columns_tested || range.hi <= columns - stretches * width);
@@ -354,14 +386,41 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
         matrix: TiledMatrix {
             param,
             dtype: from.dtype,
-            extents: [rows, columns],
+            count,
+            rows: each,
+            columns,
             tile: [height, width],
         },
         stretches,
+        number,
         row,
         column,
         tests: common,
     })
+}
+
+/// A tile's matrix, one of several.
+struct Several {
+    count: IndexExpr,
+    /// Of each.
+    rows: IndexExpr,
+    number: IndexExpr,
+}
+
+impl Several {
+    /// From the row behind the matrix's last one, among the rows of all, and how many these are.
+    fn of(end: &IndexExpr, all: &IndexExpr) -> Option<Several> {
+        let (terms, constant) = end.linear();
+        let fixed = terms.into_iter().filter(|(term, _)| !term.has_vars());
+        let rows = fixed.fold(IndexExpr::Const(constant), |sum, (term, times)| {
+            sum + term * IndexExpr::Const(times)
+        });
+        Some(Several {
+            count: all.divided_exactly(&rows)?,
+            number: (end.clone() - rows.clone()).divided_exactly(&rows)?,
+            rows,
+        })
+    }
 }
 
 /// What a mask asks, all of which must hold: the first of each is below the second.
@@ -401,7 +460,7 @@ impl Builder<'_, '_> {
         let matrix = match self.matrices.iter().position(|m| *m == tile.matrix) {
             Some(known) => known,
             None => {
-                self.matrices.push(tile.matrix);
+                self.matrices.push(tile.matrix.clone());
                 self.matrices.len() - 1
             }
         };
@@ -416,6 +475,7 @@ impl Builder<'_, '_> {
             mask = Some(all);
         }
         let mask = mask.map(|m| self.scalar(&m, 0));
+        let number = tile.number.as_ref().map(|n| self.eval(n)).transpose()?;
         let row = self.eval(&tile.row)?;
         let [height, width] = tile.matrix.tile;
         for stretch in 0..tile.stretches {
@@ -425,6 +485,7 @@ impl Builder<'_, '_> {
             self.push(Item::CopyTile(Box::new(TileCopy {
                 to,
                 matrix,
+                number,
                 row,
                 column,
                 mask,

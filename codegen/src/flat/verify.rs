@@ -282,7 +282,9 @@ impl Verifier<'_, '_> {
                     if let Some(mask) = c.mask {
                         self.is_condition(mask)?;
                     }
-                    let known = c.matrix < self.flat.matrices.len() && self.flat.kernel.is_swizzled(c.to.memory);
+                    let matrix = self.flat.matrices.get(c.matrix);
+                    let known = matrix.is_some_and(|m| m.is_one_of_several() == c.number.is_some())
+                        && self.flat.kernel.is_swizzled(c.to.memory);
                     holds(known, || {
                         "a copy of a tile of no matrix, or not to swizzled memory".into()
                     })?;

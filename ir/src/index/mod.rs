@@ -208,6 +208,15 @@ impl IndexExpr {
         self.as_const() == Some(c)
     }
 
+    /// The quotient by an expression that divides it without remainder, if it is seen that it does.
+    pub fn divided_exactly(&self, by: &IndexExpr) -> Option<IndexExpr> {
+        if by.is(0) {
+            return None;
+        }
+        let (quotient, rest) = self.split_divisible(by);
+        rest.is(0).then_some(quotient)
+    }
+
     /// The linear view: `constant + Σ coefficient * term`.
     pub fn linear(&self) -> (Terms, i64) {
         match self {

@@ -4,6 +4,25 @@ use smallvec::SmallVec;
 
 use super::{Bounds, IndexExpr, IndexNode, Interval, VarId, sat128};
 
+/// What a quotient by a divisor that is no number is below: a loop of `k*d` iterations, or a remainder of a division by as many, has `k` times `d` of them. As
+/// far as loops are known to run, `max(d, 1)` is `d`.
+fn quotient_limit(of: &IndexExpr, by: &IndexExpr, bounds: &dyn Bounds) -> Option<IndexExpr> {
+    by.as_node()?;
+    let plain = |e: &IndexExpr| match e.as_node() {
+        Some(IndexNode::Max(a, b)) if b.is(1) => a.clone(),
+        Some(IndexNode::Max(a, b)) if a.is(1) => b.clone(),
+        _ => e.clone(),
+    };
+    let (count, remainder) = match of.as_node()? {
+        IndexNode::Var(v) => (bounds.extent(*v)?, false),
+        IndexNode::Mod(_, count) => (plain(count), true),
+        _ => return None,
+    };
+    let limit = count.divided_exactly(&plain(by))?;
+    // A remainder of nothing is nothing, which is not below nothing.
+    (!remainder || limit.interval(bounds).lo >= 1).then_some(limit)
+}
+
 impl IndexExpr {
     /// A range that holds every value the expression can take.
     pub fn interval(&self, bounds: &dyn Bounds) -> Interval {
@@ -38,8 +57,8 @@ impl IndexExpr {
                 let all = [c(acc.lo, b.lo), c(acc.lo, b.hi), c(acc.hi, b.lo), c(acc.hi, b.hi)];
                 Interval::clamp128(all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0))
             }),
-            IndexNode::FloorDiv(a, b) => {
-                let (a, b) = (a.interval(bounds), b.interval(bounds));
+            IndexNode::FloorDiv(of, by) => {
+                let (a, b) = (of.interval(bounds), by.interval(bounds));
                 let (small, large) = (b.lo.max(1), b.hi.max(1));
                 let lo = if a.lo == i64::MIN {
                     i64::MIN
@@ -51,7 +70,8 @@ impl IndexExpr {
                 } else {
                     a.hi.div_euclid(small).max(a.hi.div_euclid(large))
                 };
-                Interval::new(lo, hi)
+                let limit = quotient_limit(of, by, bounds).map(|k| k.interval(bounds).hi.saturating_sub(1));
+                Interval::new(lo, limit.map_or(hi, |most| hi.min(most).max(lo)))
             }
             IndexNode::Mod(a, b) => {
                 let (a, b) = (a.interval(bounds), b.interval(bounds));
@@ -121,16 +141,25 @@ impl IndexExpr {
         false
     }
 
-    /// A sum that is at most this one, with each quotient and remainder that mentions `var` as the number that its range makes
-    /// it at most, or at least; `None` if there is no such term or no such number.
+    /// A sum that is at most this one, with each quotient and remainder that mentions `var` as what it is at most, or at least; `None` if there is no
+    /// such term or nothing is known of it.
     fn without_quotients(&self, var: VarId, bounds: &dyn Bounds) -> Option<IndexExpr> {
         let (terms, mut constant) = self.linear();
         let mut rest = Vec::with_capacity(terms.len());
+        let mut ends = IndexExpr::ZERO;
         for (t, c) in terms {
             let divides =
                 matches!(&t, IndexExpr::Node(n) if matches!(&**n, IndexNode::FloorDiv(..) | IndexNode::Mod(..)));
             if !t.uses(var) {
                 rest.push((t, c));
+                continue;
+            }
+            if let Some(IndexNode::FloorDiv(of, by)) = t.as_node()
+                && c < 0
+                && let Some(limit) = quotient_limit(of, by, bounds)
+                && !limit.uses(var)
+            {
+                ends = ends + (limit - IndexExpr::ONE).mul_const(c);
                 continue;
             }
             let range = t.interval(bounds);
@@ -140,7 +169,7 @@ impl IndexExpr {
             }
             constant = constant.checked_add(end.checked_mul(c)?)?;
         }
-        Some(IndexExpr::from_linear(rest, constant))
+        Some(IndexExpr::from_linear(rest, constant) + ends)
     }
 
     /// True if `self < other` certainly.

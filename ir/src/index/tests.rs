@@ -3,6 +3,29 @@
 use super::*;
 
 #[test]
+fn a_quotient_is_below_how_often_its_divisor_is_in_a_loop() {
+    // v0 below 16*s0, v1 below s0*s1.
+    let bounds = Loops(vec![c(16) * s(0), s(0) * s(1)]);
+    let guarded = |e: IndexExpr| IndexExpr::max(&e, &c(1));
+    for divisor in [s(0), guarded(s(0))] {
+        let quotient = IndexExpr::floor_div(&v(0), &divisor);
+        assert!(quotient.proves_less(&c(16), &bounds), "{quotient:?}");
+        assert!(!quotient.proves_less(&c(15), &bounds), "{quotient:?}");
+        let quotient = IndexExpr::floor_div(&v(1), &divisor);
+        let place = quotient * c(7) + c(6);
+        assert!(place.proves_less(&(s(1) * c(7)), &bounds), "{place:?}");
+        assert!(!place.proves_less(&(s(1) * c(7) - c(1)), &bounds), "{place:?}");
+    }
+    let remainder = IndexExpr::modulo(&v(1), &guarded(s(0) * c(8)));
+    let quotient = IndexExpr::floor_div(&remainder, &guarded(s(0)));
+    assert!(quotient.proves_less(&c(8), &bounds));
+    assert!(!quotient.proves_less(&c(7), &bounds));
+    // Not a multiple of the divisor.
+    let uneven = IndexExpr::floor_div(&v(0), &(s(0) * c(3)));
+    assert!(!uneven.proves_less(&c(6), &bounds));
+}
+
+#[test]
 fn a_divisor_with_symbols_is_taken_apart_where_the_rest_is_small() {
     // v0 below 128, v1 below s0, v2 below s1.
     let bounds = Loops(vec![c(128), s(0), s(1)]);

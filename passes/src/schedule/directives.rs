@@ -47,6 +47,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             columns,
         } => stage::loads(kernel, [*outer, *inner], [*rows, *columns]),
         Directive::Keep { var, value } => super::keep::keep(kernel, *var, *value),
+        Directive::Over { var, scratch, place } => super::over::over(kernel, *var, *scratch, *place),
         Directive::TileColumns { var, width } => super::tile_columns::tile_columns(kernel, *var, *width),
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),

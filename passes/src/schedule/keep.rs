@@ -137,6 +137,11 @@ pub(super) fn keep_rows(kernel: &mut Kernel, schedule: &mut Schedule, parallel: 
                 }
                 // A value that two later phases want is kept for both at once.
                 Err(DirectiveRefusal::NotComputedAgain(_)) => {}
+                Err(_) if let Some((work, over)) = kept_over(kernel, first, value, &|k| (room.fits)(k, bytes)) => {
+                    *kernel = work;
+                    schedule.note(directive, reason);
+                    schedule.note(over, ScheduleReason::InPlace);
+                }
                 Err(refusal) => schedule.refused.push(Refused {
                     directive,
                     reason,
@@ -146,6 +151,21 @@ pub(super) fn keep_rows(kernel: &mut Kernel, schedule: &mut Schedule, parallel: 
         }
     }
     bytes
+}
+
+/// A kernel in which a value is kept where a row was that its phase is the last to read, if there is one, it fits and that is so; and what was done then.
+fn kept_over(
+    kernel: &Kernel,
+    var: VarId,
+    value: ValueId,
+    fits: &dyn Fn(&Kernel) -> Result<(), DirectiveRefusal>,
+) -> Option<(Kernel, Directive)> {
+    let mut work = kernel.clone();
+    apply(&mut work, &Directive::Keep { var, value }).ok()?;
+    let scratch = work.scratch.len() as u32 - 1;
+    let mut all = (0..scratch).map(|place| Directive::Over { var, scratch, place });
+    let over = all.find(|d| apply(&mut work, d).is_ok())?;
+    fits(&work).ok().map(|()| (work, over))
 }
 
 /// What the phase `later` should load of what earlier phases compute: in which phase, which value, and why.

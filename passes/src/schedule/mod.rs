@@ -24,6 +24,7 @@ mod keep;
 mod lanes;
 mod lengthen;
 mod narrow;
+mod over;
 mod own;
 mod pack;
 mod peel;

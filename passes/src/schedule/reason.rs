@@ -51,6 +51,8 @@ pub enum ScheduleReason {
     },
     /// Phases of a row compute it, and to keep it takes less than to compute it again.
     ComputedOnce,
+    /// There is no room for both of what a phase reads and what it keeps.
+    InPlace,
     /// Phases meet the same elements of a tile of columns, of which each row lies elsewhere in memory.
     LoadedOnce,
     /// Memory is walked along the rows of a tile of columns.
@@ -195,6 +197,7 @@ impl fmt::Display for ScheduleReason {
                 f,
                 "the result has more bytes than the last cache ({last_cache}): it is written past the caches"
             ),
+            Self::InPlace => f.write_str("a row is needed no longer once it is read: what is kept goes where it was"),
             Self::ComputedOnce => f.write_str("phases of a row need it: it is computed once and kept"),
             Self::LoadedOnce => f.write_str("phases need it and its rows lie apart: it is loaded once and kept"),
             Self::ColumnTile { columns } => write!(f, "tiles of {columns} columns, walked along their rows"),

@@ -276,8 +276,69 @@ impl Gpu {
         })
     }
 
-    /// Rows and columns of a tile that warps multiply in groups of four, if there are enough of them for all of a device.
+    /// Rows and columns of a tile that warps multiply in groups of four, if there are enough of them for all of a device, or may be where calls say how
+    /// many there are.
     fn group_tile(&self, loops: &ProductLoops, gpu: &Target) -> Option<[i64; 2]> {
+        let certain = self.certain_group_tile(loops, gpu);
+        certain.or_else(|| self.group_tile_of_unknown(loops, gpu))
+    }
+
+    /// Such a tile where not all lengths are known. Large tiles are for what fills a device with one tile of each unknown side. Where there may be less, small ones:
+    /// few of them bring as many bytes at a time as those that single warps multiply, and many bring less in all.
+    fn group_tile_of_unknown(&self, loops: &ProductLoops, gpu: &Target) -> Option<[i64; 2]> {
+        let around = loops.around.iter().map(|&v| (v, 1));
+        let extent = |v: VarId| &self.kernel.extents[v.0 as usize];
+        let unknown = |v: VarId| extent(v).as_const().is_none();
+        let any = around.clone().any(|(v, _)| unknown(v)) || unknown(loops.m) || unknown(loops.n);
+        if !any || !self.rows_are_aligned(loops) {
+            return None;
+        }
+        let fits = |(v, side): (VarId, i64)| match extent(v).as_const() {
+            Some(length) => length >= side && (-length).rem_euclid(side) <= length / MOST_EMPTY_OF_GROUPS,
+            None => extent(v).interval(&self.kernel).hi >= side,
+        };
+        let sides = |[rows, columns]: [i64; 2]| [(loops.m, rows), (loops.n, columns)];
+        let tiles = |tile: [i64; 2], of_unknown: &dyn Fn(VarId) -> i64| {
+            let lengths = around.clone().chain(sides(tile));
+            let counts = lengths.map(|(v, side)| {
+                let length = extent(v).as_const().unwrap_or_else(|| of_unknown(v));
+                length / side + i64::from(length % side != 0)
+            });
+            counts.fold(1i64, i64::saturating_mul)
+        };
+        let most = |v: VarId| extent(v).interval(&self.kernel).hi;
+        let (large, small) = ([LARGE_PRODUCT_SIDE; 2], [PRODUCT_SIDE, LARGE_PRODUCT_SIDE]);
+        if sides(large).into_iter().all(fits) && tiles(large, &|_| 1) >= gpu.multiprocessors {
+            return Some(large);
+        }
+        (sides(small).into_iter().all(fits) && tiles(small, &most) >= gpu.multiprocessors).then_some(small)
+    }
+
+    /// Whether rows of both operands lie at multiples of what is copied together, whatever the lengths that are not known.
+    fn rows_are_aligned(&self, loops: &ProductLoops) -> bool {
+        let vars = [loops.m, loops.n, loops.sum];
+        let loads = self.kernel.statements().filter_map(|s| match s {
+            Stmt::Let {
+                op: Op::Load { memory, index, .. },
+                ..
+            } if index.uses(loops.sum) => Some((*memory, index)),
+            _ => None,
+        });
+        let mut loads = loads.peekable();
+        let mut aligned = loads.peek().is_some();
+        for (memory, index) in loads {
+            let elements = GPU_ACCESS_BYTES / self.kernel.memory_dtype(memory).bytes() as i64;
+            let steps = vars.map(|v| index.affine_in(v).and_then(|(step, _)| step.as_const()));
+            let others = steps.iter().all(|s| s.is_some_and(|s| s == 1 || s % elements == 0));
+            // Along what lies together there must be a multiple of what is copied.
+            let along = vars.iter().zip(&steps).find(|(_, s)| **s == Some(1)).map(|(v, _)| *v);
+            let whole = along.is_some_and(|v| self.kernel.extents[v.0 as usize].proves_multiple(elements, &self.kernel));
+            aligned &= others && whole;
+        }
+        aligned
+    }
+
+    fn certain_group_tile(&self, loops: &ProductLoops, gpu: &Target) -> Option<[i64; 2]> {
         let full = |sides: [i64; 2]| {
             let tiles = self.tiles_of(loops, sides, MOST_EMPTY_OF_GROUPS)?;
             (tiles >= gpu.multiprocessors).then_some((sides, tiles))

@@ -204,6 +204,11 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             scratch: rng.below(kernel.scratch.len().max(1)) as u32,
             row: rng.pick(&[16i64, 32, 64, 128]),
         },
+        30 if rng.chance(40) => Directive::Over {
+            var,
+            scratch: (kernel.scratch.len() as u32).saturating_sub(1),
+            place: rng.below(kernel.scratch.len().max(1)) as u32,
+        },
         30 => Directive::Apart {
             scratch: rng.below(kernel.scratch.len().max(1)) as u32,
             row: rng.pick(&[1i64, 2, 3, 4, 6]),

@@ -62,6 +62,8 @@ pub(super) struct Function {
     pub(super) name: String,
     /// Bytes of shared memory that a launch must ask for.
     pub(super) dynamic_shared_bytes: u32,
+    /// How many of its parameters are addresses of buffers, which come first; the others are symbols.
+    pub(super) buffers: usize,
     /// Matrices of which it copies tiles, where they lie being told behind its other parameters.
     pub(super) matrices: Vec<TiledMatrix>,
 }
@@ -144,6 +146,14 @@ impl Wanted<'_> {
         match self {
             Wanted::Kernel(_) => format!("kernel{number}"),
             Wanted::Sequence(_) => format!("sequence{number}"),
+        }
+    }
+
+    /// How many addresses of buffers its function is given.
+    fn buffers(&self) -> usize {
+        match self {
+            Wanted::Kernel(k) => k.kernel.params.len(),
+            Wanted::Sequence(_) => 0,
         }
     }
 
@@ -261,6 +271,7 @@ pub(super) fn from_text(context: &Arc<Context>, text: &str, name: &str) -> Resul
         handle,
         name: name.into(),
         dynamic_shared_bytes: 0,
+        buffers: 0,
         matrices: Vec::new(),
     };
     Ok((loaded, function))
@@ -351,6 +362,7 @@ fn load_as(
                 handle: function,
                 name,
                 dynamic_shared_bytes,
+                buffers: kernels[part * each + k].buffers(),
                 matrices,
             });
         }

@@ -367,7 +367,7 @@ impl Gpu {
         let Some(function) = state.kernels.get(kernel as usize) else {
             return Err(self.failed(format!("a bug in tlc: kernel {kernel} is not loaded")));
         };
-        let mut given = Given::new(&self.context, &function.matrices, values.clone())?;
+        let mut given = Given::new(&self.context, function, values.clone())?;
         let (function, dynamic_shared_bytes) = (function.handle, function.dynamic_shared_bytes);
         self.queue(&mut state, queue)?.last = Some(Last::Kernel(kernel));
         let operation = || Operation::Kernel {

@@ -110,7 +110,7 @@ impl Graph {
                 let function = functions.get(*kernel as usize).filter(|_| same_size);
                 let function = function.ok_or(Differs::Operation)?;
                 let values = new.iter().copied().collect();
-                let mut given = Given::new(context, &function.matrices, values).map_err(Differs::Refused)?;
+                let mut given = Given::new(context, function, values).map_err(Differs::Refused)?;
                 let mut pointers = given.places();
                 let params = KernelParams {
                     function: function.handle,

@@ -4,8 +4,9 @@ use std::ffi::c_void;
 
 use smallvec::SmallVec;
 use tlc_codegen::cuda::TiledMatrix;
-use tlc_ir::DType;
+use tlc_ir::{DType, IndexExpr};
 
+use super::compile::Function;
 use super::context::Context;
 use crate::error::RunError;
 
@@ -31,8 +32,18 @@ const OUTSIDE: u32 = 0;
 pub(super) struct TensorMap([u64; 16]);
 
 impl TensorMap {
-    fn of(context: &Context, matrix: &TiledMatrix, address: u64) -> Result<TensorMap, RunError> {
-        let [rows, columns] = matrix.extents.map(|n| n as u64);
+    fn of(context: &Context, matrix: &TiledMatrix, address: u64, symbols: &[i64]) -> Result<TensorMap, RunError> {
+        let of_call = |e: &IndexExpr| e.eval_symbols(symbols).filter(|n| *n >= 0);
+        let (Some(count), Some(rows)) = (of_call(&matrix.count), of_call(&matrix.rows)) else {
+            let what = "a bug in tlc: the extents of a matrix do not follow from a kernel's symbols";
+            return Err(RunError::Device {
+                device: context.properties().title(),
+                message: what.into(),
+            });
+        };
+        // Of what has no elements nothing is copied, and the driver takes no such tensor.
+        let [count, rows] = [count, rows].map(|n| n.max(1) as u64);
+        let columns = matrix.columns as u64;
         let [height, width] = matrix.tile.map(|n| n as u32);
         let bytes = matrix.dtype.bytes();
         let data_type = match (matrix.dtype, bytes) {
@@ -45,18 +56,20 @@ impl TensorMap {
         };
         let mut map = TensorMap([0; 16]);
         // The first extent is that along which elements are neighbours, which has no stride.
-        let (extents, pitch) = ([columns, rows], [columns * bytes as u64]);
-        let (tile, steps) = ([width, height], [1u32; 2]);
-        // SAFETY: the map is aligned as it must be; of extents, tile and steps there are two, of strides one, and the driver keeps none of them. That the
-        // address is one of memory it does not ask.
+        let pitch = columns * bytes as u64;
+        let (extents, strides) = ([columns, rows, count], [pitch, pitch.saturating_mul(rows)]);
+        let (tile, steps) = ([width, height, 1], [1u32; 3]);
+        let dimensions = 2 + u32::from(matrix.is_one_of_several());
+        // SAFETY: the map is aligned as it must be; there are as many extents, sides of a tile and steps as dimensions, and strides of all but one, and the
+        // driver keeps none of them. That the address is one of memory it does not ask.
         context.call("cuTensorMapEncodeTiled", |d| unsafe {
             (d.cuTensorMapEncodeTiled)(
                 std::ptr::from_mut(&mut map).cast::<c_void>(),
                 data_type,
-                2,
+                dimensions,
                 std::ptr::without_provenance_mut(address as usize),
                 extents.as_ptr(),
-                pitch.as_ptr(),
+                strides.as_ptr(),
                 tile.as_ptr(),
                 steps.as_ptr(),
                 INTERLEAVE,
@@ -76,18 +89,24 @@ pub(super) struct Given {
 }
 
 impl Given {
-    /// Of values, the first of which are the addresses of buffers.
+    /// Of values, which are the addresses of a function's buffers and behind them its symbols.
     ///
     /// # Errors
     /// If the driver refuses a matrix.
     pub(super) fn new(
         context: &Context,
-        matrices: &[TiledMatrix],
+        function: &Function,
         values: SmallVec<[u64; 32]>,
     ) -> Result<Given, RunError> {
-        // Parameters come first, one value each.
-        let of = |m: &TiledMatrix| TensorMap::of(context, m, values[m.param as usize]);
-        let maps = matrices.iter().map(of).collect::<Result<_, _>>()?;
+        let maps = match function.matrices.is_empty() {
+            true => SmallVec::new(),
+            false => {
+                let (addresses, symbols) = values.split_at(function.buffers);
+                let symbols: SmallVec<[i64; 8]> = symbols.iter().map(|s| s.cast_signed()).collect();
+                let of = |m: &TiledMatrix| TensorMap::of(context, m, addresses[m.param as usize], &symbols);
+                function.matrices.iter().map(of).collect::<Result<_, _>>()?
+            }
+        };
         Ok(Given { values, maps })
     }
 
