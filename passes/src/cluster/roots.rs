@@ -134,6 +134,9 @@ fn overlap(kind: &NodeKind) -> Option<i64> {
     }
 }
 
+/// Operations on a product's result that are looked through for it.
+const MOST_FINISHING: usize = 16;
+
 /// What one more kernel of a call takes, in seconds.
 pub(super) const SECONDS_OF_A_KERNEL: f64 = 2e-6;
 
@@ -252,6 +255,11 @@ impl Clusterer<'_> {
             if let (NodeKind::Einsum { .. }, Target::Gpu(gpu)) = (&node.kind, self.placement.target(id)) {
                 for value in attention::computed_once(self.graph, gpu, id) {
                     self.is_root[value.index()] = true;
+                }
+                for &o in &node.operands {
+                    if let Some(value) = self.finishes_product(o) {
+                        self.is_root[value.index()] = true;
+                    }
                 }
             }
             if node.kind.is_tuple() {
@@ -568,6 +576,29 @@ impl Clusterer<'_> {
             }
         }
         false
+    }
+
+    /// The value that an operand shows, if it finishes another product: if it is computed element by element of that, which nothing else reads, and no
+    /// wider. Computed where the product is stored it costs nothing, and whoever multiplies it copies it as it lies.
+    fn finishes_product(&self, operand: NodeId) -> Option<NodeId> {
+        let mut value = operand;
+        while let NodeKind::View(_) = self.kind(value) {
+            value = self.graph.node(value).operands[0];
+        }
+        let bytes = |id: NodeId| self.graph.ty(id).dtype.bytes();
+        let (mut work, mut looked_at) = (vec![value], 0);
+        while let Some(at) = work.pop() {
+            looked_at += 1;
+            match self.kind(at) {
+                NodeKind::Einsum { .. } if at != value && bytes(value) <= bytes(at) => return Some(value),
+                NodeKind::Map(_) | NodeKind::Convert(_) if looked_at <= MOST_FINISHING => {
+                    let operands = self.graph.node(at).operands.iter();
+                    work.extend(operands.filter(|o| self.users[o.index()].len() == 1 && !self.is_output[o.index()]));
+                }
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Finds the values that no input reaches, and makes roots of those that pay to be kept: where something that is computed
