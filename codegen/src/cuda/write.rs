@@ -452,7 +452,12 @@ impl<'f, 'k> Writer<'f, 'k> {
         let t = self.width(l.counter).c_type();
         // A step of a tile of sums reads neighbours of what the next one does: together they are one access.
         let short = self.flat.number(l.extent).is_some_and(|n| n <= UNROLLED_STEPS);
-        let stores = l.body.iter().filter(|i| matches!(i, Item::Store { .. }));
+        let own = |memory: Memory| match memory {
+            Memory::Scratch(s) => self.flat.kernel.scratch[s as usize].scope != Scope::Shared,
+            Memory::Param(_) => false,
+        };
+        let stores = l.body.iter();
+        let stores = stores.filter(|i| matches!(i, Item::Store { address, .. } if own(address.memory)));
         if short && stores.count() >= TILE_OF_SUMS {
             self.line("#pragma unroll");
         } else if self.waits_for_memory(l) {

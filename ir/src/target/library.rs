@@ -74,6 +74,8 @@ pub struct LibraryGain {
     pub narrow: u32,
     /// Of wider ones.
     pub wide: u32,
+    /// Of what is computed element by element behind a product, in femtoseconds for each operation: kernels that multiply have few threads for it.
+    pub epilogue: u32,
 }
 
 impl LibraryGain {
@@ -81,6 +83,11 @@ impl LibraryGain {
     pub fn seconds(&self, dtype: DType, flops: f64) -> f64 {
         let picoseconds = if dtype.bytes() <= 2 { self.narrow } else { self.wide };
         f64::from(picoseconds) * 1e-18 * flops
+    }
+
+    /// Seconds that are gained where another kernel does so many operations behind a product, a function counting 40 of them.
+    pub fn seconds_behind(&self, operations: f64) -> f64 {
+        f64::from(self.epilogue) * 1e-15 * operations
     }
 }
 

@@ -134,6 +134,9 @@ fn overlap(kind: &NodeKind) -> Option<i64> {
     }
 }
 
+/// Operations behind a product that are counted.
+const MOST_BEHIND: usize = 64;
+
 /// Operations on a product's result that are looked through for it.
 const MOST_FINISHING: usize = 16;
 
@@ -185,7 +188,29 @@ impl Clusterer<'_> {
             _ => self.graph.ty(o).dtype,
         });
         let dtype = stored.max_by_key(|d| d.bytes()).unwrap_or(DType::F32);
-        gain.seconds(dtype, flops) > apart.iter().map(seconds).sum()
+        let behind = gain.seconds_behind(self.cost_behind(id));
+        gain.seconds(dtype, flops) + behind > apart.iter().map(seconds).sum()
+    }
+
+    /// Operations that are computed of a product element by element, a function counting as many as it costs, as far as the first few say.
+    fn cost_behind(&self, id: NodeId) -> f64 {
+        let (mut work, mut seen) = (vec![id], vec![id]);
+        let mut each = 0.0;
+        while let Some(at) = work.pop() {
+            for &user in &self.users[at.index()] {
+                let follows = matches!(
+                    self.kind(user),
+                    NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Reshape(_) | View::Permute(_))
+                );
+                if follows && seen.len() < MOST_BEHIND && !seen.contains(&user) {
+                    seen.push(user);
+                    work.push(user);
+                    each += f64::from(cost(self.kind(user)));
+                }
+            }
+        }
+        let elements = self.graph.ty(id).shape.iter();
+        elements.filter_map(|e| e.as_const()).map(|n| n as f64).product::<f64>() * each
     }
 
     /// What a kernel that multiplies would do beside the library: the operands that it would compute where it reads them, and the last value of
