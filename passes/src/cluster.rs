@@ -97,11 +97,12 @@ struct Clusterer<'g> {
     once: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
     weight_gradients: FxHashMap<NodeId, WeightGradient>,
-    demands: FxHashMap<NodeId, Vec<Demand>>,
+    /// By node: what a root reads.
+    demands: Vec<Vec<Demand>>,
     /// Values that are stored because some that read them would compute them again, at a higher cost.
     costly: FxHashMap<NodeId, Again>,
-    /// By root: what computing an element of it costs, and the statements it takes.
-    cone_sizes: FxHashMap<NodeId, ConeSize>,
+    /// By node: what computing an element of a root costs, and the statements it takes.
+    cone_sizes: Vec<ConeSize>,
     groups: Vec<Group>,
     /// By symbol: the call that binds it.
     binders: Vec<Option<NodeId>>,
@@ -119,6 +120,30 @@ struct Clusterer<'g> {
     merges: usize,
     /// New values of states, and the inputs that are the old ones.
     updates: Vec<(NodeId, NodeId)>,
+}
+
+/// Elements that were met below a root: mostly few, which are compared one by one.
+#[derive(Default)]
+struct Seen {
+    few: SmallVec<[(NodeId, Index); 8]>,
+    many: FxHashSet<(NodeId, Index)>,
+}
+
+/// Elements that are compared one by one.
+const FEW_SEEN: usize = 32;
+
+impl Seen {
+    /// Notes an element; false if it was there.
+    fn insert(&mut self, node: NodeId, index: &Index) -> bool {
+        if self.few.iter().any(|(n, i)| *n == node && i == index) {
+            return false;
+        }
+        if self.few.len() < FEW_SEEN {
+            self.few.push((node, index.clone()));
+            return true;
+        }
+        self.many.insert((node, index.clone()))
+    }
 }
 
 /// Groups that would overwrite what others still read.
@@ -189,9 +214,9 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         once: vec![false; graph.len()],
         products: FxHashMap::default(),
         weight_gradients: FxHashMap::default(),
-        demands: FxHashMap::default(),
+        demands: std::iter::repeat_with(Vec::new).take(graph.len()).collect(),
         costly: FxHashMap::default(),
-        cone_sizes: FxHashMap::default(),
+        cone_sizes: vec![ConeSize { cost: 1, statements: 1 }; graph.len()],
         groups: Vec::new(),
         binders: graph.binders(),
         group_of: vec![None; graph.len()],
@@ -217,8 +242,7 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
 
 impl Clusterer<'_> {
     fn cone_size(&self, root: NodeId) -> ConeSize {
-        let one = ConeSize { cost: 1, statements: 1 };
-        self.cone_sizes.get(&root).copied().unwrap_or(one)
+        self.cone_sizes[root.index()]
     }
 
     fn kind(&self, id: NodeId) -> &NodeKind {
@@ -231,11 +255,11 @@ impl Clusterer<'_> {
         let mut vars = Variables::new(self.graph);
         let point: Index = space.extents.iter().map(|d| vars.push(d.clone()).into()).collect();
         let mut out = Vec::new();
-        let mut seen: FxHashMap<(NodeId, Index), ()> = FxHashMap::default();
+        let mut seen = Seen::default();
         let mut work: Vec<(NodeId, Index)> = Vec::new();
         self.step_down(root, &point, &mut vars, &mut work);
         while let Some((node, index)) = work.pop() {
-            if seen.insert((node, index.clone()), ()).is_some() {
+            if !seen.insert(node, &index) {
                 continue;
             }
             if self.is_root[node.index()] || is_source(self.kind(node)) {
@@ -274,7 +298,8 @@ impl Clusterer<'_> {
                 n.operands[1..].iter().for_each(|&o| work.push((o, at.clone())));
             }
             NodeKind::Random { .. } => work.push((n.operands[0], Index::new())),
-            _ => work.extend(operand_indices(self.graph, node, index)),
+            NodeKind::Reduce { .. } | NodeKind::Einsum { .. } => work.extend(operand_indices(self.graph, node, index)),
+            _ => work.extend(n.operands.iter().map(|&o| (o, index.clone()))),
         }
     }
 
@@ -291,7 +316,6 @@ impl Clusterer<'_> {
                 let group = self.group(self.graph.node(root).operands[0]);
                 self.groups[group].roots.push(root);
                 self.group_of[root.index()] = Some(group);
-                self.demands.insert(root, Vec::new());
                 continue;
             }
             let step = match self.kind(root) {
@@ -346,7 +370,7 @@ impl Clusterer<'_> {
             let mut reads: Vec<usize> = producers.iter().map(|&p| self.group(p)).collect();
             reads.extend(self.binders_below(root).into_iter().map(|b| self.group(b)));
             self.groups[group].reads = reads;
-            self.demands.insert(root, demands);
+            self.demands[root.index()] = demands;
             if step.is_none() {
                 let found = self.loop_space(&[root]).ok();
                 self.groups[group].flat = found.as_ref().is_some_and(|s| self.is_flat(&[root], s));
@@ -496,8 +520,8 @@ impl Clusterer<'_> {
             return held;
         }
         let mut pairs: Vec<(usize, usize)> = Vec::new();
-        for (reader, demands) in &self.demands {
-            let Some(from) = self.group_of[reader.index()] else {
+        for (demands, from) in self.demands.iter().zip(&self.group_of) {
+            let &Some(from) = from else {
                 continue;
             };
             let updated = demands.iter().filter_map(|d| updates.get(&d.source).copied());
@@ -516,10 +540,9 @@ impl Clusterer<'_> {
     /// matrix product reads the value below a view, past the view, and so does a loop.
     fn demanded_outside(&self) -> Vec<bool> {
         let mut demanded = vec![false; self.graph.len()];
-        for (reader, demands) in &self.demands {
-            let group = self.group_of[reader.index()];
+        for (demands, group) in self.demands.iter().zip(&self.group_of) {
             for d in demands {
-                demanded[d.source.index()] |= self.group_of[d.source.index()] != group;
+                demanded[d.source.index()] |= self.group_of[d.source.index()] != *group;
             }
         }
         demanded

@@ -4,6 +4,7 @@
 //! kernel's operations in the least time is: a wide one, unless it does an operation lane by lane, for then a loop has no lanes
 //! at all. Between equals the order of the target decides.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use tlc_ir::scalar::Cost;
@@ -92,9 +93,22 @@ fn merged(all: Vec<(Operation, u32)>) -> Vec<(Operation, u32)> {
 impl Operations {
     /// What a kernel of both does.
     pub fn with(&self, other: &Operations) -> Operations {
-        let mut all = [&self.0[..], &other.0[..]].concat();
-        all.sort();
-        Operations(merged(all))
+        let mut all = Vec::with_capacity(self.0.len() + other.0.len());
+        let (mut own, mut others) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(&&(a, times)), Some(&&(b, also))) = (own.peek(), others.peek()) {
+            match a.cmp(&b) {
+                Ordering::Less => all.extend(own.next()),
+                Ordering::Greater => all.extend(others.next()),
+                Ordering::Equal => {
+                    all.push((a, times.saturating_add(also)));
+                    own.next();
+                    others.next();
+                }
+            }
+        }
+        all.extend(own);
+        all.extend(others);
+        Operations(all)
     }
 
     /// The first that an emitter lacks outright.

@@ -175,6 +175,9 @@ pub fn results(
     operands: &[NodeId],
     conditions: &mut Vec<Condition>,
 ) -> Result<Vec<TensorType>, Refusal> {
+    if !kind.is_tuple() {
+        return Ok(Vec::new());
+    }
     let types: Vec<&TensorType> = operands.iter().map(|&o| graph.ty(o)).collect();
     let mut rule = Rule { graph, conditions };
     let all = match kind {

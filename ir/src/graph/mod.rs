@@ -15,6 +15,7 @@ mod combine;
 pub mod control;
 pub mod infer;
 mod interned;
+mod nodes;
 mod origin;
 pub mod region;
 mod sizes;
@@ -27,7 +28,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
@@ -35,6 +36,7 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
 use interned::Interned;
+use nodes::Nodes;
 
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
@@ -302,7 +304,7 @@ impl NodeKind {
 }
 
 /// One node: a [`Definition`] over operands. What it is reads as fields of the node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Node {
     /// Operands, all with smaller ids.
     pub operands: Operands,
@@ -322,6 +324,15 @@ pub struct Definition {
     pub origin: Origin,
     /// Of the kind.
     hash: u64,
+}
+
+impl Clone for Node {
+    fn clone(&self) -> Node {
+        Node {
+            operands: Operands::from_slice(&self.operands),
+            definition: Arc::clone(&self.definition),
+        }
+    }
 }
 
 impl Node {
@@ -453,16 +464,20 @@ pub struct Graph {
     /// Name, as in `graph @name`.
     pub name: String,
     symbols: Vec<Symbol>,
-    nodes: Vec<Node>,
+    nodes: Nodes,
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     guards: Vec<Guard>,
     derived: bool,
+    // False where no node is a region or has one in its body: most graphs are asked that before each pass.
+    may_have_regions: bool,
     // Of the first nodes; the others come to it when a node is added that could be equal to one of them.
     interned: Interned,
     // Looked up, never iterated.
     symbol_ids: FxHashMap<String, SymId>,
-    input_ids: FxHashMap<String, NodeId>,
+    // Of the first inputs; the others come to it when one is declared whose name could be taken.
+    input_names: FxHashSet<String>,
+    named_inputs: usize,
 }
 
 impl Graph {
@@ -476,7 +491,7 @@ impl Graph {
 
     /// Makes room for that many more nodes.
     pub fn reserve(&mut self, nodes: usize) {
-        self.nodes.reserve(nodes);
+        self.nodes.own().reserve(nodes);
     }
 
     /// Symbols, indexed by [`SymId`].
@@ -624,7 +639,13 @@ impl Graph {
     /// # Errors
     /// If the type is not one a tensor can have, or the name is taken.
     pub fn add_input(&mut self, name: &str, ty: TensorType, origin: Origin) -> Result<NodeId, GraphError> {
-        if self.input_ids.contains_key(name) {
+        while let Some(input) = self.inputs.get(self.named_inputs) {
+            if let NodeKind::Input { name, .. } = &self.nodes[input.index()].kind {
+                self.input_names.insert(name.clone());
+            }
+            self.named_inputs += 1;
+        }
+        if self.input_names.contains(name) {
             return Err(GraphError {
                 op: "input".into(),
                 operands: vec![],
@@ -640,8 +661,16 @@ impl Graph {
         };
         let id = self.add(kind, &[], origin)?;
         self.inputs.push(id);
-        self.input_ids.insert(name.to_string(), id);
         Ok(id)
+    }
+
+    /// Declares the next input of a graph that this one is made of, which declares all of its inputs in their order.
+    pub fn adopt_input(&mut self, from: &Graph, id: NodeId) -> NodeId {
+        debug_assert_eq!(from.inputs.get(self.inputs.len()), Some(&id));
+        let new = self.next_id();
+        self.inputs.push(new);
+        self.nodes.own().push(from.nodes[id.index()].clone());
+        new
     }
 
     /// Adds a node, or finds the equal one that exists.
@@ -677,7 +706,7 @@ impl Graph {
                 self.assume(condition, id, &needed_by);
             }
         }
-        let mut node = Node::of(kind, of_kind, operands.into(), ty, origin);
+        let mut node = Node::of(kind, of_kind, Operands::from_slice(operands), ty, origin);
         if !results.is_empty() {
             Arc::make_mut(&mut node.definition).results = results.into();
         }
@@ -692,7 +721,10 @@ impl Graph {
         if let Some(id) = self.equal(hash, &kind, operands) {
             return id;
         }
-        self.push_listed(hash, Node::of(kind, of_kind, operands.into(), ty, origin))
+        self.push_listed(
+            hash,
+            Node::of(kind, of_kind, Operands::from_slice(operands), ty, origin),
+        )
     }
 
     /// Adds a node that is defined as one of another graph, or finds the equal one that exists. For passes, as [`Graph::add_typed`].
@@ -702,7 +734,7 @@ impl Graph {
             return id;
         }
         let node = Node {
-            operands: operands.into(),
+            operands: Operands::from_slice(operands),
             definition: Arc::clone(&as_is.definition),
         };
         self.push_listed(hash, node)
@@ -711,12 +743,17 @@ impl Graph {
     /// Shares the next node of a graph of which this one has all nodes before it, and no others. That graph has no two equal nodes.
     pub fn share(&mut self, from: &Graph, id: NodeId) {
         debug_assert_eq!(id, self.next_id());
-        let node = &from.nodes[id.index()];
-        if let NodeKind::Input { name, .. } = &node.kind {
+        // The inputs that it has are those of the other graph.
+        if from.inputs.get(self.inputs.len()) == Some(&id) {
             self.inputs.push(id);
-            self.input_ids.insert(name.clone(), id);
         }
-        self.nodes.push(node.clone());
+        self.may_have_regions |= from.may_have_regions;
+        self.nodes.share(&from.nodes);
+    }
+
+    /// Says that the graph is complete: graphs that are made of it share its nodes.
+    pub fn settle(&mut self) {
+        self.nodes.settle();
     }
 
     fn next_id(&self) -> NodeId {
@@ -728,10 +765,10 @@ impl Graph {
         if self.interned.len() < self.nodes.len() {
             self.interned.reserve(self.nodes.capacity());
             for n in &self.nodes[self.interned.len()..] {
-                self.interned.push(hash(n.hash, &n.operands));
+                self.interned.push(hash(n.hash, &n.operands), last(&n.operands));
             }
         }
-        self.interned.find(hash_of_new, |id| {
+        self.interned.find(hash_of_new, last(operands), |id| {
             let n = &self.nodes[id.index()];
             n.operands[..] == *operands && (std::ptr::eq(&n.kind, kind) || n.kind == *kind)
         })
@@ -740,8 +777,9 @@ impl Graph {
     /// Appends a node that no other is equal to, all of which were asked.
     fn push_listed(&mut self, hash: u64, node: Node) -> NodeId {
         let id = self.next_id();
-        self.nodes.push(node);
-        self.interned.push(hash);
+        self.may_have_regions |= region::has_regions(&node.kind);
+        self.interned.push(hash, last(&node.operands));
+        self.nodes.own().push(node);
         id
     }
 
@@ -771,11 +809,11 @@ impl Graph {
     /// verify afterwards.
     pub fn push_unchecked(&mut self, node: Node) -> NodeId {
         let id = self.next_id();
-        if let NodeKind::Input { name, .. } = &node.kind {
+        if let NodeKind::Input { .. } = &node.kind {
             self.inputs.push(id);
-            self.input_ids.entry(name.clone()).or_insert(id);
         }
-        self.nodes.push(node);
+        self.may_have_regions |= region::has_regions(&node.kind);
+        self.nodes.own().push(node);
         id
     }
 
@@ -816,7 +854,7 @@ impl Graph {
     /// How often each node is used: by operands of other nodes and as an output.
     pub fn use_counts(&self) -> Vec<u32> {
         let mut counts = vec![0u32; self.nodes.len()];
-        for n in &self.nodes {
+        for n in self.nodes.iter() {
             n.operands.iter().for_each(|o| counts[o.index()] += 1);
         }
         self.outputs.iter().for_each(|o| counts[o.node.index()] += 1);
@@ -837,6 +875,11 @@ fn hash(of_kind: u64, operands: &[NodeId]) -> u64 {
     of_kind.hash(&mut hasher);
     operands.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Where equal nodes are looked for first: near the last of their operands, if they have any.
+fn last(operands: &[NodeId]) -> Option<NodeId> {
+    operands.iter().copied().max()
 }
 
 impl Bounds for Graph {

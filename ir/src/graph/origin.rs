@@ -175,7 +175,7 @@ impl Graph {
 
     /// Forgets the names of the text that the graph was read from: values are called as this graph's own text calls them.
     pub fn forget_names(&mut self) {
-        for node in &mut self.nodes {
+        for node in self.nodes.own() {
             if let Origin::Value(value) = &node.origin {
                 let recorded = value.recorded.clone();
                 node.set_origin(recorded);

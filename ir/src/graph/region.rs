@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{Body, Graph, GraphError, Loop, NodeId, NodeKind, Operands, Origin, TensorType};
+use super::{Body, Graph, GraphError, Loop, Node, NodeId, NodeKind, Operands, Origin, TensorType};
 use crate::index::{IndexExpr, IndexNode};
 
 /// What the derivative of a region is.
@@ -95,11 +95,7 @@ impl Graph {
 
     /// Whether there is a region in the graph or in the body of a loop.
     pub fn has_regions(&self) -> bool {
-        self.nodes().any(|(_, n)| match &n.kind {
-            NodeKind::Region(_) => true,
-            NodeKind::Loop(l) => l.body.0.has_regions(),
-            _ => false,
-        })
+        self.may_have_regions && self.nodes().any(|(_, n)| has_regions(&n.kind))
     }
 
     /// The graph with the bodies of its regions in their place, in the bodies of loops as well; `None` if it has none.
@@ -123,7 +119,17 @@ impl Graph {
         let first: Vec<Option<NodeId>> = map.iter().map(|all| all.first().copied()).collect();
         into.graph.adopt_guards(self, &first);
         into.graph.set_derived();
+        into.graph.settle();
         Ok(Some(into.graph))
+    }
+}
+
+/// Whether a node is a region or a loop with one in its body.
+pub(super) fn has_regions(kind: &NodeKind) -> bool {
+    match kind {
+        NodeKind::Region(_) => true,
+        NodeKind::Loop(l) => l.body.0.has_regions(),
+        _ => false,
     }
 }
 
@@ -136,6 +142,18 @@ struct Within<'a> {
     region: &'a Region,
     operands: &'a [NodeId],
     origin: &'a Origin,
+}
+
+/// What the operands of a node have become, of which each has one result.
+fn moved(map: &Made, node: &Node) -> Operands {
+    let mut operands = Operands::from_slice(&node.operands);
+    operands.iter_mut().for_each(|o| *o = map[o.index()][0]);
+    operands
+}
+
+/// Whether a node has one result and computes it, so that its type is the same wherever those of its operands are.
+fn is_typed_by_operands(kind: &NodeKind) -> bool {
+    !kind.is_tuple() && !matches!(kind, NodeKind::Input { .. } | NodeKind::Project(_))
 }
 
 struct Inliner {
@@ -153,7 +171,21 @@ impl Inliner {
         around: Option<&[IndexExpr]>,
     ) -> Result<Made, GraphError> {
         let mut map: Made = Vec::with_capacity(from.len());
+        // Types without symbols are what they were, where nothing was assumed for them.
+        let fits = |within: &Within<'_>| {
+            let mut inputs = from.inputs().iter().zip(within.operands);
+            inputs.all(|(&inside, &outside)| from.ty(inside) == self.graph.ty(outside))
+        };
+        let typed = from.symbols().is_empty() && from.guards().is_empty() && within.as_ref().is_none_or(fits);
         for (id, node) in from.nodes() {
+            if let (true, Some(_)) = (typed, within)
+                && node.origin != Origin::Unknown
+                && is_typed_by_operands(&node.kind)
+            {
+                let operands = moved(&map, node);
+                map.push([self.graph.add_defined(node, &operands)].into());
+                continue;
+            }
             let origin = match (within, from.is_derived()) {
                 (Some(within), _) if node.origin == Origin::Unknown => within.origin.clone(),
                 (Some(_), _) | (None, true) => node.origin.clone(),
@@ -167,8 +199,12 @@ impl Inliner {
                 (NodeKind::Project(k), _) if matches!(from.node(node.operands[0]).kind, NodeKind::Region(_)) => {
                     [map[node.operands[0].index()][*k as usize]].into()
                 }
+                (kind, _) if typed && is_typed_by_operands(kind) => {
+                    let operands = moved(&map, node);
+                    [self.graph.add_typed(kind.clone(), &operands, node.ty.clone(), origin)].into()
+                }
                 (kind, _) => {
-                    let operands: Operands = node.operands.iter().map(|o| map[o.index()][0]).collect();
+                    let operands = moved(&map, node);
                     let kind = match around {
                         Some(values) => kind.map_sizes(&mut |_, e| outside(values, e)),
                         None => kind.clone(),

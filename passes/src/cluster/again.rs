@@ -177,19 +177,22 @@ impl Clusterer<'_> {
     /// Whether a root reads elements of a value in several iterations of a loop outside of one that they vary with.
     fn reads_again(&self, root: NodeId, value: NodeId) -> bool {
         let extents = space(self.graph, root).extents;
-        self.demands[&root].iter().filter(|d| d.source == value).any(|d| {
-            // What data chooses it chooses any number of times.
-            let mut by_data = false;
-            for i in &d.index {
-                i.visit_atoms(&mut |a| by_data |= matches!(a, IndexNode::Var(v) if v.0 as usize >= extents.len()));
-            }
-            if by_data {
-                return true;
-            }
-            let varies = |k: usize| d.index.iter().any(|i| i.uses(VarId(k as u32)));
-            let varies: Vec<bool> = (0..extents.len()).map(varies).collect();
-            let last = varies.iter().rposition(|v| *v).unwrap_or(0);
-            (0..last).any(|k| !varies[k] && !extents[k].is(1))
-        })
+        self.demands[root.index()]
+            .iter()
+            .filter(|d| d.source == value)
+            .any(|d| {
+                // What data chooses it chooses any number of times.
+                let mut by_data = false;
+                for i in &d.index {
+                    i.visit_atoms(&mut |a| by_data |= matches!(a, IndexNode::Var(v) if v.0 as usize >= extents.len()));
+                }
+                if by_data {
+                    return true;
+                }
+                let varies = |k: usize| d.index.iter().any(|i| i.uses(VarId(k as u32)));
+                let varies: Vec<bool> = (0..extents.len()).map(varies).collect();
+                let last = varies.iter().rposition(|v| *v).unwrap_or(0);
+                (0..last).any(|k| !varies[k] && !extents[k].is(1))
+            })
     }
 }

@@ -26,7 +26,7 @@ impl Clusterer<'_> {
             let enough = if elements > FEW_ELEMENTS { 2 } else { MANY };
             let mut others: Vec<NodeId> = Vec::new();
             for root in &self.groups[to].roots {
-                for d in &self.demands[root] {
+                for d in &self.demands[root.index()] {
                     let other = d.source;
                     let elsewhere = self.group_of[other.index()].is_some_and(|g| g != from && g != to);
                     if elsewhere
@@ -58,7 +58,7 @@ impl Clusterer<'_> {
 
     /// Whether two roots read no value in common, and none of the two the other.
     fn reads_nothing_of(&self, a: NodeId, b: NodeId) -> bool {
-        let (a_reads, b_reads) = (&self.demands[&a], &self.demands[&b]);
+        let (a_reads, b_reads) = (&self.demands[a.index()], &self.demands[b.index()]);
         let of_both = |source: NodeId| source == b || b_reads.iter().any(|d| d.source == source);
         !a_reads.iter().any(|d| of_both(d.source)) && !b_reads.iter().any(|d| d.source == a)
     }

@@ -210,7 +210,7 @@ impl Clusterer<'_> {
         let newer = |of: &Group, than: NodeId| of.roots[of.roots.partition_point(|&r| r < than)..].to_vec();
         for (reader, read, number) in [(x, y, b), (y, x, a)] {
             for r in newer(reader, read.roots[0]) {
-                let mut inside = self.demands[&r]
+                let mut inside = self.demands[r.index()]
                     .iter()
                     .filter(|d| self.group_of[d.source.index()] == Some(number));
                 if !inside.all(here) {
@@ -271,7 +271,7 @@ impl Clusterer<'_> {
             if self.groups[self.group(root)].step.is_some() {
                 continue;
             }
-            let mut sources: Vec<NodeId> = self.demands[&root].iter().map(|d| d.source).collect();
+            let mut sources: Vec<NodeId> = self.demands[root.index()].iter().map(|d| d.source).collect();
             sources.sort();
             sources.dedup();
             for source in sources {

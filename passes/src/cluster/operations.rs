@@ -103,7 +103,7 @@ impl Clusterer<'_> {
         }
         let bytes: f64 = (self.groups[b].roots.iter())
             .chain(&self.groups[a].roots)
-            .flat_map(|r| self.demands.get(r).into_iter().flatten())
+            .flat_map(|r| &self.demands[r.index()])
             .map(|d| d.source)
             .filter(|s| {
                 let group = self.group_of[s.index()];

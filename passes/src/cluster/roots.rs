@@ -375,7 +375,7 @@ impl Clusterer<'_> {
                     // It may be stored.
                     statements: cone.statements.saturating_add(1),
                 };
-                self.cone_sizes.insert(id, size);
+                self.cone_sizes[id.index()] = size;
                 continue;
             }
             let reason = match node.kind {

@@ -18,6 +18,10 @@ const MAX_REPETITION: u32 = 8;
 /// So many are repeated in any case.
 const FREE_REPETITION: u32 = 256;
 
+/// Roots, and axes of all of them, for which there is room without a box: most pairs of groups that are asked about are of a few.
+const FEW_ROOTS: usize = 16;
+const FEW_AXES: usize = 32;
+
 /// Loads of single elements that take longer than a kernel of their sum's own.
 const MANY_STRIDED: i64 = 4096;
 
@@ -36,14 +40,14 @@ fn divides(e: &IndexExpr) -> bool {
 impl Clusterer<'_> {
     /// The parallel axes of a set of roots, or why they cannot share a loop.
     pub(super) fn loop_space(&self, roots: &[NodeId]) -> Result<LoopSpace, FusionReason> {
-        let spaces: Vec<_> = roots.iter().map(|&r| space(self.graph, r)).collect();
-        let mut first = Vec::with_capacity(roots.len());
+        let spaces: SmallVec<[_; 4]> = roots.iter().map(|&r| space(self.graph, r)).collect();
+        let mut first: SmallVec<[usize; FEW_ROOTS]> = SmallVec::with_capacity(roots.len());
         let mut total = 0usize;
         for s in &spaces {
             first.push(total);
             total += s.extents.len();
         }
-        let mut parent: Vec<usize> = (0..total).collect();
+        let mut parent: SmallVec<[usize; FEW_AXES]> = (0..total).collect();
         fn find(parent: &mut [usize], mut x: usize) -> usize {
             while parent[x] != x {
                 parent[x] = parent[parent[x]];
@@ -51,8 +55,8 @@ impl Clusterer<'_> {
             }
             x
         }
-        let mut serial = vec![false; total];
-        let mut touched = vec![false; roots.len()];
+        let mut serial: SmallVec<[bool; FEW_AXES]> = SmallVec::from_elem(false, total);
+        let mut touched: SmallVec<[bool; FEW_ROOTS]> = SmallVec::from_elem(false, roots.len());
         let position = |id: NodeId| roots.binary_search(&id).ok();
         for (k, s) in spaces.iter().enumerate() {
             for flag in &mut serial[first[k] + s.result_rank..first[k] + s.extents.len()] {
@@ -60,7 +64,7 @@ impl Clusterer<'_> {
             }
         }
         for (k, &consumer) in roots.iter().enumerate() {
-            for d in &self.demands[&consumer] {
+            for d in &self.demands[consumer.index()] {
                 let Some(p) = position(d.source).filter(|&p| p != k) else {
                     continue;
                 };
@@ -101,12 +105,12 @@ impl Clusterer<'_> {
                 }
             }
         }
-        let class: Vec<usize> = (0..total).map(|x| find(&mut parent, x)).collect();
-        let mut serial_class = vec![false; total];
+        let class: SmallVec<[usize; FEW_AXES]> = (0..total).map(|x| find(&mut parent, x)).collect();
+        let mut serial_class: SmallVec<[bool; FEW_AXES]> = SmallVec::from_elem(false, total);
         (0..total)
             .filter(|&x| serial[x])
             .for_each(|x| serial_class[class[x]] = true);
-        let mut parallel_classes = Vec::new();
+        let mut parallel_classes: SmallVec<[usize; 4]> = SmallVec::new();
         let mut parallel = Shape::new();
         for axis in 0..spaces[anchor].result_rank {
             if spaces[anchor].extents[axis].is(1) {
@@ -157,7 +161,7 @@ impl Clusterer<'_> {
         }
         // What is read inside the cluster must be the element of this very iteration.
         for (k, &consumer) in roots.iter().enumerate() {
-            for d in &self.demands[&consumer] {
+            for d in &self.demands[consumer.index()] {
                 let Some(p) = position(d.source).filter(|&p| p != k) else {
                     continue;
                 };
@@ -196,7 +200,7 @@ impl Clusterer<'_> {
             once = once.saturating_add(ops);
             all = all.saturating_add(ops.saturating_mul(times));
             statements = statements.saturating_add(cone.statements.saturating_mul(times));
-            for d in &self.demands[reader] {
+            for d in &self.demands[reader.index()] {
                 let divided = d.index.iter().filter(|i| divides(i)).map(IndexExpr::size).max();
                 let reached = size[k].saturating_mul(divided.unwrap_or(1));
                 // What a root alone reads, whatever its index, is none of the others' business.
@@ -234,7 +238,7 @@ impl Clusterer<'_> {
         let mut waits = vec![0u32; roots.len()];
         let mut loops: FxHashSet<(u32, Shape)> = FxHashSet::default();
         for (k, root) in roots.iter().enumerate() {
-            for d in &self.demands[root] {
+            for d in &self.demands[root.index()] {
                 if let Some(p) = roots.binary_search(&d.source).ok().filter(|&p| p < k) {
                     let reduces = spaces[p].extents.len() > spaces[p].result_rank;
                     waits[k] = waits[k].max(waits[p] + u32::from(reduces));
@@ -331,7 +335,9 @@ impl Clusterer<'_> {
 
     /// How many elements of values in memory a kernel of these roots reads, if each is read once, and of each value no more than `most`.
     fn read_elements(&self, roots: &[NodeId], most: i64) -> i64 {
-        let of = roots.iter().flat_map(|r| self.demands[r].iter().map(|d| d.source));
+        let of = roots
+            .iter()
+            .flat_map(|r| self.demands[r.index()].iter().map(|d| d.source));
         let mut sources: Vec<NodeId> = of.filter(|s| roots.binary_search(s).is_err()).collect();
         sources.sort_unstable();
         sources.dedup();

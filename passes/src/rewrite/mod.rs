@@ -277,7 +277,6 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
         }
     }
     let mut re = Rebuilder::new(&graph.name);
-    re.graph.reserve(live.iter().filter(|&&l| l).count());
     re.graph.adopt_symbols(graph);
     re.graph.set_derived();
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
@@ -286,6 +285,9 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     let settled = graph.is_derived() || graph.symbols().is_empty();
     let typed = settled && graph.guards().is_empty();
     let mut shared = typed && graph.is_derived();
+    if !shared {
+        re.graph.reserve(live.iter().filter(|&&l| l).count());
+    }
     for (id, node) in graph.nodes() {
         // The first pass writes down what the values of the graph that was given are called.
         re.origin = match graph.is_derived() {
@@ -298,14 +300,15 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
                     re.graph.share(graph, id);
                     id
                 }
+                false if typed && graph.is_derived() => re.graph.adopt_input(graph, id),
                 false => re.graph.add_input(name, ty.clone(), node.origin.clone())?,
             });
         } else if live[id.index()] {
-            let operands: Operands = node
-                .operands
-                .iter()
-                .map(|o| map[o.index()].expect("operands come before users"))
-                .collect();
+            let mut operands = Operands::from_slice(&node.operands);
+            if !shared {
+                let new = |o: &NodeId| map[o.index()].expect("operands come before users");
+                operands.iter_mut().for_each(|o| *o = new(o));
+            }
             let alike = |(&new, &old): (&NodeId, &NodeId)| {
                 let (new, old) = (re.graph.ty(new), graph.ty(old));
                 std::ptr::eq(new, old) || new == old
@@ -315,7 +318,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
             re.same = (shared || typed).then(|| Same {
                 graph,
                 id,
-                operands: operands.clone(),
+                operands: Operands::from_slice(&operands),
                 shared,
                 typed,
             });
@@ -332,6 +335,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
             .add_output(&o.name, map[o.node.index()].expect("outputs are live"));
     }
     re.graph.adopt_guards(graph, &map);
+    re.graph.settle();
     Ok(re.graph)
 }
 

@@ -1,6 +1,7 @@
 //! Gives each output a node of its own to be computed into: an output that is an input, a constant or another output is
 //! copied. Bodies of loops likewise. Mandatory before clustering.
 
+use rustc_hash::FxHashSet;
 use tlc_ir::graph::GraphError;
 use tlc_ir::{Graph, NodeKind};
 
@@ -12,7 +13,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let inside = super::bodies(graph, |e| e, &mut run)?;
     let graph = inside.as_ref().unwrap_or(graph);
     let mut new = super::rebuild(graph, &mut |re, _, node, operands| re.keep(node, operands))?;
-    let mut taken = Vec::new();
+    let mut taken = FxHashSet::default();
     let outputs: Vec<_> = new.outputs().to_vec();
     let mut changed = Vec::new();
     for o in &outputs {
@@ -22,7 +23,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             let origin = new.node(node).origin.clone();
             node = new.add(NodeKind::Copy, &[node], origin)?;
         }
-        taken.push(node);
+        taken.insert(node);
         changed.push(node);
     }
     new.set_output_nodes(&changed);
