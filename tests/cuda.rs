@@ -107,7 +107,10 @@ fn products_of_whole_tiles_have_the_same_bits_at_three_schedules() {
 fn products_of_known_and_unknown_sizes_have_the_same_bits() {
     let folder = tempfile::tempdir().expect("a folder");
     let device = one_multiprocessor(folder.path());
-    simulated("tensor_cores::children::sizes_known_or_not", &[("TLC_SIM_DEVICE", &device)]);
+    simulated(
+        "tensor_cores::children::sizes_known_or_not",
+        &[("TLC_SIM_DEVICE", &device)],
+    );
 }
 
 #[test]

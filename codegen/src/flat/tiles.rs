@@ -301,7 +301,9 @@ fn whole_tile(kernel: &Kernel, ops: &FxHashMap<ValueId, &KernelOp>, var: VarId, 
     if !in_place || !pitch_aligned || columns > MOST_COORDINATE {
         return None;
     }
-    let rows = kernel.memory_len(copy.from).divided_exactly(&IndexExpr::Const(columns))?;
+    let rows = kernel
+        .memory_len(copy.from)
+        .divided_exactly(&IndexExpr::Const(columns))?;
 
     let (mut row, mut column) = (IndexExpr::ZERO, IndexExpr::ZERO);
     let (terms, constant) = (from_split.outer + IndexExpr::Const(start)).linear();

@@ -244,3 +244,52 @@ impl Inliner {
         self.graph.add(NodeKind::Loop(Arc::new(new)), operands, origin)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::verify::verify;
+    use super::*;
+    use crate::text::{no_data, parse_module};
+
+    fn inlined(text: &str) -> Graph {
+        let module = parse_module(text, &mut no_data).expect("a graph");
+        let graph = module.graphs.into_iter().next().expect("one graph");
+        graph.inlined().expect("it types").expect("it has regions")
+    }
+
+    /// Regions of fixed sizes, whose types are taken over, and of symbolic ones, whose types are found out again, leave the same graph: also where one is
+    /// inside another, gives back an operand, and computes what the graph has.
+    #[test]
+    fn types_taken_over_are_those_that_are_found_out() {
+        let text = |n: &str, range: &str, symbols: &str| {
+            format!(
+                "graph @g(%x: f32[{n}], %y: f32[{n}]){range} {{
+  %0 = neg %x : f32[{n}]
+  %1 = region opaque %x, %y{symbols} body @outer(%a: f32[{n}], %b: f32[{n}]){range} {{
+    %0 = neg %a : f32[{n}]
+    %1 = region opaque %0, %b{symbols} body @inner(%c: f32[{n}], %d: f32[{n}]){range} {{
+      %0 = mul %c, %d : f32[{n}]
+      %1 = reduce add %0 {{axes=[0]}} : f32[]
+      %2 = expand %1 : f32[{n}]
+      return %2, %d
+    }} : (f32[{n}], f32[{n}])
+    %2 = project %1 {{result=0}} : f32[{n}]
+    %3 = project %1 {{result=1}} : f32[{n}]
+    %4 = add %2, %3 : f32[{n}]
+    return %4
+  }} : (f32[{n}])
+  %2 = project %1 {{result=0}} : f32[{n}]
+  %3 = sub %2, %0 : f32[{n}]
+  return %3
+}}"
+            )
+        };
+        let fixed = inlined(&text("4", "", ""));
+        let symbolic = inlined(&text("n", " where n in 1..=8", " {symbols=[n]}"));
+        assert!(verify(&fixed).is_empty() && verify(&symbolic).is_empty(), "{fixed}");
+        let lines = |g: &Graph| -> Vec<String> { g.to_string().lines().skip(1).map(str::to_string).collect() };
+        let replaced: Vec<String> = lines(&symbolic).iter().map(|l| l.replace("[n]", "[4]")).collect();
+        assert_eq!(lines(&fixed), replaced);
+        assert!(!fixed.has_regions() && fixed.len() == 8, "{fixed}");
+    }
+}

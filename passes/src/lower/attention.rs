@@ -399,7 +399,11 @@ impl<'a> Blocks<'a> {
         let each = rows / warps;
         let several = rows_bind == Bind::Serial && each % COMPUTED_ROWS == 0 && columns <= COMPUTED_ROWS;
         let together = if several { COMPUTED_ROWS } else { 1 };
-        let extents = [(each / together, rows_bind), (together, Bind::Unroll), (columns, Bind::Unroll)];
+        let extents = [
+            (each / together, rows_bind),
+            (together, Bind::Unroll),
+            (columns, Bind::Unroll),
+        ];
         let dtype = self.held;
         self.loops(extents, |this, [n, r, c]| {
             let row = warp + (n * constant(together) + r) * constant(warps);

@@ -759,13 +759,7 @@ impl Gpu {
     }
 
     /// A thread per so many neighbouring columns of a tile, or several that share their rows, up to so many in all.
-    fn columns(
-        &mut self,
-        nest: &Nest,
-        width: i64,
-        lanes: i64,
-        sharing: Option<i64>,
-    ) -> Result<(), DirectiveRefusal> {
+    fn columns(&mut self, nest: &Nest, width: i64, lanes: i64, sharing: Option<i64>) -> Result<(), DirectiveRefusal> {
         let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
         let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
         let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();

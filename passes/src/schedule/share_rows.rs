@@ -199,7 +199,9 @@ fn sums_of(
         let shared = matches!(m, Memory::Scratch(s) if kernel.scratch[*s as usize].scope == Scope::Shared);
         shared && !touched(inside, *m) && *i == column && states.iter().filter(|s| s.0 == *m).count() == 1
     };
-    let single = groups.iter().all(|(monoid, memories)| !monoid.is_arg() && memories.len() == 1);
+    let single = groups
+        .iter()
+        .all(|(monoid, memories)| !monoid.is_arg() && memories.len() == 1);
     match single && !stores && states.iter().all(of_column) {
         true => Ok(groups.into_iter().map(|(monoid, m)| (monoid, m[0])).collect()),
         false => Err(DirectiveRefusal::Recurrence(rows)),

@@ -332,7 +332,8 @@ impl Gpu {
             let others = steps.iter().all(|s| s.is_some_and(|s| s == 1 || s % elements == 0));
             // Along what lies together there must be a multiple of what is copied.
             let along = vars.iter().zip(&steps).find(|(_, s)| **s == Some(1)).map(|(v, _)| *v);
-            let whole = along.is_some_and(|v| self.kernel.extents[v.0 as usize].proves_multiple(elements, &self.kernel));
+            let whole =
+                along.is_some_and(|v| self.kernel.extents[v.0 as usize].proves_multiple(elements, &self.kernel));
             aligned &= others && whole;
         }
         aligned

@@ -558,7 +558,8 @@ fn weights_that_are_not_numbers_may_be_zero() {
             if round == 1 {
                 case.inputs[2].set(5 * width + 2, Scalar::from_f64(dtype, f64::NAN));
             }
-            let compiled = check(&case, &Pipeline::default(), options.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
+            let compiled =
+                check(&case, &Pipeline::default(), options.clone()).unwrap_or_else(|e| panic!("{text}: {e}"));
             assert!(is_one(&compiled) || parts(&compiled).is_some(), "{text}");
             let cleans = |c: &tlc_passes::partition::Cluster| matches!(&c.kind, ClusterKind::Attention(a) if a.cleaned);
             assert!(compiled.clusters.clusters.iter().any(cleans));

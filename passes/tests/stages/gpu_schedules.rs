@@ -780,7 +780,13 @@ fn threads_share_the_rows_of_few_columns() {
         directives(&product("f32", ["k", "n"], symbols), &values, Some(1e-3));
     }
     // What is exact stays so.
-    for (reduce, dtype) in [("max", "f32"), ("min", "i32"), ("add", "i64"), ("add", "u8"), ("mul", "i32")] {
+    for (reduce, dtype) in [
+        ("max", "f32"),
+        ("min", "i32"),
+        ("add", "i64"),
+        ("add", "u8"),
+        ("mul", "i32"),
+    ] {
         let text = format!(
             "graph @columns(%x: {dtype}[300, 5, 9]) {{
                %0 = reduce {reduce} %x {{axes=[0]}} : {dtype}[5, 9]

@@ -93,11 +93,7 @@ impl Given {
     ///
     /// # Errors
     /// If the driver refuses a matrix.
-    pub(super) fn new(
-        context: &Context,
-        function: &Function,
-        values: SmallVec<[u64; 32]>,
-    ) -> Result<Given, RunError> {
+    pub(super) fn new(context: &Context, function: &Function, values: SmallVec<[u64; 32]>) -> Result<Given, RunError> {
         let maps = match function.matrices.is_empty() {
             true => SmallVec::new(),
             false => {
