@@ -217,3 +217,100 @@ fn what_is_streamed_has_vectors_of_that_width() {
         }
     }
 }
+
+/// Products of a vector with the first columns of a matrix, as rows of columns or as columns that lie together.
+fn product_with_columns(x: &HostTensor, w: &HostTensor, case: &Columns) -> HostTensor {
+    let (k, n) = (w.shape()[0], case.columns);
+    let shape = match case.turned {
+        true => [n, k],
+        false => [k, n],
+    };
+    let mut matrix = HostTensor::zeros(w.dtype(), &shape).unwrap();
+    for i in 0..n * k {
+        let (row, column) = (i / n.max(1), i % n.max(1));
+        let at = if case.turned { column * k + row } else { i };
+        matrix.set(at, w.get(row * w.shape()[1] + column));
+    }
+    let g = tlc::Graph::new("product");
+    let dim = |name: &str, n: usize, symbolic: bool| -> tlc::Dim {
+        match symbolic {
+            true => (&g.symbol(name, 0..=1 << 14)).into(),
+            false => n.into(),
+        }
+    };
+    let (sum, columns) = (dim("k", k, case.symbolic_sum), dim("n", n, case.symbolic));
+    let input = g.input("x", w.dtype(), [1.into(), sum.clone()]);
+    let mut inputs = vec![x.into()];
+    let weights = match case.frozen {
+        true => g.constant(&matrix),
+        false => {
+            inputs.push((&matrix).into());
+            let shape = if case.turned { [columns, sum] } else { [sum, columns] };
+            g.input("w", w.dtype(), shape)
+        }
+    };
+    let weights = if case.turned { weights.permute([1, 0]) } else { weights };
+    g.output("y", &input.matmul(&weights));
+    let options = tlc::CompileOptions {
+        threads: Some(case.threads),
+        specialize: tlc::Specialize::Never,
+        ..tlc::CompileOptions::default()
+    };
+    let e = tlc::compile_ir(&g.finish().unwrap(), &options).unwrap();
+    e.run(&inputs).unwrap()[0].to_host()
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    columns: usize,
+    turned: bool,
+    frozen: bool,
+    symbolic: bool,
+    symbolic_sum: bool,
+    threads: usize,
+}
+
+/// The sum of a column has the same bits whatever columns are beside it, how many threads share them, whether the matrix is laid out anew and
+/// whether sizes are known when compiled.
+#[test]
+fn a_column_of_a_product_with_a_vector_does_not_depend_on_the_others() {
+    const MOST: usize = 5000;
+    let mut wrong = Vec::new();
+    for k in [1usize, 7, 8, 64, 100, 129, 300, 1031, 4100] {
+        let x = data(DType::F32, &[1, k], false);
+        let w = data(DType::F32, &[k, MOST], false);
+        for turned in [false, true] {
+            let mut first: Option<HostTensor> = None;
+            for (number, columns) in [MOST, 1024, 256, 320, 33, 16, 15, 2, 1, 576, 4096]
+                .into_iter()
+                .enumerate()
+            {
+                let all = [false, true].map(|frozen| Columns {
+                    columns,
+                    turned,
+                    frozen,
+                    symbolic: false,
+                    symbolic_sum: false,
+                    threads: 1 + number % 4,
+                });
+                let open = |symbolic, symbolic_sum| Columns {
+                    symbolic,
+                    symbolic_sum,
+                    threads: 2,
+                    ..all[0]
+                };
+                for case in all
+                    .into_iter()
+                    .chain([open(true, false), open(false, true), open(true, true)])
+                {
+                    let found = product_with_columns(&x, &w, &case);
+                    let first = first.get_or_insert_with(|| found.clone());
+                    if first.bytes()[..4 * columns] != *found.bytes() {
+                        wrong.push((k, case));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
