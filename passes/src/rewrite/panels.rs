@@ -3,7 +3,8 @@
 //! An operand that never changes (see [`Fixed`]) and that the library would otherwise copy a panel at a time is copied into
 //! blocks: as many neighbours along the result's last axis as [`Target::panel_elements`](tlc_ir::Target) says, for each step
 //! along the sum. The einsum says so with one label more, the number of the block, and its result is reshaped. A matrix that a vector
-//! is multiplied with, for which there is a kernel, is turned so that its columns lie together.
+//! is multiplied with, for which there is a kernel, is copied in blocks of columns of which each line is a cache line, and seen through the copy,
+//! or, where its columns are no whole blocks, turned so that they lie together.
 //!
 //! What is made of constants alone is computed once per executable; what a loop's body captures, before the loop
 //! (see [`hoist`](super::hoist)).

@@ -37,7 +37,7 @@ impl Scheduler<'_> {
         };
         let lanes = self.emitter.lanes(DType::F32);
         let width = self.choose(Tunable::ColumnTile, width, |_| {
-            // One vector alone would be added up another way.
+            // Of one vector alone each row is a line.
             let widths = [width / 4, width / 2, width * 2];
             widths
                 .into_iter()
@@ -123,8 +123,8 @@ impl Scheduler<'_> {
     /// Asks for the next rows of what the second cache does not hold beside other things while vectors of these are added up: a tile's rows lie apart, and
     /// from one to the next the machine does not see that it goes on.
     fn rows_ahead(&mut self, rows: VarId, vectors: VarId) {
-        let Some(body) = tree::loop_body(&self.kernel.body, vectors)
-            .filter(|_| self.emitter.prefetches && std::env::var("TLC_NP").is_err() && !self.cpu.streams_lines)
+        let Some(body) =
+            tree::loop_body(&self.kernel.body, vectors).filter(|_| self.emitter.prefetches && !self.cpu.streams_lines)
         else {
             return;
         };
