@@ -667,7 +667,22 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
     Some((blocks, s.base))
 }
 
-/// Whether a value is a matrix seen through a copy in blocks of columns, as [`vector_blocks`] has it: the copy is what is kept of it.
+/// Whether an einsum multiplies a vector with a matrix that it sees in blocks of columns, as [`vector_blocks`] has it.
+pub fn has_column_blocks(graph: &Graph, id: NodeId) -> bool {
+    let NodeKind::Einsum { inputs, output, .. } = &graph.node(id).kind else {
+        return false;
+    };
+    let [a, b] = graph.node(id).operands[..] else {
+        return false;
+    };
+    let is_vector = |side: usize, operand: NodeId| {
+        let axes = inputs[side].iter().zip(&graph.ty(operand).shape);
+        axes.into_iter().all(|(l, d)| d.is(1) || !output.contains(l))
+    };
+    is_in_column_blocks(graph, b) && is_vector(0, a) || is_in_column_blocks(graph, a) && is_vector(1, b)
+}
+
+/// Whether a value is a matrix seen through what is in blocks of columns, as [`vector_blocks`] has it: that is what is kept of it.
 pub fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
     let view = |id: NodeId| match &graph.node(id).kind {
         NodeKind::View(view) => Some((view, graph.node(id).operands[0])),
@@ -676,16 +691,16 @@ pub fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
     let Some((View::Reshape(whole), permuted)) = view(id) else {
         return false;
     };
-    let Some((View::Permute(order), copy)) = view(permuted) else {
+    let Some((View::Permute(order), kept)) = view(permuted) else {
         return false;
     };
-    let ty = graph.ty(copy);
+    let ty = graph.ty(kept);
     let place = ty.shape.len().wrapping_sub(1);
     let line = CACHE_LINE_BYTES / ty.dtype.bytes() as i64;
     // The place is behind the number of the block, which had the sum between them, and the two are one axis.
     let beside = matches!(order[..], [.., number, p] if usize::from(p) == place && usize::from(number) + 1 < place);
     let blocks = ty.shape.last().is_some_and(|n| n.is(line)) && whole.len() == place;
-    graph.node(copy).kind == NodeKind::Copy && beside && blocks
+    matches!(ty.dtype, DType::F32 | DType::F64) && beside && blocks
 }
 
 /// A result's neighbours that one call of the library should at least compute.

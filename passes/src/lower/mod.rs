@@ -37,7 +37,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, ScanForm};
-use crate::contraction::is_in_column_blocks;
+use crate::contraction::has_column_blocks;
 use crate::made::{Made, made};
 use memo::{Memo, Place};
 use tlc_ir::graph::infer::flat_index;
@@ -540,8 +540,7 @@ fn lower_loops(
         (false, false) => Form::Rows,
     };
     let mut nest = lo.finish(parallel, form);
-    let mut operands = cluster.roots.iter().flat_map(|r| &graph.node(*r).operands);
-    nest.column_blocks = operands.any(|&o| is_in_column_blocks(graph, o));
+    nest.column_blocks = cluster.roots.iter().any(|&r| has_column_blocks(graph, r));
     if form == Form::Columns {
         nest.column_local = loop_space.is_column_local();
         nest.columns = match nest.column_local {
