@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Shape};
-use tlc_ir::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 /// One index expression per axis.
@@ -50,6 +50,21 @@ impl Bounds for Variables<'_> {
     }
     fn extent(&self, var: VarId) -> Option<IndexExpr> {
         self.extents.get(var.0 as usize).cloned()
+    }
+}
+
+/// Elements of the blocks in which an index goes through a variable: it has the place in a block, the remainder of the variable.
+pub fn block_elements(index: &IndexExpr, var: VarId) -> Option<i64> {
+    let IndexExpr::Node(node) = index else { return None };
+    let of = |e: &IndexExpr| block_elements(e, var);
+    match &**node {
+        IndexNode::Sym(_) | IndexNode::Var(_) => None,
+        IndexNode::Sum { terms, .. } => terms.iter().find_map(|t| of(&t.0)),
+        IndexNode::Product(factors) => factors.iter().find_map(of),
+        IndexNode::Mod(a, b) if a.as_var() == Some(var) => b.as_const(),
+        IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
+            of(a).or_else(|| of(b))
+        }
     }
 }
 

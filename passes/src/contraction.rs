@@ -4,10 +4,10 @@
 //! groups. Operands may be views of stored values as long as every label walks them with one stride.
 
 use smallvec::SmallVec;
-use tlc_ir::graph::{Labels, Semiring, Shape};
+use tlc_ir::graph::{Labels, Semiring, Shape, View};
 use tlc_ir::index::{Bounds, IndexExpr, VarId};
 use tlc_ir::plan::{StridedDim, Strides};
-use tlc_ir::target::{HostProducts, ProductLibrary};
+use tlc_ir::target::{CACHE_LINE_BYTES, HostProducts, ProductLibrary};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, label_count, repeats};
@@ -557,6 +557,8 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
 const MIN_TURNED_COLUMNS: i64 = 512;
 /// As [`MIN_TURNED_COLUMNS`], of a matrix whose vector is a long one.
 const MIN_TURNED_COLUMNS_OF_LONG_SUMS: i64 = 128;
+/// The fewest columns of a matrix that is copied in blocks of them.
+const FEWEST_COLUMNS_IN_BLOCKS: i64 = 128;
 /// The bytes from which on a vector is long: half of the first-level cache, or more, in which it would stay from one result to the next if it
 /// were not for the matrix.
 const LONG_VECTOR_BYTES: i64 = 16 << 10;
@@ -617,6 +619,88 @@ pub fn matrix_to_turn(
         (0..labels.len() as u8).partition(|&axis| own.contains(&labels[usize::from(axis)]));
     order.extend(own);
     Some((side, order, s.base))
+}
+
+/// The matrix that a vector is multiplied with in blocks of columns, of which each line is a cache line, and the stored value that it lies in: a kernel
+/// then reads a block from one end to the other, where of the matrix it reads pieces of many lines at once. Columns are added up as they would be in
+/// whole lines, so that the copy is a matter of speed alone. Of a matrix whose lines lie along the sum, those are copied that are turned as well
+/// ([`matrix_to_turn`]).
+pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<(PanelBlocks, NodeId)> {
+    let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
+    let width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
+    let extent = |side: usize, label: u16| {
+        let axis = inputs[side].iter().position(|&l| l == label)?;
+        graph.ty(operands[side]).shape[axis].as_const()
+    };
+    let long = |side: usize| {
+        let labels = inputs[side].iter().copied();
+        labels.filter(move |&l| extent(side, l) != Some(1))
+    };
+    let side = (0..2).find(|&side| long(1 - side).all(|l| !output.contains(&l) && inputs[side].contains(&l)))?;
+    if repeats(&inputs[side]) {
+        return None;
+    }
+    let label = *output
+        .iter()
+        .rev()
+        .find(|&&l| extent(side, l).is_some_and(|n| n != 1))?;
+    let columns = extent(side, label)?;
+    let summed: Labels = long(side).filter(|l| !output.contains(l)).collect();
+    let of_vector = summed.iter().all(|l| inputs[1 - side].contains(l));
+    if columns % width != 0 || columns < FEWEST_COLUMNS_IN_BLOCKS || summed.is_empty() || !of_vector {
+        return None;
+    }
+    let s = strided(graph, operands[side], &inputs[side], label_count(inputs))?;
+    let together = s.strides[usize::from(label)].as_ref().is_some_and(|s| s.is(1));
+    if !together && matrix_to_turn(graph, id, turned_bytes).is_none() {
+        return None;
+    }
+    let outer = inputs[side].iter().copied();
+    let blocks = PanelBlocks {
+        operand: side,
+        label,
+        outer: outer.filter(|l| *l != label && !summed.contains(l)).collect(),
+        summed,
+        width,
+        paired: None,
+    };
+    Some((blocks, s.base))
+}
+
+/// Whether an einsum multiplies a vector with a matrix that it sees in blocks of columns, as [`vector_blocks`] has it.
+pub fn has_column_blocks(graph: &Graph, id: NodeId) -> bool {
+    let NodeKind::Einsum { inputs, output, .. } = &graph.node(id).kind else {
+        return false;
+    };
+    let [a, b] = graph.node(id).operands[..] else {
+        return false;
+    };
+    let is_vector = |side: usize, operand: NodeId| {
+        let axes = inputs[side].iter().zip(&graph.ty(operand).shape);
+        axes.into_iter().all(|(l, d)| d.is(1) || !output.contains(l))
+    };
+    is_in_column_blocks(graph, b) && is_vector(0, a) || is_in_column_blocks(graph, a) && is_vector(1, b)
+}
+
+/// Whether a value is a matrix seen through what is in blocks of columns, as [`vector_blocks`] has it: that is what is kept of it.
+pub fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
+    let view = |id: NodeId| match &graph.node(id).kind {
+        NodeKind::View(view) => Some((view, graph.node(id).operands[0])),
+        _ => None,
+    };
+    let Some((View::Reshape(whole), permuted)) = view(id) else {
+        return false;
+    };
+    let Some((View::Permute(order), kept)) = view(permuted) else {
+        return false;
+    };
+    let ty = graph.ty(kept);
+    let place = ty.shape.len().wrapping_sub(1);
+    let line = CACHE_LINE_BYTES / ty.dtype.bytes() as i64;
+    // The place is behind the number of the block, which had the sum between them, and the two are one axis.
+    let beside = matches!(order[..], [.., number, p] if usize::from(p) == place && usize::from(number) + 1 < place);
+    let blocks = ty.shape.last().is_some_and(|n| n.is(line)) && whole.len() == place;
+    matches!(ty.dtype, DType::F32 | DType::F64) && beside && blocks
 }
 
 /// A result's neighbours that one call of the library should at least compute.

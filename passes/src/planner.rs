@@ -112,6 +112,7 @@ struct Setting {
     form: Form,
     columns: usize,
     column_local: bool,
+    column_blocks: bool,
     precision: Precision,
 }
 
@@ -734,6 +735,7 @@ impl Planner<'_> {
             form: nest.form,
             columns: nest.columns,
             column_local: nest.column_local,
+            column_blocks: nest.column_blocks,
             precision: nest.precision,
         };
         let hash = hash_of(&nest.kernel);

@@ -217,3 +217,112 @@ fn what_is_streamed_has_vectors_of_that_width() {
         }
     }
 }
+
+/// The product of a vector with the first columns of a matrix.
+fn product_with_columns(x: &HostTensor, w: &HostTensor, case: &Columns) -> HostTensor {
+    let (k, n) = (w.shape()[0], case.columns);
+    let shape = match case.turned {
+        true => [n, k],
+        false => [k, n],
+    };
+    let mut matrix = HostTensor::zeros(w.dtype(), &shape).unwrap();
+    for i in 0..n * k {
+        let (row, column) = (i / n.max(1), i % n.max(1));
+        let at = if case.turned { column * k + row } else { i };
+        matrix.set(at, w.get(row * w.shape()[1] + column));
+    }
+    let g = tlc::Graph::new("product");
+    let dim = |name: &str, n: usize, symbolic: bool| -> tlc::Dim {
+        match symbolic {
+            true => (&g.symbol(name, 0..=1 << 14)).into(),
+            false => n.into(),
+        }
+    };
+    let (sum, columns) = (dim("k", k, case.symbolic_sum), dim("n", n, case.symbolic));
+    let input = g.input("x", w.dtype(), [1.into(), sum.clone()]);
+    let mut inputs = vec![x.into()];
+    let weights = match case.frozen {
+        true => g.constant(&matrix),
+        false => {
+            inputs.push((&matrix).into());
+            let shape = if case.turned { [columns, sum] } else { [sum, columns] };
+            g.input("w", w.dtype(), shape)
+        }
+    };
+    let weights = if case.turned { weights.permute([1, 0]) } else { weights };
+    g.output("y", &input.matmul(&weights));
+    let options = tlc::CompileOptions {
+        threads: Some(case.threads),
+        specialize: tlc::Specialize::Never,
+        ..tlc::CompileOptions::default()
+    };
+    let e = tlc::compile_ir(&g.finish().unwrap(), &options).unwrap();
+    e.run(&inputs).unwrap()[0].to_host()
+}
+
+/// A product of a vector.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    columns: usize,
+    /// Whether the elements of each column lie together.
+    turned: bool,
+    /// Whether the matrix never changes.
+    frozen: bool,
+    symbolic: bool,
+    symbolic_sum: bool,
+    threads: usize,
+}
+
+/// The sum of a column has the same bits whatever columns are beside it, how many threads share them, whether the matrix is read through a copy in
+/// blocks of columns, or one that is turned, and whether sizes are known when compiled. (One to three columns, and 16 of a known number, which are a
+/// tile of a convolution, are added up otherwise.)
+#[test]
+fn a_column_of_a_product_with_a_vector_does_not_depend_on_the_others() {
+    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
+    let turns = !tlc_runtime::target::cpu(emitters).streams_lines;
+    for (k, all) in [
+        (1usize, 5000usize),
+        (7, 5000),
+        (64, 5000),
+        (129, 1024),
+        (1031, 1024),
+        (4100, 576),
+    ] {
+        let x = data(DType::F32, &[1, k], false);
+        let w = data(DType::F32, &[k, all], false);
+        let mut first: Option<HostTensor> = None;
+        let some = [all, 1024, 576, 320, 256, 128, 33, 17, 15, 4];
+        for (number, columns) in some.into_iter().filter(|n| *n <= all).enumerate() {
+            let plain = Columns {
+                columns,
+                turned: false,
+                frozen: false,
+                symbolic: false,
+                symbolic_sum: false,
+                threads: 1 + number % 4,
+            };
+            let mut cases = vec![plain, Columns { frozen: true, ..plain }];
+            if turns && columns >= 512 && k > 1 {
+                let (turned, frozen) = (true, true);
+                cases.push(Columns {
+                    turned,
+                    frozen,
+                    ..plain
+                });
+            }
+            if number == 0 || columns == 33 {
+                let open = |symbolic, symbolic_sum| Columns {
+                    symbolic,
+                    symbolic_sum,
+                    ..plain
+                };
+                cases.extend([open(true, false), open(false, true), open(true, true)]);
+            }
+            for case in cases {
+                let found = product_with_columns(&x, &w, &case);
+                let first = first.get_or_insert_with(|| found.clone());
+                assert!(first.bytes()[..4 * columns] == *found.bytes(), "sums of {k}, {case:?}");
+            }
+        }
+    }
+}

@@ -1,10 +1,10 @@
 //! Whether a cluster's loops walk memory along its columns, the last parallel axis, or along its rows, the inner axes.
 
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::{Graph, NodeId};
 
 use super::{Cluster, LoopSpace, Role};
-use crate::access::{Index, Variables, loads_below, space};
+use crate::access::{Index, Variables, block_elements, loads_below, space};
 use tlc_ir::graph::infer::flat_index;
 
 /// Columns of which a vector can be filled.
@@ -38,10 +38,17 @@ fn directions(
             continue;
         }
         let unit = |v: VarId| flat.affine_in(v).is_some_and(|(c, _)| c.is(1));
+        // Of a matrix in blocks of columns those of a block lie side by side.
+        let in_block = block_elements(&flat, column).is_some_and(|n| {
+            let [number, place] = [s.extents[column.0 as usize].ceil_div(n), n.into()].map(|extent| vars.push(extent));
+            let split = IndexExpr::from(number) * n.into() + place.into();
+            let split = flat.replace_vars(&mut |v| (v == column).then(|| split.clone()));
+            split.simplify(&vars).affine_in(place).is_some_and(|(c, _)| c.is(1))
+        });
         // A window along the columns goes through the very elements that they do, whatever their distance in it.
         let window = index.iter().any(|i| i.uses(column) && i.uses(last_inner));
         by_row += (unit(last_inner) || (window && unit(column))) as u32;
-        by_column += unit(column) as u32;
+        by_column += (unit(column) || in_block) as u32;
     }
     (by_row, by_column)
 }

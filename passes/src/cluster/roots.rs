@@ -662,7 +662,7 @@ impl Clusterer<'_> {
         }
         for (id, _) in self.graph.nodes() {
             let (i, c) = (id.index(), known[id.index()]);
-            // Weights are laid out in blocks already, which a direct convolution reads through views.
+            // Weights are laid out in blocks already, which a direct convolution or a product with a vector reads through views.
             let read = |u: &NodeId| {
                 let step = self.products.contains_key(u) || self.weight_gradients.contains_key(u);
                 step || direct_image(self.graph, *u).is_some()
@@ -673,7 +673,9 @@ impl Clusterer<'_> {
                 0 => c.cost > CHEAP_COST,
                 _ => c.cost > 0 || c.moved,
             };
-            let root = self.once[i] && c.small && worth && !self.copied(id) && self.users[i].iter().any(per_call);
+            let laid_out = self.copied(id) || contraction::is_in_column_blocks(self.graph, id);
+            let per_call = !laid_out && self.users[i].iter().any(per_call);
+            let root = self.once[i] && c.small && worth && per_call;
             let kept = self.shown(id);
             self.is_root[kept.index()] |= root && !is_source(self.kind(kept));
         }

@@ -37,6 +37,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, ScanForm};
+use crate::contraction::has_column_blocks;
 use crate::made::{Made, made};
 use memo::{Memo, Place};
 use tlc_ir::graph::infer::flat_index;
@@ -90,6 +91,8 @@ pub struct Nest {
     pub columns: usize,
     /// In column form, whether phases meet the same elements of a column.
     pub column_local: bool,
+    /// Whether a matrix is seen through a copy in blocks of columns.
+    pub column_blocks: bool,
     /// How exactly its products are to be computed.
     pub precision: Precision,
     /// Whether a loop runs it again and again, so that what it reads is in some cache from the iteration before.
@@ -537,6 +540,7 @@ fn lower_loops(
         (false, false) => Form::Rows,
     };
     let mut nest = lo.finish(parallel, form);
+    nest.column_blocks = cluster.roots.iter().any(|&r| has_column_blocks(graph, r));
     if form == Form::Columns {
         nest.column_local = loop_space.is_column_local();
         nest.columns = match nest.column_local {
@@ -755,6 +759,7 @@ impl Lowerer<'_> {
             in_place,
             columns: 0,
             column_local: false,
+            column_blocks: false,
             precision: Precision::Exact,
             again: false,
         }

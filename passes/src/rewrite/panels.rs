@@ -3,7 +3,8 @@
 //! An operand that never changes (see [`Fixed`]) and that the library would otherwise copy a panel at a time is copied into
 //! blocks: as many neighbours along the result's last axis as [`Target::panel_elements`](tlc_ir::Target) says, for each step
 //! along the sum. The einsum says so with one label more, the number of the block, and its result is reshaped. A matrix that a vector
-//! is multiplied with, for which there is a kernel, is turned so that its columns lie together.
+//! is multiplied with, for which there is a kernel, is copied in blocks of columns of which each line is a cache line, and seen through the copy,
+//! or, where its columns are no whole blocks, turned so that they lie together.
 //!
 //! What is made of constants alone is computed once per executable; what a loop's body captures, before the loop
 //! (see [`hoist`](super::hoist)).
@@ -16,7 +17,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
-use crate::contraction::{PanelBlocks, matrix_to_turn, panel_blocks};
+use crate::contraction::{PanelBlocks, matrix_to_turn, panel_blocks, vector_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
 /// pages of a file.
@@ -126,6 +127,12 @@ pub fn laid_out(
             false => Ok(None),
         };
     }
+    if let Some((blocks, base)) = vector_blocks(graph, id, layouts.turned_bytes)
+        && fixed.is_read_once(base)
+        && takes(blocks.operand)
+    {
+        return in_column_blocks(re, graph, node, operands, blocks).map(Some);
+    }
     match matrix_to_turn(graph, id, layouts.turned_bytes) {
         // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
         Some((k, order, base)) if fixed.is_read_once(base) && takes(k) => {
@@ -185,6 +192,49 @@ fn in_blocks(
     let (out, _) = split(output, &graph.ty(id).shape);
     let product = add_canonical(re, &node.kind, all, out, &values)?;
     re.reshape(product, &graph.ty(id).shape)
+}
+
+/// The product of a vector with a matrix that is seen through a copy in blocks of columns: whatever is computed of it knows nothing of them.
+fn in_column_blocks(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    node: &Node,
+    operands: &[NodeId],
+    blocks: PanelBlocks,
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return re.keep(node, operands);
+    };
+    let matrix = blocks.operand;
+    let labels = &inputs[matrix];
+    let shape = &graph.ty(node.operands[matrix]).shape;
+    let width = IndexExpr::Const(blocks.width);
+    let axis = |l: &u16| labels.iter().position(|x| x == l).expect("a label of the matrix");
+    let column = axis(&blocks.label);
+    // The axis of columns as two, the number of the block and the place in it.
+    let mut split: Shape = shape.clone();
+    split[column] = IndexExpr::floor_div(&shape[column], &width);
+    split.insert(column + 1, width);
+    let place = |axis: usize| (axis + usize::from(axis > column)) as u8;
+    let outer = blocks.outer.iter().map(|l| place(axis(l)));
+    let summed = blocks.summed.iter().map(|l| place(axis(l)));
+    let [number, in_block] = [column as u8, column as u8 + 1];
+    let order = outer.chain([number]).chain(summed).chain([in_block]).collect();
+    let cut = re.reshape(operands[matrix], &split)?;
+    let view = re.add(NodeKind::View(View::Permute(order)), &[cut])?;
+    let copy = re.add(NodeKind::Copy, &[view])?;
+    // And back: the number behind the sum, beside the place.
+    let (outer, summed) = (blocks.outer.len() as u8, blocks.summed.len() as u8);
+    let back = (0..outer)
+        .chain(outer + 1..=outer + summed)
+        .chain([outer, outer + summed + 1]);
+    let seen = re.add(NodeKind::View(View::Permute(back.collect())), &[copy])?;
+    let order = blocks.outer.iter().chain(&blocks.summed).chain([&blocks.label]);
+    let order: Labels = order.copied().collect();
+    let whole: Shape = order.iter().map(|l| shape[axis(l)].clone()).collect();
+    let (mut all, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
+    (all[matrix], values[matrix]) = (order, re.reshape(seen, &whole)?);
+    add_canonical(re, &node.kind, all, output.clone(), &values)
 }
 
 /// The product of a vector with a matrix, the axes of a copy of the matrix in another order.

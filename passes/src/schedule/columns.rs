@@ -4,8 +4,10 @@ use tlc_ir::DType;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
+use tlc_ir::target::CACHE_LINE_BYTES;
 
 use super::{Directive, ScheduleReason, Scheduler};
+use crate::access::block_elements;
 use crate::lower::Nest;
 use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
@@ -25,12 +27,17 @@ impl Scheduler<'_> {
         };
         let columns = self.kernel.extents[column.0 as usize].as_const();
         let width = match self.kept_bytes {
+            0 if nest.column_blocks
+                && let Some(block) = self.column_block(column) =>
+            {
+                block
+            }
             0 => accumulator_tile(columns, self.cpu.threads, self.cpu.l1_bytes),
             bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
         };
         let lanes = self.emitter.lanes(DType::F32);
         let width = self.choose(Tunable::ColumnTile, width, |_| {
-            // One vector alone would be added up another way.
+            // Of one vector alone each row is a line.
             let widths = [width / 4, width / 2, width * 2];
             widths
                 .into_iter()
@@ -82,6 +89,14 @@ impl Scheduler<'_> {
                 self.strip(c, lanes);
             }
         }
+    }
+
+    /// The columns of a block, where matrices are in blocks of these: a tile of them is read from one end to the other.
+    fn column_block(&self, column: VarId) -> Option<i64> {
+        let all = self.kernel.extents[column.0 as usize].as_const()?;
+        let loads = walk(&self.kernel.body).flat_map(|s| s.accesses());
+        let mut blocks = loads.filter_map(|a| block_elements(a.index, column));
+        blocks.find(|&n| n > 0 && all % n == 0)
     }
 
     /// Rows that are walked side by side. Rows a power of two apart share cache sets, so that of several tensors of which one
@@ -136,7 +151,9 @@ impl Scheduler<'_> {
                 true => self.cpu.l3_bytes / 2,
                 false => self.cpu.l2_bytes / 2,
             };
-            if len.is_some_and(|n| n.saturating_mul(bytes) as u64 > close) {
+            // Rows of a line each lie behind each other: they are one stream.
+            let apart = ahead.saturating_mul(bytes) > COLUMN_ROWS * CACHE_LINE_BYTES;
+            if apart && len.is_some_and(|n| n.saturating_mul(bytes) as u64 > close) {
                 self.because(ScheduleReason::RowsAhead).apply(Directive::Prefetch {
                     var: vectors,
                     by: rows,
@@ -151,12 +168,9 @@ impl Scheduler<'_> {
     /// Has several rows of a column added up in a register, in vectors of columns and in the columns left over alike. Returns the loop over
     /// vectors, if it was done.
     fn rows_in_registers(&mut self, rows: VarId, column: VarId, lanes: i64, reason: ScheduleReason) -> Option<VarId> {
-        let whole = self.kernel.extents[column.0 as usize]
-            .as_const()
-            .is_some_and(|n| n <= lanes);
         let swap = |outer, inner| Directive::Interchange { outer, inner };
         let bind = |bind| Directive::Bind { var: rows, bind };
-        if whole || self.because(reason).apply(swap(rows, column)).is_none() {
+        if self.because(reason).apply(swap(rows, column)).is_none() {
             self.strip(column, lanes);
             return None;
         }

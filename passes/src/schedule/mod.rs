@@ -181,7 +181,7 @@ fn scheduled<'t>(
     s.schedule.flops = flops::flops(&s.kernel);
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
-        Form::Rows | Form::Columns if s.direct(&nest.parallel) => {}
+        Form::Rows | Form::Columns if !nest.column_blocks && s.direct(&nest.parallel) => {}
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
         Form::Serial => {
