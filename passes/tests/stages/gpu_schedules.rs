@@ -835,7 +835,7 @@ fn what_is_laid_out_for_convolutions_is_read_where_it_lies() {
         let kernel = found.unwrap_or_else(|| panic!("{text}: no product of four warps"));
         let accesses = kernel.statements().flat_map(|s| match s {
             Stmt::CopyAsync(_) => Vec::new(),
-            s => s.accesses().into_iter().collect(),
+            s => s.accesses().collect(),
         });
         let mut loads = accesses.filter(|a| matches!(a.memory, Memory::Param(p) if p < 2) && !a.effect.writes());
         assert!(loads.next().is_none(), "{text}: {kernel}");
