@@ -313,7 +313,7 @@ fn few_columns(nest: &Nest, kernel: &Kernel, gpu: &Target) -> Option<i64> {
     let least = SHARED_ROW_BYTES / of_columns(kernel, &nest.parallel).max(1);
     let columns = nest.parallel.last().map_or(1, extent);
     let widths = std::iter::successors(Some(WIDEST_SHARED), |w| Some(w / 2)).take_while(|w| *w >= least);
-    let blocks = |w: i64| (all / columns.max(1)).saturating_mul((columns + w - 1) / w);
+    let blocks = |w: i64| (all / columns.max(1)).saturating_mul(columns.saturating_add(w - 1) / w);
     let enough = |w: &i64| blocks(*w) >= SHARED_BLOCKS * gpu.multiprocessors;
     widths.clone().find(enough).or(widths.last())
 }

@@ -865,3 +865,16 @@ fn what_is_computed_of_a_reshaped_product_is_part_of_its_kernel() {
     let launches = &compiled.planned.launches;
     assert_eq!(launches.len(), 2);
 }
+
+/// Columns of any number beside an axis of none.
+#[test]
+fn columns_of_nothing_are_counted() {
+    let text = "graph @columns(%x: f32[300, 0, n]) where n {
+      %0 = reduce add %x {axes=[0]} : f32[0, n]
+      return %0
+    }";
+    for n in [0, 5] {
+        let compiled = check(&case(text, &[n], Some(0.0)), &Pipeline::default(), gpu());
+        compiled.unwrap_or_else(|e| panic!("{e}"));
+    }
+}
