@@ -17,7 +17,7 @@ use crate::access::is_source;
 use crate::cluster::{Cluster, ClusterKind, LoopSpace};
 use crate::lower::Arg;
 
-use super::Ready;
+use super::nests::Ready;
 
 /// What lowering comes by of a cluster of loops.
 pub(super) struct Outline {
