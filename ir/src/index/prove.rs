@@ -120,6 +120,7 @@ impl IndexExpr {
             let Some((coefficient, rest)) = current.affine_in(v) else {
                 // Quotients and remainders of it at the end of their own range.
                 match current.without_quotients(v, bounds) {
+                    Some(e) if e.interval(bounds).lo >= 0 => return true,
                     Some(e) => current = e,
                     None => return false,
                 }

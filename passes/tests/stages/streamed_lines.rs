@@ -68,13 +68,14 @@ fn check(c: &Compiled, columns: i64, length: i64) {
 /// What a loop multiplies with again and again is in the last cache, if that holds it, and is not asked for.
 #[test]
 fn a_loop_asks_ahead_for_what_no_cache_holds() {
-    let text = "graph @repeated(%h: f32[512], %w: f32[512, 512]) {
-  %0 = loop %h, %w {trip=16, carried=1, slices=[], stacks=[]} body @step(%i: i64[], %h: f32[512], %w: f32[512, 512]) {
-    %0 = einsum %h, %w {a,ab->b} : f32[512]
-    %1 = tanh %0 : f32[512]
+    // Columns that are no whole lines of a cache, so that the matrix is read as it lies.
+    let text = "graph @repeated(%h: f32[520], %w: f32[520, 520]) {
+  %0 = loop %h, %w {trip=16, carried=1, slices=[], stacks=[]} body @step(%i: i64[], %h: f32[520], %w: f32[520, 520]) {
+    %0 = einsum %h, %w {a,ab->b} : f32[520]
+    %1 = tanh %0 : f32[520]
     return %1
-  } : (f32[512])
-  %1 = project %0 {result=0} : f32[512]
+  } : (f32[520])
+  %1 = project %0 {result=0} : f32[520]
   return %1
 }";
     let module = parse_module(text, &mut no_data).expect("a graph");
@@ -90,8 +91,8 @@ fn a_loop_asks_ahead_for_what_no_cache_holds() {
 
 #[test]
 fn matrices_are_turned_for_long_vectors_alone_if_the_last_cache_holds_them() {
-    // 512 lines of 1 KiB; 128 lines of 16 KiB, which are 2 MiB.
-    for (columns, length, of_streams) in [(512, 256, [false, false]), (128, 4096, [true, false])] {
+    // 520 lines of 1 KiB; 136 lines of 16 KiB, which are more than 2 MiB. As columns they are no whole lines of a cache.
+    for (columns, length, of_streams) in [(520, 256, [false, false]), (136, 4096, [true, false])] {
         let g = product(columns, length);
         for (l3_bytes, turned) in [32 << 20, 2 << 20].into_iter().zip(of_streams) {
             let (plain, streams) = (compiled(&g, false, l3_bytes), compiled(&g, true, l3_bytes));
