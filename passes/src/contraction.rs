@@ -557,6 +557,8 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
 const MIN_TURNED_COLUMNS: i64 = 512;
 /// As [`MIN_TURNED_COLUMNS`], of a matrix whose vector is a long one.
 const MIN_TURNED_COLUMNS_OF_LONG_SUMS: i64 = 128;
+/// The fewest rows of a matrix that is copied in blocks of columns: what a block of few takes is mostly what is done once for it.
+const FEWEST_ROWS_IN_BLOCKS: i64 = 128;
 /// The fewest columns of a matrix that is copied in blocks of them.
 const FEWEST_COLUMNS_IN_BLOCKS: i64 = 128;
 /// The bytes from which on a vector is long: half of the first-level cache, or more, in which it would stay from one result to the next if it
@@ -647,7 +649,13 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
     let columns = extent(side, label)?;
     let summed: Labels = long(side).filter(|l| !output.contains(l)).collect();
     let of_vector = summed.iter().all(|l| inputs[1 - side].contains(l));
-    if columns % width != 0 || columns < FEWEST_COLUMNS_IN_BLOCKS || summed.is_empty() || !of_vector {
+    let rows = summed.iter().try_fold(1i64, |n, l| n.checked_mul(extent(side, *l)?))?;
+    if rows < FEWEST_ROWS_IN_BLOCKS
+        || columns % width != 0
+        || columns < FEWEST_COLUMNS_IN_BLOCKS
+        || summed.is_empty()
+        || !of_vector
+    {
         return None;
     }
     let s = strided(graph, operands[side], &inputs[side], label_count(inputs))?;
