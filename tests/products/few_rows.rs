@@ -178,7 +178,7 @@ fn few_rows_by_columns_that_lie_together_pack_nothing() {
 /// machine does not stream lines; so it is in a loop. One that is read elsewhere as well is not held twice.
 #[test]
 fn a_constant_matrix_is_turned_for_one_row() {
-    let (k, n) = (96usize, 640usize);
+    let (k, n) = (160usize, 640usize);
     let mut rng = Rng::new(3);
     let weights = data(&mut rng, DType::F32, &[n, k], false);
     let recorded = |again: bool, in_loop: bool| {
