@@ -691,7 +691,7 @@ pub fn has_column_blocks(graph: &Graph, id: NodeId) -> bool {
 }
 
 /// Whether a value is a matrix seen through what is in blocks of columns, as [`vector_blocks`] has it: that is what is kept of it.
-pub fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
+fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
     let view = |id: NodeId| match &graph.node(id).kind {
         NodeKind::View(view) => Some((view, graph.node(id).operands[0])),
         _ => None,

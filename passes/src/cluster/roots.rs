@@ -673,9 +673,7 @@ impl Clusterer<'_> {
                 0 => c.cost > CHEAP_COST,
                 _ => c.cost > 0 || c.moved,
             };
-            let laid_out = self.copied(id) || contraction::is_in_column_blocks(self.graph, id);
-            let per_call = !laid_out && self.users[i].iter().any(per_call);
-            let root = self.once[i] && c.small && worth && per_call;
+            let root = self.once[i] && c.small && worth && !self.copied(id) && self.users[i].iter().any(per_call);
             let kept = self.shown(id);
             self.is_root[kept.index()] |= root && !is_source(self.kind(kept));
         }

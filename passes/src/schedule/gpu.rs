@@ -176,13 +176,12 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
                 let mut made = lanes.map(|lanes| attempt(&|g| g.columns(nest, width, lanes, Some(SHARING_THREADS))));
                 made.find_map(Result::ok)
             });
-            shared.map(Ok).unwrap_or_else(|| {
-                pieces_of_columns(nest, &kernel, width)
-                    .chain([1])
-                    .map(|lanes| attempt(&|g| g.columns(nest, width, lanes, None)))
-                    .find_map(Result::ok)
-                    .ok_or(DirectiveRefusal::Factor(1))
-            })
+            let apart = || {
+                let lanes = pieces_of_columns(nest, &kernel, width).chain([1]);
+                let mut made = lanes.map(|lanes| attempt(&|g| g.columns(nest, width, lanes, None)));
+                made.find_map(Result::ok)
+            };
+            shared.or_else(apart).ok_or(DirectiveRefusal::Factor(1))
         }
         // Written for blocks as it was lowered.
         Form::Tiles => within(i64::MAX, &|g| g.reside(gpu)),
