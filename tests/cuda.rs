@@ -4,6 +4,8 @@
 //! their own. What it finds (accesses outside of memory, races, operations without order) is a failure. Without the driver's library or
 //! NVRTC, tests print SKIP.
 
+#[path = "cuda/approximated.rs"]
+mod approximated;
 #[path = "cuda/attention.rs"]
 mod attention;
 #[path = "cuda/child.rs"]

@@ -1,4 +1,4 @@
-//! How exactly products of f32 are to be computed.
+//! How exactly products and functions of f32 are to be computed.
 //!
 //! tf32 is what matrix instructions of GPUs take in place of f32: its sign and exponent, and the upper 10 of its 23 mantissa bits
 //! (PTX ISA, "Alternate Floating Point Data Formats").
@@ -6,12 +6,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::scalar::ScalarOp;
+
 /// Mantissa bits of an f32 that a tf32 lacks.
 const DROPPED_BITS: u32 = 13;
 /// The exponent of the smallest positive tf32: subnormal numbers have the mantissa's 10 bits below 2^-126.
 const SMALLEST_EXPONENT: i32 = -136;
 
-/// How exactly contractions of f32 are computed: a permission, of which not every device makes use.
+/// How exactly f32 is computed with: a permission, of which not every device makes use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 #[non_exhaustive]
 pub enum Precision {
@@ -21,17 +23,34 @@ pub enum Precision {
     /// Operands of sums of products that are added up in f32 may be rounded to tf32 ([`to_tf32`]) before they are multiplied. Products
     /// are added up in f32 as ever. A product is then off by up to 2^-10 of its size.
     Tf32,
+    /// As [`Precision::Tf32`], and quotients, square roots, exponentials, logarithms, `tanh` and `erf` of f32, which those of f16 and bf16
+    /// are computed by, may be off by as much as [`approximation_error`] says. GPUs have instructions for that.
+    Fast,
 }
 
 impl Precision {
     /// All of them.
-    pub const ALL: [Precision; 2] = [Precision::Exact, Precision::Tf32];
+    pub const ALL: [Precision; 3] = [Precision::Exact, Precision::Tf32, Precision::Fast];
+
+    /// How exactly products are computed: the part of the permission that contractions in kernels state.
+    pub const fn of_products(self) -> Precision {
+        match self {
+            Precision::Exact => Precision::Exact,
+            Precision::Tf32 | Precision::Fast => Precision::Tf32,
+        }
+    }
+
+    /// Whether functions may be approximated ([`approximation_error`]).
+    pub const fn approximates(self) -> bool {
+        matches!(self, Precision::Fast)
+    }
 
     /// What text calls it.
     pub const fn name(self) -> &'static str {
         match self {
             Precision::Exact => "exact",
             Precision::Tf32 => "tf32",
+            Precision::Fast => "fast",
         }
     }
 }
@@ -44,7 +63,7 @@ impl fmt::Display for Precision {
 
 /// A word that is no [`Precision`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("unknown precision `{0}`; expected exact or tf32")]
+#[error("unknown precision `{0}`; expected exact, tf32 or fast")]
 pub struct UnknownPrecision(String);
 
 impl FromStr for Precision {
@@ -64,6 +83,29 @@ pub fn to_tf32(value: f32) -> f32 {
     let half = 1 << (DROPPED_BITS - 1);
     f32::from_bits((value.to_bits() + half) & !((1 << DROPPED_BITS) - 1))
 }
+
+/// How far an operation of f32 may be from its meaning under [`Precision::Fast`], of operands `args` (the first is looked at) and result `value`, in place of
+/// a right rounding or the ulps of [`ScalarOp::ulps`]; zero for operations that are computed as ever. Results below the normal numbers may
+/// be zero, as well as quotients by what is below or near the end of f32.
+///
+/// The errors are those of PTX's `ex2.approx.ftz`, `lg2.approx`, `div.full`, `sqrt.approx` and `rsqrt.approx` (PTX ISA 9.0, "Floating Point
+/// Instructions"), and of a product by `log2(e)` or `ln(2)` before or behind them, which for an exponential grows with its operand.
+pub fn approximation_error(op: ScalarOp, args: &[f64], value: f64) -> f64 {
+    const UNIT: f64 = 1.0 / (1 << 22) as f64;
+    let size = value.abs();
+    let operand = args.first().map_or(0.0, |x| x.abs());
+    match op {
+        ScalarOp::Exp => size * UNIT * (2.0 + operand) + SMALLEST_NORMAL,
+        ScalarOp::Exp2 => size * 2.0 * UNIT + SMALLEST_NORMAL,
+        ScalarOp::Log | ScalarOp::Log2 => (size + 1.0) * 2.0 * UNIT,
+        ScalarOp::Div | ScalarOp::Sqrt | ScalarOp::Rsqrt => size * 2.0 * UNIT + SMALLEST_NORMAL,
+        ScalarOp::Tanh | ScalarOp::Erf => 8.0 * UNIT,
+        _ => 0.0,
+    }
+}
+
+/// The smallest normal f32.
+const SMALLEST_NORMAL: f64 = f32::MIN_POSITIVE as f64;
 
 /// How far [`to_tf32`] may move a number of at most that size.
 pub(crate) fn tf32_error(size: f64) -> f64 {
@@ -119,6 +161,6 @@ mod tests {
         for precision in Precision::ALL {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
-        assert!("fast".parse::<Precision>().is_err());
+        assert!("quick".parse::<Precision>().is_err());
     }
 }

@@ -326,7 +326,7 @@ impl<'d> Placement<'d> {
         self
     }
 
-    /// The same, with products that need only be so exact.
+    /// The same, with what need only be so exact.
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Placement<'d> {
         self.precision = precision;
@@ -350,7 +350,7 @@ impl<'d> Placement<'d> {
         self.devices.host().products
     }
 
-    /// How exactly products are to be computed.
+    /// How exactly is to be computed.
     pub fn precision(&self) -> Precision {
         self.precision
     }

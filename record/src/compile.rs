@@ -79,8 +79,8 @@ pub struct CompileOptions {
     /// each holds about as many bytes of inputs and constants, and few bytes go from one to the next ([`tlc_passes::devices`]). What does
     /// not fit one GPU may fit several; they compute one after another.
     pub beside: Vec<Device>,
-    /// How exactly products of f32 are computed. [`Precision::Tf32`] lets a GPU multiply them by matrix instructions, which take 10 of the
-    /// mantissa's 23 bits; the host has no such instructions and always multiplies f32.
+    /// How exactly f32 is computed with. [`Precision::Tf32`] lets a GPU multiply by matrix instructions, which take 10 of the mantissa's 23
+    /// bits; [`Precision::Fast`] lets it approximate divisions and functions besides, also those of f16 and bf16. The host is always exact.
     pub precision: Precision,
     /// What computes matrix products of a GPU: kernels of tlc's own, or the library cuBLASLt, where that is found.
     pub products: Products,

@@ -537,6 +537,19 @@ fn products_of_f32_are_exact_unless_asked() {
     assert!(schedule.code(0).out.contains("operands rounded to tf32"));
     // The host is exact whatever is allowed.
     p.run(&["verify", "m.tlir", "--precision", "tf32"]).code(0);
-    let refused = emit(&["--precision", "fast"]).code(2);
-    assert!(refused.err.contains("expected exact or tf32"), "{}", refused.err);
+    let refused = emit(&["--precision", "quick"]).code(2);
+    assert!(refused.err.contains("expected exact, tf32 or fast"), "{}", refused.err);
+}
+
+#[test]
+fn functions_are_approximated_only_where_asked() {
+    let p = Place::new();
+    let text = "graph @m(%x: f16[4096]) {\n  %0 = tanh %x : f16[4096]\n  return %0\n}\n";
+    p.write("m.tlir", text);
+    let emit = |precision: &str| p.run(&["emit", "m.tlir", "--what", "cuda", "--precision", precision]).code(0).out;
+    for precision in ["exact", "tf32"] {
+        assert!(!emit(precision).contains(".approx"));
+    }
+    assert!(emit("fast").contains("ex2.approx.ftz.f32"));
+    p.run(&["verify", "m.tlir", "--precision", "fast"]).code(0);
 }

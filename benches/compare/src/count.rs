@@ -106,7 +106,7 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
             Stmt::Let { value, op } => {
                 let dtype = kernel.dtype(*value);
                 match op {
-                    Op::Const(_) | Op::Index(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => {}
+                    Op::Const(_) | Op::Index(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) | Op::Approximate(..) => {}
                     Op::Load { memory, .. } if in_register(memory) => {}
                     Op::Load { .. } => sum.memory += per_16_bytes(dtype),
                     Op::Map(op, args) => {

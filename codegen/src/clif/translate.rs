@@ -303,6 +303,7 @@ impl Translator<'_, '_, '_> {
                     },
                 }
             }
+            Op::Approximate(op, _) => return unsupported(format!("an approximate {op}")),
             Op::Scale(x, n) => {
                 let (x, n) = (self.value(*x), self.value(*n));
                 match info.lanes {

@@ -439,6 +439,27 @@ pub(super) fn map(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Res
     integer(h, op, on, x, y)
 }
 
+/// An operation on f32 by the device's approximation.
+pub(super) fn approximate(h: &mut Helpers, op: ScalarOp, a: &[String]) -> Result<String, CudaError> {
+    // Those that flush what is no normal number are one instruction; of the others it matters.
+    let (instruction, operands) = match op {
+        ScalarOp::Exp2 => ("ex2.approx.ftz.f32", 1),
+        ScalarOp::Log2 => ("lg2.approx.f32", 1),
+        ScalarOp::Div => ("div.full.f32", 2),
+        ScalarOp::Sqrt => ("sqrt.approx.f32", 1),
+        ScalarOp::Rsqrt => ("rsqrt.approx.f32", 1),
+        _ => return Err(CudaError::Unsupported(format!("an approximate {op}"))),
+    };
+    let f = h.need(format!("approximate_{op}"), |n| {
+        let (parameters, places, inputs) = match operands {
+            1 => ("f32 x", "%0, %1", "\"f\"(x)"),
+            _ => ("f32 x, f32 y", "%0, %1, %2", "\"f\"(x), \"f\"(y)"),
+        };
+        format!("f32 {n}({parameters}) {{\n    f32 r;\n    asm(\"{instruction} {places};\" : \"=f\"(r) : {inputs});\n    return r;\n}}")
+    });
+    Ok(format!("{f}({})", a.join(", ")))
+}
+
 fn float(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<String, CudaError> {
     use ScalarOp::*;
     let suffix = if on == DType::F32 { "f" } else { "" };

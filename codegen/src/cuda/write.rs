@@ -621,6 +621,10 @@ impl<'f, 'k> Writer<'f, 'k> {
                 let args: Vec<String> = args.iter().map(|a| self.value(*a)).collect();
                 scalar::map(&mut self.helpers, *op, on, &args)?
             }
+            Op::Approximate(op, args) => {
+                let args: Vec<String> = args.iter().map(|a| self.value(*a)).collect();
+                scalar::approximate(&mut self.helpers, *op, &args)?
+            }
             Op::Convert(a) if self.flat.op(*a).is_index() => match (dtype, self.index(*a)) {
                 (DType::I32, (text, Width::Narrow)) => text,
                 (to, (text, Width::Narrow)) => {

@@ -172,6 +172,8 @@ pub enum Op {
     Unordered(Value, Value),
     /// `x 2^floor(n)` of two f32, rounded once ([`tlc_ir::kernel::scale`]).
     Scale(Value, Value),
+    /// A scalar operation on f32 by the device's own approximation ([`tlc_ir::kernel::Op::Approximate`]).
+    Approximate(ScalarOp, SmallVec<[Value; 3]>),
     /// The value in another dtype.
     Convert(Value),
     /// The same bits in another dtype of that width. None of the two is bool, and no bits are dropped.
@@ -262,6 +264,7 @@ impl Op {
             | Op::Map(..)
             | Op::Unordered(..)
             | Op::Scale(..)
+            | Op::Approximate(..)
             | Op::Convert(_)
             | Op::Bitcast(_)
             | Op::Splat(_)
@@ -283,7 +286,7 @@ impl Op {
             Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {}
             Op::Sum { terms, .. } => terms.iter().for_each(|t| f(t.0)),
             Op::Product(factors) => factors.iter().copied().for_each(f),
-            Op::Map(_, args) => args.iter().copied().for_each(f),
+            Op::Map(_, args) | Op::Approximate(_, args) => args.iter().copied().for_each(f),
             Op::Pack(lanes) => lanes.iter().copied().for_each(f),
             Op::FloorDiv(a, b)
             | Op::FloorMod(a, b)
@@ -315,7 +318,7 @@ impl Op {
             Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {}
             Op::Sum { terms, .. } => terms.iter_mut().for_each(|t| f(&mut t.0)),
             Op::Product(factors) => factors.iter_mut().for_each(f),
-            Op::Map(_, args) => args.iter_mut().for_each(f),
+            Op::Map(_, args) | Op::Approximate(_, args) => args.iter_mut().for_each(f),
             Op::Pack(lanes) => lanes.iter_mut().for_each(f),
             Op::FloorDiv(a, b)
             | Op::FloorMod(a, b)

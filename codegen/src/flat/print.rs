@@ -136,6 +136,7 @@ impl<'k> Flat<'k> {
             Op::Map(op, args) => self.list(op.name(), args),
             Op::Unordered(a, b) => self.list("unordered", &[*a, *b]),
             Op::Scale(x, n) => self.list("scale", &[*x, *n]),
+            Op::Approximate(op, args) => self.list(&format!("approximate {op}"), args),
             Op::Convert(a) => self.list("convert", &[*a]),
             Op::Bitcast(a) => self.list("bitcast", &[*a]),
             Op::Splat(a) => self.list("splat", &[*a]),

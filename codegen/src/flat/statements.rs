@@ -346,6 +346,14 @@ impl<'k> Builder<'k, '_> {
                 self.map(ScalarOp::Exp2, DType::F32, &[v])
             }
             KernelOp::ShortExp2(_) => unsupported("short exponentials"),
+            KernelOp::Approximate(op, operands) if self.has.table().has_blocks => {
+                let vals = operands
+                    .iter()
+                    .map(|v| self.value(*v))
+                    .collect::<Result<SmallVec<[Val; 3]>>>()?;
+                Ok(self.approximate(*op, &vals))
+            }
+            KernelOp::Approximate(op, _) => unsupported(format!("an approximate {op} (legalize it)")),
             KernelOp::Scale(operands) => {
                 let [x, n] = *operands;
                 let (x, n) = (self.value(x)?, self.value(n)?);
@@ -386,6 +394,18 @@ impl<'k> Builder<'k, '_> {
             lanes.push(self.make(Op::Map(op, args), result, 1));
         }
         Ok(Val::Each(lanes))
+    }
+
+    /// An operation on f32 that the device approximates, element by element.
+    fn approximate(&mut self, op: ScalarOp, vals: &[Val]) -> Val {
+        let one = |s: &mut Self, lane| {
+            let args = vals.iter().map(|v| s.scalar(v, lane)).collect();
+            s.make(Op::Approximate(op, args), DType::F32, 1)
+        };
+        match vals.iter().any(Val::varies) {
+            true => Val::Each((0..self.lane_count()).map(|lane| one(self, lane)).collect()),
+            false => Val::One(one(self, 0)),
+        }
     }
 
     /// `x 2^floor(n)` of f32.

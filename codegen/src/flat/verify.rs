@@ -165,6 +165,10 @@ impl Verifier<'_, '_> {
                 self.alike(*x, *n)?;
                 form(self.lanes(*x) == lanes && dtype == DType::F32 && self.flat.dtype(*x) == dtype)
             }
+            Op::Approximate(op, args) => {
+                let fits = |a: &Value| scalar(*a) && self.flat.dtype(*a) == DType::F32;
+                form(args.len() == op.arity() && lanes == 1 && dtype == DType::F32 && args.iter().all(fits))
+            }
             Op::Convert(a) => form(self.lanes(*a) == lanes && self.flat.dtype(*a) != dtype),
             Op::Bitcast(a) => form(self.lanes(*a) == lanes && self.flat.dtype(*a).bits() == dtype.bits()),
             Op::Splat(a) => form(scalar(*a) && lanes > 1 && self.flat.dtype(*a) == dtype),

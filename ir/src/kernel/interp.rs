@@ -400,7 +400,8 @@ impl Machine<'_> {
                 let at = self.index(index, lane)?;
                 self.load(*memory, at)?
             }
-            Op::Map(op, args) => {
+            // As exactly as the meaning is: what may be off need not be.
+            Op::Map(op, args) | Op::Approximate(op, args) => {
                 let args: SmallVec<[Scalar; 3]> = args.iter().map(|&a| self.value(a, lane)).collect();
                 op.eval(&args)
             }

@@ -252,7 +252,19 @@ pub enum Op {
     /// `x 2^floor(n)` of two f32, `x` first, rounded once ([`scale`]). Only kernels for an emitter that says that it has it
     /// ([`crate::target::Emitter::scales`]) have any.
     Scale([ValueId; 2]),
+    /// One of [`APPROXIMATED`] on f32 by the device's own approximation, which is off by as much as [`crate::precision::approximation_error`] says.
+    /// Only kernels of graphs that are compiled with [`crate::Precision::Fast`] have any.
+    Approximate(ScalarOp, SmallVec<[ValueId; 3]>),
 }
+
+/// The operations that [`Op::Approximate`] has.
+pub const APPROXIMATED: [ScalarOp; 5] = [
+    ScalarOp::Exp2,
+    ScalarOp::Log2,
+    ScalarOp::Div,
+    ScalarOp::Sqrt,
+    ScalarOp::Rsqrt,
+];
 
 /// What [`Op::ShortExp2`] may be off by, relative to its result.
 pub const SHORT_ERROR: f64 = 1.0 / (1 << 18) as f64;

@@ -300,17 +300,25 @@ impl Kernel {
             }
             Op::Map(op, args) => {
                 f.write_str(op.name())?;
-                for (i, a) in args.iter().enumerate() {
-                    write!(f, "{} {a}", if i > 0 { "," } else { "" })?;
-                }
-                Ok(())
+                write_operands(f, args)
             }
             Op::Convert(_, value) => write!(f, "convert {value}"),
             Op::Bitcast(_, value) => write!(f, "bitcast {value}"),
             Op::ShortExp2(value) => write!(f, "short_exp2 {value}"),
             Op::Scale([x, n]) => write!(f, "scale {x}, {n}"),
+            Op::Approximate(op, args) => {
+                write!(f, "approximate {}", op.name())?;
+                write_operands(f, args)
+            }
         }
     }
+}
+
+fn write_operands(f: &mut fmt::Formatter<'_>, operands: &[ValueId]) -> fmt::Result {
+    for (i, a) in operands.iter().enumerate() {
+        write!(f, "{} {a}", if i > 0 { "," } else { "" })?;
+    }
+    Ok(())
 }
 
 fn write_mask(f: &mut fmt::Formatter<'_>, mask: Option<ValueId>) -> fmt::Result {

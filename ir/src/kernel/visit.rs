@@ -73,7 +73,7 @@ impl Op {
         match self {
             Op::Const(_) | Op::Index(..) => &[],
             Op::Load { mask, .. } => mask.as_slice(),
-            Op::Map(_, args) => args,
+            Op::Map(_, args) | Op::Approximate(_, args) => args,
             Op::Scale(both) => both,
             Op::Convert(_, v) | Op::Bitcast(_, v) | Op::ShortExp2(v) => slice::from_ref(v),
         }
@@ -84,7 +84,7 @@ impl Op {
         match self {
             Op::Const(_) | Op::Index(..) => &mut [],
             Op::Load { mask, .. } => mask.as_mut_slice(),
-            Op::Map(_, args) => args,
+            Op::Map(_, args) | Op::Approximate(_, args) => args,
             Op::Scale(both) => both,
             Op::Convert(_, v) | Op::Bitcast(_, v) | Op::ShortExp2(v) => slice::from_mut(v),
         }
@@ -106,7 +106,8 @@ impl Op {
             | Op::Convert(..)
             | Op::Bitcast(..)
             | Op::ShortExp2(_)
-            | Op::Scale(_) => None,
+            | Op::Scale(_)
+            | Op::Approximate(..) => None,
         }
     }
 
@@ -123,7 +124,8 @@ impl Op {
             | Op::Convert(..)
             | Op::Bitcast(..)
             | Op::ShortExp2(_)
-            | Op::Scale(_) => None,
+            | Op::Scale(_)
+            | Op::Approximate(..) => None,
         }
     }
 
@@ -131,14 +133,26 @@ impl Op {
     pub fn index(&self) -> Option<&IndexExpr> {
         match self {
             Op::Index(e, _) | Op::Load { index: e, .. } => Some(e),
-            Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => None,
+            Op::Const(_)
+            | Op::Map(..)
+            | Op::Convert(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_)
+            | Op::Approximate(..) => None,
         }
     }
 
     fn index_mut(&mut self) -> Option<&mut IndexExpr> {
         match self {
             Op::Index(e, _) | Op::Load { index: e, .. } => Some(e),
-            Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) | Op::ShortExp2(_) | Op::Scale(_) => None,
+            Op::Const(_)
+            | Op::Map(..)
+            | Op::Convert(..)
+            | Op::Bitcast(..)
+            | Op::ShortExp2(_)
+            | Op::Scale(_)
+            | Op::Approximate(..) => None,
         }
     }
 }

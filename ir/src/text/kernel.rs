@@ -19,7 +19,7 @@ use crate::graph::{Condition, Monoid};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::{Place, positive_where};
 use crate::kernel::{
-    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group, Kernel, Memory,
+    APPROXIMATED, Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group, Kernel, Memory,
     Op, Param, Range, Scope, Scratch, Stmt, ValueId,
 };
 use crate::precision::Precision;
@@ -702,6 +702,17 @@ impl KernelParser<'_, '_> {
                 let x = self.value()?;
                 self.c.expect(TokenKind::Comma, "scale")?;
                 Op::Scale([x, self.value()?])
+            }
+            "approximate" => {
+                let token = self.c.expect(TokenKind::Word, "approximation")?;
+                let op = self.c.source(token);
+                match APPROXIMATED.into_iter().find(|a| a.name() == op) {
+                    Some(op) => Op::Approximate(op, self.values()?.into()),
+                    None => {
+                        let message = format!("unknown approximation; expected exp2, log2, div, sqrt or rsqrt, found `{}`", excerpt(op));
+                        return Err(self.c.error(token.span(), message));
+                    }
+                }
             }
             name => match ScalarOp::from_name(name) {
                 Some(op) => Op::Map(op, self.values()?.into()),

@@ -196,7 +196,8 @@
 //! operand   = element [ "if" condition { "and" condition } ] ;
 //! condition = extent "in" "0" ".." extent ;
 //! scalar    = "const" literal | "index" extent | "load" element [ "if" VALUE ]
-//!           | ( "convert" | "bitcast" | "short_exp2" ) VALUE | "scale" VALUE "," VALUE | SCALAR_OP VALUE { "," VALUE } ;
+//!           | ( "convert" | "bitcast" | "short_exp2" ) VALUE | "scale" VALUE "," VALUE
+//!           | [ "approximate" ] SCALAR_OP VALUE { "," VALUE } ;
 //! variable  = "i"NUMBER "in" "0" ".." extent ;
 //! element   = memory "[" extent "]" ;
 //! memory    = "p"NUMBER | "r"NUMBER ;

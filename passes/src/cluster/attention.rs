@@ -64,7 +64,7 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
             continue;
         };
         let users = users.get_or_insert_with(|| readers(graph, placement));
-        let made = found.form(graph, gpu, placement.precision()).and_then(|form| {
+        let made = found.form(graph, gpu, placement.precision().of_products()).and_then(|form| {
             let reason = FusionReason::Attention {
                 rows: form.rows,
                 operands: match &form.form {

@@ -7,6 +7,7 @@
 //! Accumulations become load, combine, store. Elementary functions become the straight-line code of [`crate::math`]. f16
 //! and bf16 compute in f32 and round once, as the scalar semantics say.
 
+mod approximate;
 mod contract;
 mod emit;
 mod extrema;
@@ -24,7 +25,7 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
 use tlc_ir::target::{Emitter, Support, Width};
-use tlc_ir::{DType, Scalar, ScalarOp};
+use tlc_ir::{DType, Precision, Scalar, ScalarOp};
 
 use crate::made::{Made, made};
 use crate::math::{self, Function};
@@ -63,6 +64,8 @@ struct Legalizer<'k> {
     has_folded: bool,
     /// The emitter; if there is none, every formula is written out.
     emitter: Option<&'k Emitter>,
+    /// Whether functions of f32 may be approximated.
+    approximates: bool,
 }
 
 /// Whether an operation on 16-bit floats, computed in f32, leaves nothing to be rounded.
@@ -73,15 +76,20 @@ fn is_exact(op: ScalarOp) -> bool {
 
 /// Legalizes a kernel for an emitter, choosing among equal forms the one that it runs fastest.
 pub fn legalize(kernel: &mut Kernel, emitter: &Emitter) {
+    legalize_as(kernel, emitter, Precision::Exact);
+}
+
+/// As [`legalize`], of a graph that need only be computed so exactly.
+pub fn legalize_as(kernel: &mut Kernel, emitter: &Emitter, precision: Precision) {
     made(Made::Scheduled(kernel));
     if !emitter.has_blocks {
         serial::serialize(kernel);
     }
-    rewrite(kernel, Some(emitter));
+    rewrite(kernel, Some(emitter), precision.approximates() && emitter.has_blocks);
     made(Made::Legal(kernel));
 }
 
-fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>) {
+fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>, approximates: bool) {
     let body = std::mem::take(&mut kernel.body);
     let mut l = Legalizer {
         kernel,
@@ -97,6 +105,7 @@ fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>) {
         folds: false,
         has_folded: false,
         emitter,
+        approximates,
     };
     l.block(body);
     // What was computed with constants is for the most part needed by nothing but what became a constant itself.
@@ -195,6 +204,10 @@ impl Legalizer<'_> {
                     let new = emit::short_exp2(self, v);
                     self.renamed.insert(value, new);
                 }
+                Op::Approximate(scalar, args) if self.emitter.is_none_or(|e| !e.has_blocks) => {
+                    let new = self.legal_map(scalar, args, DType::F32);
+                    self.renamed.insert(value, new);
+                }
                 Op::Convert(DType::F32, v) if self.unrounded.contains_key(&v) => {
                     self.renamed.insert(value, self.unrounded[&v]);
                 }
@@ -272,17 +285,27 @@ impl Legalizer<'_> {
                 rounded
             }
             DType::Bool => self.bool_map(op, args),
-            DType::F32 | DType::F64 => match Function::of(op) {
-                Some(Function::Exp) if self.in_range.contains(&args[0]) => emit::exp_in_range(self, args[0]),
-                Some(function)
-                    if self
-                        .emitter
-                        .is_none_or(|e| e.map(op, on, Width::Scalar) == Support::Formula) =>
-                {
-                    emit::function(self, function, on, &args)
-                }
-                _ => self.emit(Op::Map(op, args), dtype),
+            DType::F32 if self.approximates && dtype == DType::F32 => match self.approximated(op, &args) {
+                Some(value) => value,
+                None => self.by_formula(op, args, dtype),
             },
+            DType::F32 | DType::F64 => self.by_formula(op, args, dtype),
+            _ => self.emit(Op::Map(op, args), dtype),
+        }
+    }
+
+    /// Emits an operation on f32 or f64, written out where the emitter does not have it.
+    fn by_formula(&mut self, op: ScalarOp, args: SmallVec<[ValueId; 3]>, dtype: DType) -> ValueId {
+        let on = self.kernel.dtype(args[args.len() - 1]);
+        match Function::of(op) {
+            Some(Function::Exp) if self.in_range.contains(&args[0]) => emit::exp_in_range(self, args[0]),
+            Some(function)
+                if self
+                    .emitter
+                    .is_none_or(|e| e.map(op, on, Width::Scalar) == Support::Formula) =>
+            {
+                emit::function(self, function, on, &args)
+            }
             _ => self.emit(Op::Map(op, args), dtype),
         }
     }

@@ -111,7 +111,7 @@ fn remembered(known: &AtomicU32, kernel: impl FnOnce() -> Option<Kernel>) -> u32
     }
     let count = kernel().map_or(1, |mut kernel| {
         let operands = kernel.body.len() - 1;
-        rewrite(&mut kernel, None);
+        rewrite(&mut kernel, None, false);
         let count = kernel.statements().count();
         (count - operands).max(1) as u32
     });

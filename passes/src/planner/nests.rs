@@ -17,7 +17,7 @@ use super::alike::Outline;
 use super::{Planner, cluster_label, share};
 use crate::cluster::Cluster;
 use crate::launch::LaunchReport;
-use crate::legalize::legalize;
+use crate::legalize::legalize_as;
 use crate::lower::{Arg, Form, Nest, lower};
 use crate::schedule::{Schedule, moved_bytes, schedule};
 use crate::tuning::{KernelKey, Pinned};
@@ -79,7 +79,7 @@ impl Planner<'_> {
             return vec![ready];
         }
         let emitter = target.emitter(c.emitter.emitter);
-        let nests = lower(self.graph, c, is_root, self.placement.precision(), Some(emitter));
+        let nests = lower(self.graph, c, is_root, self.placement.precision().of_products(), Some(emitter));
         self.lowered += nests.len();
         // A view that lies where its operand does, which another device computes once, is copied from there.
         let writes = |nest: &Nest| nest.kernel.params.iter().any(|p| p.access != Access::Read);
@@ -104,7 +104,7 @@ impl Planner<'_> {
         shared: &Ready,
     ) {
         let emitter = target.emitter(c.emitter.emitter);
-        let mut nests = lower(self.graph, c, is_root, self.placement.precision(), Some(emitter));
+        let mut nests = lower(self.graph, c, is_root, self.placement.precision().of_products(), Some(emitter));
         let nest = nests.pop().expect("a cluster of loops has a nest");
         let text = nest.kernel.to_string();
         let own = self.prepared(nest, c, (device, target), &mut 0);
@@ -178,7 +178,7 @@ impl Planner<'_> {
             _ => share::CHUNK_PICOSECONDS,
         };
         let scheduled = Arc::new(kernel.clone());
-        legalize(&mut kernel, target.emitter(emitter));
+        legalize_as(&mut kernel, target.emitter(emitter), self.placement.precision());
         // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
         let mut in_place = nest.in_place.clone();
         let proof = InPlace::of(&kernel);

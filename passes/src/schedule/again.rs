@@ -22,7 +22,7 @@ pub(super) fn own_cost(kernel: &Kernel, op: &Op) -> u32 {
             Cost::Cheap | Cost::Fused => 1,
             Cost::Division | Cost::Function => MOST + 1,
         },
-        Op::ShortExp2(_) => MOST + 1,
+        Op::ShortExp2(_) | Op::Approximate(..) => MOST + 1,
         Op::Scale(_) => 1,
         Op::Convert(to, from) => convert_statements(kernel.dtype(*from), *to),
     }

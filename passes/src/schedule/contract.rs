@@ -121,7 +121,8 @@ fn operand(kernel: &Kernel, body: &[Stmt], factor: ValueId, p: &Products<'_>) ->
             | Op::Map(..)
             | Op::Bitcast(..)
             | Op::ShortExp2(_)
-            | Op::Scale(_) => {
+            | Op::Scale(_)
+            | Op::Approximate(..) => {
                 return None;
             }
         }

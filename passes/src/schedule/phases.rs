@@ -149,7 +149,8 @@ pub(super) fn alike(
                         | Op::Convert(..)
                         | Op::Bitcast(..)
                         | Op::ShortExp2(_)
-                        | Op::Scale(_) => {}
+                        | Op::Scale(_)
+                        | Op::Approximate(..) => {}
                     }
                 }
                 let counter = known.get(&counterpart).filter(|_| same);

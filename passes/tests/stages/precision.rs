@@ -1,9 +1,9 @@
-//! Products of f32 go by matrix instructions of tf32 where that is allowed, and only contractions do.
+//! Products of f32 go by matrix instructions of tf32 where that is allowed, and only contractions do; functions are approximated where that is.
 
 use std::sync::Arc;
 
-use tlc_ir::Precision;
-use tlc_ir::kernel::{Kernel, Stmt};
+use tlc_ir::{Precision, ScalarOp};
+use tlc_ir::kernel::{Kernel, Op, Stmt};
 use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::Devices;
@@ -87,6 +87,45 @@ fn the_body_of_a_loop_is_as_exact_as_what_is_around() {
      }";
     for precision in Precision::ALL {
         let found = precisions(&compiled(text, precision).planned);
-        assert!(!found.is_empty() && found.iter().all(|p| *p == precision), "{found:?}");
+        assert!(!found.is_empty() && found.iter().all(|p| *p == precision.of_products()), "{found:?}");
     }
+}
+
+#[test]
+fn functions_of_gpus_are_approximated_where_that_is_allowed_and_others_never() {
+    let text = "graph @functions(%x: f16[4096], %y: f64[4096]) {
+       %0 = exp %x : f16[4096]
+       %1 = tanh %x : f16[4096]
+       %2 = div %0, %1 : f16[4096]
+       %3 = sin %2 : f16[4096]
+       %4 = exp %y : f64[4096]
+       return %3, %4
+     }";
+    let used = |c: &Compiled| -> Vec<ScalarOp> {
+        let approximated = |s: &Stmt| match s {
+            Stmt::Let {
+                op: Op::Approximate(op, _),
+                ..
+            } => Some(*op),
+            _ => None,
+        };
+        let kernels = c.planned.plan.kernels.iter();
+        kernels.flat_map(|k| k.statements().filter_map(approximated)).collect()
+    };
+    for precision in [Precision::Exact, Precision::Tf32] {
+        assert_eq!(used(&compiled(text, precision)), []);
+    }
+    let mut fast = used(&compiled(text, Precision::Fast));
+    fast.sort_unstable_by_key(|op| op.name());
+    fast.dedup();
+    assert_eq!(fast, [ScalarOp::Div, ScalarOp::Exp2]);
+    // The host has no such instructions.
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let options = Options {
+        precision: Precision::Fast,
+        ..Options::new(Devices::new(host, []))
+    };
+    let graph = parse_graph(text, &mut no_data).expect("a graph");
+    let there = compile(&graph, &options).expect("a plan");
+    assert_eq!(used(&there), []);
 }

@@ -102,7 +102,8 @@ pub struct Global {
     /// GPUs that compute it with that of --device, each a part, as cuda:1 or cuda:1,cuda:2
     #[arg(long, global = true, value_name = "DEVICES", value_delimiter = ',')]
     pub beside: Vec<Device>,
-    /// How exactly a GPU multiplies f32: exact, or tf32, which is faster and keeps 10 bits of the mantissa. A CPU is always exact
+    /// How exactly a GPU computes with f32: exact; tf32, where products keep 10 bits of the mantissa; or fast, where divisions,
+    /// exponentials, logarithms, tanh and erf are the GPU's approximations besides. A CPU is always exact
     #[arg(long, global = true, value_name = "PRECISION", default_value_t = Precision::Exact)]
     pub precision: Precision,
     /// What multiplies matrices on a GPU: kernels, library (cuBLASLt, for all that it can compute), or auto (the library, where there is

@@ -724,6 +724,7 @@ impl Selector<'_, '_> {
             }
             Op::Map(op, args) => self.map(*op, v, args)?,
             Op::Unordered(a, b) => self.unordered(*a, *b)?,
+            Op::Approximate(op, _) => return unsupported(format!("an approximate {op}")),
             Op::Scale(x, n) => (Form::Vector, self.scale(*x, *n)?),
             Op::Convert(a) => self.convert(*a, v)?,
             Op::Bitcast(a) => (Form::Vector, self.vector(*a)?),

@@ -25,7 +25,7 @@ use crate::dtype::{DType, Scalar};
 use crate::scalar::{Carry, ScalarOp};
 
 use super::super::is_correctly_rounded;
-use crate::precision::{tf32_error, to_tf32};
+use crate::precision::{approximation_error, tf32_error, to_tf32};
 
 /// The error of a zero whose sign is open.
 pub(crate) const TINY: f64 = 5e-324;
@@ -96,6 +96,36 @@ pub(super) fn as_tf32(x: Approx, times: f64) -> Approx {
     Approx {
         error: x.error + off,
         ..x
+    }
+}
+
+/// What [`map`] gives where operations of f32, and of 16 bits computed in f32, may be approximated.
+pub(super) fn approximate_map(op: ScalarOp, dtype: DType, args: &[Approx]) -> Approx {
+    let x = map(op, dtype, args);
+    if dtype == DType::F64 || x.is_uncertain() {
+        return x;
+    }
+    let mut v = [0.0; 3];
+    v.iter_mut().zip(args).for_each(|(slot, a)| *slot = a.value);
+    let before = op.eval_f64(&v);
+    let mut off = approximation_error(op, &v, before) * (1.0 + 1e-3);
+    if off == 0.0 || !before.is_finite() {
+        return x;
+    }
+    // What was exact is rounded all the same, and what lies near the middle between two numbers of 16 bits to either.
+    if x.is_exact() || dtype != DType::F32 {
+        off += 2.0 * unit_roundoff(dtype) * before.abs() + smallest(dtype);
+    }
+    let (limit, size) = (overflow(dtype), before.abs());
+    if size - x.error - off >= limit {
+        x
+    } else if size + x.error + off >= limit {
+        Approx::uncertain(x.value)
+    } else {
+        Approx {
+            error: x.error + off,
+            ..x
+        }
     }
 }
 

@@ -464,7 +464,10 @@ impl Bounds {
                 let at = |i: usize| {
                     let mut v = [Approx::exact(0.0); 3];
                     v.iter_mut().zip(&args).for_each(|(slot, a)| *slot = a[i]);
-                    approx::map(op, dtype, &v[..args.len()])
+                    match self.precision.approximates() {
+                        true => approx::approximate_map(op, dtype, &v[..args.len()]),
+                        false => approx::map(op, dtype, &v[..args.len()]),
+                    }
                 };
                 Ok(Value::float(dtype, shape, (0..count).map(at).collect()))
             }
@@ -513,7 +516,7 @@ fn einsum(
     if acc.is_float() {
         let mut values: Vec<Arc<Vec<Approx>>> = operands.iter().map(|v| v.to_float(acc)).collect();
         let multiplies = node.semiring == Semiring::AddMul && acc == DType::F32 && values.len() > 1;
-        if multiplies && precision == Precision::Tf32 {
+        if multiplies && precision.of_products() == Precision::Tf32 {
             // Of more than two operands, what some of them come to is one as well: each is rounded twice at most.
             let times = if values.len() > 2 { 2.0 } else { 1.0 };
             for v in &mut values {

@@ -18,6 +18,9 @@ impl Checker<'_> {
         if c.precision != Precision::Exact && [c.dst, c.left.memory, c.right.memory].into_iter().any(other) {
             self.error(Rule::ContractPrecision(c.precision));
         }
+        if c.precision != c.precision.of_products() {
+            self.error(Rule::ProductPrecision(c.precision));
+        }
         let other = |m: Memory| self.known_dtype(m).is_some_and(|d| d != DType::I32);
         if c.words && [c.dst, c.left.memory, c.right.memory].into_iter().any(other) {
             self.error(Rule::ContractWords);

@@ -26,7 +26,7 @@ use rustc_hash::FxHashSet;
 
 use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
-use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use crate::kernel::{APPROXIMATED, Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 pub use positive::positive_where;
 use prove::Tries;
@@ -502,7 +502,11 @@ impl Checker<'_> {
                 self.used(*value);
                 Some(*to)
             }
-            Op::ShortExp2(_) | Op::Scale(_) => {
+            Op::Approximate(op, args) if !APPROXIMATED.contains(op) || args.len() != op.arity() => {
+                self.error(Rule::NotApproximated(*op));
+                None
+            }
+            Op::ShortExp2(_) | Op::Scale(_) | Op::Approximate(..) => {
                 for &value in op.operands() {
                     self.expect(value, DType::F32);
                 }

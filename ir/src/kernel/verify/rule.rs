@@ -6,7 +6,7 @@ use crate::index::VarId;
 use crate::kernel::asynchronous::MOST_PENDING_GROUPS;
 use crate::kernel::{Access, Bind, Memory, ValueId};
 use crate::precision::Precision;
-use crate::scalar::ScalarTypeError;
+use crate::scalar::{ScalarOp, ScalarTypeError};
 
 /// What is wrong with a kernel.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -210,6 +210,12 @@ pub enum Rule {
     /// A contraction of other operands than f32, or into others, that is not to be exact.
     #[error("a contraction in {0} has operands and a tile of f32")]
     ContractPrecision(Precision),
+    /// A contraction that states more than how it rounds its operands.
+    #[error("a contraction is exact or in tf32, not {0}")]
+    ProductPrecision(Precision),
+    /// An approximation that there is none of, or of another number of operands.
+    #[error("`{0}` of these operands has no approximation")]
+    NotApproximated(ScalarOp),
     /// A contraction of words that are not of i32, or are added up in something else.
     #[error("words of bytes in another dtype, expected i32 for both operands and the tile")]
     ContractWords,
