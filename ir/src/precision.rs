@@ -86,10 +86,10 @@ pub fn to_tf32(value: f32) -> f32 {
 
 /// How far an operation of f32 may be from its meaning under [`Precision::Fast`], of operands `args` (the first is looked at) and result `value`, in place of
 /// a right rounding or the ulps of [`ScalarOp::ulps`]; zero for operations that are computed as ever. Results below the normal numbers may
-/// be zero, as well as quotients by what is below or near the end of f32.
+/// be zero. Of quotients it holds for [`DIVISORS`].
 ///
-/// The errors are those of PTX's `ex2.approx.ftz`, `lg2.approx`, `div.full`, `sqrt.approx` and `rsqrt.approx` (PTX ISA 9.0, "Floating Point
-/// Instructions"), and of a product by `log2(e)` or `ln(2)` before or behind them, which for an exponential grows with its operand.
+/// The errors are those of PTX's `ex2.approx.ftz`, `lg2.approx`, `rcp.approx.ftz`, `sqrt.approx` and `rsqrt.approx` (PTX ISA 9.0, "Floating Point
+/// Instructions"), and of a product before or behind them, which for an exponential grows with its operand.
 pub fn approximation_error(op: ScalarOp, args: &[f64], value: f64) -> f64 {
     const UNIT: f64 = 1.0 / (1 << 22) as f64;
     let size = value.abs();
@@ -103,6 +103,9 @@ pub fn approximation_error(op: ScalarOp, args: &[f64], value: f64) -> f64 {
         _ => 0.0,
     }
 }
+
+/// Sizes of divisors that quotients by approximation are right of. Smaller ones may count as zero and larger ones as infinite.
+pub const DIVISORS: std::ops::RangeInclusive<f64> = SMALLEST_NORMAL..=1.0 / SMALLEST_NORMAL;
 
 /// The smallest normal f32.
 const SMALLEST_NORMAL: f64 = f32::MIN_POSITIVE as f64;

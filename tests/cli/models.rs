@@ -546,7 +546,11 @@ fn functions_are_approximated_only_where_asked() {
     let p = Place::new();
     let text = "graph @m(%x: f16[4096]) {\n  %0 = tanh %x : f16[4096]\n  return %0\n}\n";
     p.write("m.tlir", text);
-    let emit = |precision: &str| p.run(&["emit", "m.tlir", "--what", "cuda", "--precision", precision]).code(0).out;
+    let emit = |precision: &str| {
+        p.run(&["emit", "m.tlir", "--what", "cuda", "--precision", precision])
+            .code(0)
+            .out
+    };
     for precision in ["exact", "tf32"] {
         assert!(!emit(precision).contains(".approx"));
     }

@@ -23,7 +23,20 @@ mod children {
         let n = 1 << 16;
         let mut rng = Rng::new(seed);
         let mut x = HostTensor::zeros(dtype, &[n]).expect("a tensor");
-        let ends = [0.0, f32::INFINITY, f32::NAN, f32::MAX, f32::MIN_POSITIVE, 1e-45, 1.0, 88.72, 88.73, 87.3, 103.97, 127.99];
+        let ends = [
+            0.0,
+            f32::INFINITY,
+            f32::NAN,
+            f32::MAX,
+            f32::MIN_POSITIVE,
+            1e-45,
+            1.0,
+            88.72,
+            88.73,
+            87.3,
+            103.97,
+            127.99,
+        ];
         for at in 0..n {
             let bits = match (dtype, at) {
                 (DType::F32, 0..24) => u64::from((ends[at / 2] * [1.0, -1.0][at % 2]).to_bits()),
@@ -44,7 +57,8 @@ mod children {
         let names = ["exp", "exp2", "log", "log2", "sqrt", "rsqrt", "tanh", "erf", "sin"];
         for dtype in [DType::F32, DType::F16, DType::BF16] {
             let t = dtype.name();
-            let mut text = format!("graph @functions(%x: {t}[65536], %y: {t}[65536]) {{\n  %0 = div %x, %y : {t}[65536]\n");
+            let mut text =
+                format!("graph @functions(%x: {t}[65536], %y: {t}[65536]) {{\n  %0 = div %x, %y : {t}[65536]\n");
             let mut outputs = "%0".to_string();
             for (k, name) in names.iter().enumerate() {
                 let k = k + 1;
@@ -101,9 +115,15 @@ mod children {
                 _ => continue,
             };
             let found = found.get(at).as_f64();
-            assert!((found - wanted).abs() <= off, "{name} of {x:e} is {found:e}, expected {wanted:e}");
+            assert!(
+                (found - wanted).abs() <= off,
+                "{name} of {x:e} is {found:e}, expected {wanted:e}"
+            );
             compared += 1;
         }
-        assert!(compared > 10_000 || matches!(name, "erf" | "sin"), "{name}: {compared} compared");
+        assert!(
+            compared > 10_000 || matches!(name, "erf" | "sin"),
+            "{name}: {compared} compared"
+        );
     }
 }

@@ -441,23 +441,28 @@ pub(super) fn map(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Res
 
 /// An operation on f32 by the device's approximation.
 pub(super) fn approximate(h: &mut Helpers, op: ScalarOp, a: &[String]) -> Result<String, CudaError> {
-    // Those that flush what is no normal number are one instruction; of the others it matters.
-    let (instruction, operands) = match op {
-        ScalarOp::Exp2 => ("ex2.approx.ftz.f32", 1),
-        ScalarOp::Log2 => ("lg2.approx.f32", 1),
-        ScalarOp::Div => ("div.full.f32", 2),
-        ScalarOp::Sqrt => ("sqrt.approx.f32", 1),
-        ScalarOp::Rsqrt => ("rsqrt.approx.f32", 1),
+    let unary = match op {
+        ScalarOp::Exp2 => "ex2.approx.ftz.f32",
+        // Of these it matters what is no normal number, and costs no more than an instruction or two.
+        ScalarOp::Log2 => "lg2.approx.f32",
+        ScalarOp::Sqrt => "sqrt.approx.f32",
+        ScalarOp::Rsqrt => "rsqrt.approx.f32",
+        ScalarOp::Div => "rcp.approx.ftz.f32",
         _ => return Err(CudaError::Unsupported(format!("an approximate {op}"))),
     };
-    let f = h.need(format!("approximate_{op}"), |n| {
-        let (parameters, places, inputs) = match operands {
-            1 => ("f32 x", "%0, %1", "\"f\"(x)"),
-            _ => ("f32 x, f32 y", "%0, %1, %2", "\"f\"(x), \"f\"(y)"),
-        };
-        format!("f32 {n}({parameters}) {{\n    f32 r;\n    asm(\"{instruction} {places};\" : \"=f\"(r) : {inputs});\n    return r;\n}}")
+    let (name, of) = match op {
+        ScalarOp::Div => ("approximate_reciprocal".into(), &a[1]),
+        _ => (format!("approximate_{op}"), &a[0]),
+    };
+    let f = h.need(name, |n| {
+        format!(
+            "f32 {n}(f32 x) {{\n    f32 r;\n    asm(\"{unary} %0, %1;\" : \"=f\"(r) : \"f\"(x));\n    return r;\n}}"
+        )
     });
-    Ok(format!("{f}({})", a.join(", ")))
+    Ok(match op {
+        ScalarOp::Div => format!("{} * {f}({of})", a[0]),
+        _ => format!("{f}({of})"),
+    })
 }
 
 fn float(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<String, CudaError> {

@@ -19,8 +19,8 @@ use crate::graph::{Condition, Monoid};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::{Place, positive_where};
 use crate::kernel::{
-    APPROXIMATED, Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group, Kernel, Memory,
-    Op, Param, Range, Scope, Scratch, Stmt, ValueId,
+    APPROXIMATED, Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, FoldRows, Group,
+    Kernel, Memory, Op, Param, Range, Scope, Scratch, Stmt, ValueId,
 };
 use crate::precision::Precision;
 use crate::scalar::ScalarOp;
@@ -709,7 +709,10 @@ impl KernelParser<'_, '_> {
                 match APPROXIMATED.into_iter().find(|a| a.name() == op) {
                     Some(op) => Op::Approximate(op, self.values()?.into()),
                     None => {
-                        let message = format!("unknown approximation; expected exp2, log2, div, sqrt or rsqrt, found `{}`", excerpt(op));
+                        let message = format!(
+                            "unknown approximation; expected exp2, log2, div, sqrt or rsqrt, found `{}`",
+                            excerpt(op)
+                        );
                         return Err(self.c.error(token.span(), message));
                     }
                 }

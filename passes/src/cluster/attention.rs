@@ -64,25 +64,27 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
             continue;
         };
         let users = users.get_or_insert_with(|| readers(graph, placement));
-        let made = found.form(graph, gpu, placement.precision().of_products()).and_then(|form| {
-            let reason = FusionReason::Attention {
-                rows: form.rows,
-                operands: match &form.form {
-                    AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
-                    AttentionForm::Threads | AttentionForm::Row(_) => None,
-                },
-                groups: matches!(&form.form, AttentionForm::Warps(m) if m.groups),
-                horizon: form.horizon.is_some(),
-                parts: match &form.form {
-                    AttentionForm::Row(row) if row.parts > 1 => {
-                        Some([row.parts, rows_of(graph, found.scores), gpu.multiprocessors])
-                    }
-                    _ => None,
-                },
-            };
-            found.merge(placement, clusters, users, form)?;
-            Ok(reason)
-        });
+        let made = found
+            .form(graph, gpu, placement.precision().of_products())
+            .and_then(|form| {
+                let reason = FusionReason::Attention {
+                    rows: form.rows,
+                    operands: match &form.form {
+                        AttentionForm::Warps(m) => Some((m.dtype, m.precision)),
+                        AttentionForm::Threads | AttentionForm::Row(_) => None,
+                    },
+                    groups: matches!(&form.form, AttentionForm::Warps(m) if m.groups),
+                    horizon: form.horizon.is_some(),
+                    parts: match &form.form {
+                        AttentionForm::Row(row) if row.parts > 1 => {
+                            Some([row.parts, rows_of(graph, found.scores), gpu.multiprocessors])
+                        }
+                        _ => None,
+                    },
+                };
+                found.merge(placement, clusters, users, form)?;
+                Ok(reason)
+            });
         let reason = made.unwrap_or_else(FusionReason::NoAttention);
         for (producer, consumer) in [(found.scores, found.most), (found.weights, result)] {
             clusters.ledger.record(FusionDecision {

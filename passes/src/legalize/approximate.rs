@@ -31,10 +31,10 @@ impl Legalizer<'_> {
             // 1 - 2 / (1 + e^2x)
             ScalarOp::Tanh => {
                 let power = self.power_of_e(x, 2.0);
-                let (one, two) = (self.number(1.0), self.number(2.0));
+                let (one, minus_two) = (self.number(1.0), self.number(-2.0));
                 let more = self.on_f32(ScalarOp::Add, &[power, one]);
-                let rest = self.approximate(ScalarOp::Div, smallvec![two, more]);
-                self.on_f32(ScalarOp::Sub, &[one, rest])
+                let part = self.approximate(ScalarOp::Div, smallvec![one, more]);
+                self.on_f32(ScalarOp::Fma, &[part, minus_two, one])
             }
             ScalarOp::Erf => self.erf(x),
             _ => return None,
@@ -56,10 +56,12 @@ impl Legalizer<'_> {
         let falling = self.power_of_e(square, -1.0);
         let minus = self.on_f32(ScalarOp::Neg, &[sum]);
         let result = self.on_f32(ScalarOp::Fma, &[minus, falling, one]);
-        let zero = self.number(0.0);
-        let negative = self.on_f32(ScalarOp::Lt, &[x, zero]);
-        let minus = self.on_f32(ScalarOp::Neg, &[result]);
-        self.on_f32(ScalarOp::Select, &[negative, minus, result])
+        // The sign of x, put where that of a number of 0 and more is.
+        let bits = [x, result].map(|v| self.emit(Op::Bitcast(DType::U32, v), DType::U32));
+        let sign = self.emit(Op::Const(Scalar::from_u64(DType::U32, 1 << 31)), DType::U32);
+        let sign = self.emit(Op::Map(ScalarOp::And, smallvec![bits[0], sign]), DType::U32);
+        let signed = self.emit(Op::Map(ScalarOp::Xor, smallvec![bits[1], sign]), DType::U32);
+        self.emit(Op::Bitcast(DType::F32, signed), DType::F32)
     }
 
     /// `e^(times x)`.
@@ -82,7 +84,6 @@ impl Legalizer<'_> {
     }
 
     fn on_f32(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
-        let dtype = if op == ScalarOp::Lt { DType::Bool } else { DType::F32 };
-        self.emit(Op::Map(op, args.into()), dtype)
+        self.emit(Op::Map(op, args.into()), DType::F32)
     }
 }

@@ -79,7 +79,13 @@ impl Planner<'_> {
             return vec![ready];
         }
         let emitter = target.emitter(c.emitter.emitter);
-        let nests = lower(self.graph, c, is_root, self.placement.precision().of_products(), Some(emitter));
+        let nests = lower(
+            self.graph,
+            c,
+            is_root,
+            self.placement.precision().of_products(),
+            Some(emitter),
+        );
         self.lowered += nests.len();
         // A view that lies where its operand does, which another device computes once, is copied from there.
         let writes = |nest: &Nest| nest.kernel.params.iter().any(|p| p.access != Access::Read);
@@ -104,7 +110,13 @@ impl Planner<'_> {
         shared: &Ready,
     ) {
         let emitter = target.emitter(c.emitter.emitter);
-        let mut nests = lower(self.graph, c, is_root, self.placement.precision().of_products(), Some(emitter));
+        let mut nests = lower(
+            self.graph,
+            c,
+            is_root,
+            self.placement.precision().of_products(),
+            Some(emitter),
+        );
         let nest = nests.pop().expect("a cluster of loops has a nest");
         let text = nest.kernel.to_string();
         let own = self.prepared(nest, c, (device, target), &mut 0);

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tlc_ir::{Precision, ScalarOp};
 use tlc_ir::kernel::{Kernel, Op, Stmt};
 use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{Precision, ScalarOp};
 use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::Compiled;
 use tlc_passes::planner::Planned;
@@ -87,7 +87,10 @@ fn the_body_of_a_loop_is_as_exact_as_what_is_around() {
      }";
     for precision in Precision::ALL {
         let found = precisions(&compiled(text, precision).planned);
-        assert!(!found.is_empty() && found.iter().all(|p| *p == precision.of_products()), "{found:?}");
+        assert!(
+            !found.is_empty() && found.iter().all(|p| *p == precision.of_products()),
+            "{found:?}"
+        );
     }
 }
 

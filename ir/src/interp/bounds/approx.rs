@@ -25,7 +25,7 @@ use crate::dtype::{DType, Scalar};
 use crate::scalar::{Carry, ScalarOp};
 
 use super::super::is_correctly_rounded;
-use crate::precision::{approximation_error, tf32_error, to_tf32};
+use crate::precision::{DIVISORS, approximation_error, tf32_error, to_tf32};
 
 /// The error of a zero whose sign is open.
 pub(crate) const TINY: f64 = 5e-324;
@@ -104,6 +104,13 @@ pub(super) fn approximate_map(op: ScalarOp, dtype: DType, args: &[Approx]) -> Ap
     let x = map(op, dtype, args);
     if dtype == DType::F64 || x.is_uncertain() {
         return x;
+    }
+    if let (ScalarOp::Div, [_, divisor]) = (op, args) {
+        let (low, high) = divisor.ends();
+        let right = |d: f64| d == 0.0 || d.is_infinite() || DIVISORS.contains(&d.abs());
+        if !divisor.value.is_nan() && !(right(low) && right(high)) {
+            return Approx::uncertain(x.value);
+        }
     }
     let mut v = [0.0; 3];
     v.iter_mut().zip(args).for_each(|(slot, a)| *slot = a.value);
