@@ -419,6 +419,16 @@ fn emit_prints_every_stage() {
         _ => assert!(ran.code(4).first_error().contains("nvidia-cuda-nvrtc")),
     }
     emit("ptx", &["--device", "cpu"]).code(2);
+    emit("sass", &["--device", "cpu"]).code(2);
+    // Where its disassembler is as well.
+    let ran = emit("sass", &["--kernel", "0"]);
+    match ran.code {
+        0 => assert!(ran.out.contains(" EXIT"), "{}", ran.out),
+        _ => {
+            let message = ran.code(4).first_error();
+            assert!(message.contains("nvidia-cuda-nv"), "{message}");
+        }
+    }
     let ran = emit("kernel", &["--kernel", "99"]).code(2);
     assert!(
         ran.first_error().starts_with("error: m.tlir: no kernel 99; expected "),

@@ -35,6 +35,7 @@ Environment:
   TLC_CUDA_DRIVER the CUDA driver, as a file or its folder (default libcuda.so.1)
   TLC_CUBLASLT    NVIDIA's library of matrix products, as a file or its folder (default libcublasLt.so.13)
   TLC_NVRTC       NVIDIA's run-time compiler, as a file, its folder or one of Python packages
+  TLC_NVDISASM    NVIDIA's disassembler, for `tlc emit --what sass` (default: beside NVRTC, or nvdisasm of the path)
   TLC_CUDA_CODE   ptx or cubin: what GPU kernels are compiled to (default: whichever fits)
   TLC_CACHE       where compiled GPU kernels are kept, or off (default tlc/cuda in the folder of caches)
   TLC             what the compiler shows of its work: a comma-separated list of

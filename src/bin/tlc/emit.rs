@@ -24,6 +24,7 @@ use tlc_runtime::nvrtc::Nvrtc;
 use tlc_runtime::target;
 
 use crate::args::ModelArgs;
+use crate::disassembler::Disassembler;
 use crate::failure::{Code, Failure};
 use crate::opt::graph_text;
 use crate::session::{Model, Session, any_gpu, gpu_here};
@@ -51,6 +52,8 @@ pub enum What {
     Cuda,
     /// What NVRTC makes of it, for --arch
     Ptx,
+    /// The GPU's instructions, for --arch, by NVIDIA's nvdisasm
+    Sass,
     /// The graph for Graphviz, a box for each cluster
     Dot,
 }
@@ -63,11 +66,11 @@ pub struct Emit {
     /// What to print
     #[arg(long, value_enum)]
     what: What,
-    /// Only this kernel, for schedule, kernel, flat, clif, asm, cuda and ptx
+    /// Only this kernel, for schedule, kernel, flat, clif, asm, cuda, ptx and sass
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
-    /// The GPU architecture that is compiled for, with --device cuda or --what cuda or ptx [default: that of the GPU if it is here,
-    /// else sm_90a]
+    /// The GPU architecture that is compiled for, with --device cuda or --what cuda, ptx or sass [default: that of the GPU if it is
+    /// here, else sm_90a]
     #[arg(long)]
     arch: Option<String>,
 }
@@ -343,17 +346,17 @@ fn chosen<T>(
 pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
     let device = session.global.device.unwrap_or(match args.what {
-        What::Cuda | What::Ptx => Device::cuda(0),
+        What::Cuda | What::Ptx | What::Sass => Device::cuda(0),
         _ => Device::cpu(),
     });
     // No GPU is needed to print what is decided for one.
     let for_gpu = device != Device::Cpu;
     let of_cpu = matches!(args.what, What::Clif | What::Asm);
-    let of_gpu = matches!(args.what, What::Cuda | What::Ptx);
+    let of_gpu = matches!(args.what, What::Cuda | What::Ptx | What::Sass);
     if of_cpu && for_gpu || of_gpu && !for_gpu {
         return Err(Failure::new(
             Code::Usage,
-            "--device does not go with this --what; clif and asm are of the cpu, cuda and ptx are of cuda",
+            "--device does not go with this --what; clif and asm are of the cpu, cuda, ptx and sass are of cuda",
         ));
     }
     let gpu = for_gpu.then(|| gpu_of(device, args.arch.as_deref()));
@@ -377,12 +380,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let one = args.kernel;
     let per_kernel = matches!(
         args.what,
-        What::Schedule | What::Kernel | What::Flat | What::Clif | What::Asm | What::Cuda | What::Ptx
+        What::Schedule | What::Kernel | What::Flat | What::Clif | What::Asm | What::Cuda | What::Ptx | What::Sass
     );
     if one.is_some() && !per_kernel {
         return Err(Failure::new(
             Code::Usage,
-            "--kernel does not go with this --what; expected schedule, kernel, flat, clif, asm, cuda or ptx",
+            "--kernel does not go with this --what; expected schedule, kernel, flat, clif, asm, cuda, ptx or sass",
         ));
     }
     let texts = match args.what {
@@ -423,7 +426,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             })?
         }
         What::Cuda => cuda(&model, &launched, one, arch)?,
-        What::Ptx => ptx(&model, cuda(&model, &launched, one, arch)?, arch)?,
+        What::Ptx | What::Sass => built(&model, cuda(&model, &launched, one, arch)?, arch, args.what)?,
     };
     if session.console.json() {
         let all: Vec<Value> = texts.iter().map(|(of, text)| of.json(text)).collect();
@@ -449,17 +452,28 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     session.console.result(&out)
 }
 
-/// What NVRTC makes of kernels.
-fn ptx(model: &Model, texts: Vec<(Of, String)>, arch: &str) -> Result<Vec<(Of, String)>, Failure> {
+/// What NVRTC makes of kernels: PTX, or machine code, disassembled.
+fn built(model: &Model, texts: Vec<(Of, String)>, arch: &str, what: What) -> Result<Vec<(Of, String)>, Failure> {
     let nvrtc = Nvrtc::load().map_err(|e| {
         let missing = Unavailable::Compiler { message: e.to_string() };
         Failure::new(Code::Unsupported, missing.to_string())
     })?;
     let virtual_arch = arch.replace("sm_", "compute_");
+    let disassembler = Disassembler::find(&nvrtc);
     let compiled = texts.into_iter().map(|(of, text)| {
-        let made = nvrtc.compile_to_ptx(&text, "tlc.cu", &virtual_arch, &COMPILE_FLAGS);
-        let named = |e| format!("{}: {e}", of.heading().unwrap_or_default());
-        let made = made.map_err(|e| Failure::at(Code::Unsupported, &model.file, named(e)))?;
+        let refused = |e| {
+            let message = format!("{}: {e}", of.heading().unwrap_or_default());
+            Failure::at(Code::Unsupported, &model.file, message)
+        };
+        let made = match what {
+            What::Sass => {
+                let cubin = nvrtc.compile(&text, "tlc.cu", arch, &COMPILE_FLAGS).map_err(refused)?;
+                disassembler.disassemble(&cubin.bytes)?
+            }
+            _ => nvrtc
+                .compile_to_ptx(&text, "tlc.cu", &virtual_arch, &COMPILE_FLAGS)
+                .map_err(refused)?,
+        };
         Ok((of, made))
     });
     compiled.collect()

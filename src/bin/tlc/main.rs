@@ -15,6 +15,7 @@ mod compare;
 mod completions;
 mod console;
 mod data;
+mod disassembler;
 mod einsum;
 mod emit;
 mod explain;
