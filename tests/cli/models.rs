@@ -424,10 +424,7 @@ fn emit_prints_every_stage() {
     let ran = emit("sass", &["--kernel", "0"]);
     match ran.code {
         0 => assert!(ran.out.contains(" EXIT"), "{}", ran.out),
-        _ => {
-            let message = ran.code(4).first_error();
-            assert!(message.contains("nvidia-cuda-nv"), "{message}");
-        }
+        _ => assert!(ran.code(4).first_error().contains("nvidia-cuda-nv")),
     }
     let ran = emit("kernel", &["--kernel", "99"]).code(2);
     assert!(
