@@ -129,14 +129,14 @@ def measure(name, folder, args):
     import onnx
 
     inputs = [i.name for i in onnx.load(str(model), load_external_data=False).graph.input]
-    command = [args.tlc, "run", str(model), "--device", "cuda", "-o", str(folder / "found")]
+    command = [args.tlc, "run", str(model), "--device", "cuda", "--precision", args.precision, "-o", str(folder / "found")]
     for i, (input, tensor) in enumerate(zip(inputs, given, strict=True)):
         np.save(folder / f"{i}.npy", tensor.numpy())
         command += ["-i", f"{input}={folder}/{i}.npy"]
     subprocess.run(command, check=True, capture_output=True)
     (output,) = (folder / "found").glob("*.npy")
     off = distance(torch.from_numpy(np.load(output)).cuda(), exact)
-    bench = [args.tlc, "bench", str(model), "--device", "cuda", "--resident", "--format", "json", "--time", str(args.time)]
+    bench = [args.tlc, "bench", str(model), "--device", "cuda", "--precision", args.precision, "--resident", "--format", "json", "--time", str(args.time)]
     call = json.loads(subprocess.run(bench, check=True, capture_output=True, text=True).stdout)["median_ns"] / 1e3
     best = min(times.values())
     others = " | ".join(f"{times[of]:.0f}" if of in times else "" for of in ("eager", "replayed", "compiled"))
@@ -148,6 +148,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tlc", default="target/release/tlc")
     parser.add_argument("--time", type=float, default=0.2)
+    parser.add_argument("--precision", default="exact")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--keep", type=pathlib.Path, help="leave the exported networks in this folder")
     parser.add_argument("names", nargs="*")

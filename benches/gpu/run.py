@@ -1,6 +1,6 @@
 """Single kernels and small networks on a GPU: tlc and PyTorch, eager and compiled, on tensors that stay on the device.
 
-python3 benches/gpu/run.py [--tlc PATH] [--graphs FOLDER] [--time S] [--rounds N] [--compile] [NAME...]
+python3 benches/gpu/run.py [--tlc PATH] [--graphs FOLDER] [--time S] [--rounds N] [--precision exact|tf32|fast] [--compile] [NAME...]
 python3 benches/gpu/run.py --export FOLDER --tlc PATH [NAME...]
 
 The first needs torch with a GPU, and prints a table: the least time that memory or arithmetic allow (bytes of inputs and outputs at the speed of a
@@ -159,8 +159,8 @@ def torch_us(call, seconds):
 def tlc_us(tlc, graph, seconds):
     """The median of a call in microseconds, and its steps on the device."""
     common = ["--device", "cuda", "--format", "json", "--time", str(seconds)]
-    bench = subprocess.run([tlc, "bench", graph, "--resident", *common], capture_output=True, text=True)
-    profile = subprocess.run([tlc, "profile", graph, *common], capture_output=True, text=True)
+    bench = subprocess.run([*tlc, "bench", graph, "--resident", *common], capture_output=True, text=True)
+    profile = subprocess.run([*tlc, "profile", graph, *common], capture_output=True, text=True)
     for ran in (bench, profile):
         if ran.returncode:
             raise RuntimeError(ran.stderr.strip().splitlines()[-1] if ran.stderr.strip() else f"exit {ran.returncode}")
@@ -173,7 +173,7 @@ def error(tlc, graph, given, expected):
     """How far tlc's results are from PyTorch's in double precision, in relation to their length; NaN if shapes differ."""
     with tempfile.TemporaryDirectory() as scratch:
         names = re.findall(r"%(\w+): ", pathlib.Path(graph).read_text().split(") {")[0])
-        command = [tlc, "run", graph, "--device", "cuda", "-o", scratch]
+        command = [*tlc, "run", graph, "--device", "cuda", "-o", scratch]
         for name, tensor in zip(names, given, strict=True):
             # NumPy has no bf16: its files hold two bytes an element.
             array = tensor.view(torch.int16).cpu().numpy().view("V2") if tensor.dtype == BF16 else tensor.cpu().numpy()
@@ -202,10 +202,12 @@ def main():
     parser.add_argument("--time", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--check", action="store_true", help="compare results, in place of times")
+    parser.add_argument("--precision", default="exact")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     names = args.names or list(TIMED)
+    tlc = [args.tlc, "--precision", args.precision]
     if args.export:
         return export(args.export, args.tlc, names)
     if args.check:
@@ -213,7 +215,7 @@ def main():
             function, given = TIMED[name][0], inputs_of(name, "cuda")
             exact = function(*(t.double() for t in given))
             try:
-                off = f"{error(args.tlc, f'{args.graphs}/{name}.tlir', given, exact if isinstance(exact, tuple) else (exact,)):.2e}"
+                off = f"{error(tlc, f'{args.graphs}/{name}.tlir', given, exact if isinstance(exact, tuple) else (exact,)):.2e}"
             except RuntimeError as e:
                 off = str(e)
             print(f"{name}: {off}", flush=True)
@@ -251,7 +253,7 @@ def main():
         del given, found, results
         torch.cuda.empty_cache()
         try:
-            rounds = [tlc_us(args.tlc, f"{args.graphs}/{name}.tlir", args.time) for _ in range(args.rounds)]
+            rounds = [tlc_us(tlc, f"{args.graphs}/{name}.tlir", args.time) for _ in range(args.rounds)]
         except RuntimeError as e:
             print(f"| {name} | {floor:.1f} | {e} | | | {eager:.1f} | {compiled:.1f} | | |", flush=True)
             continue
