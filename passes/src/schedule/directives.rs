@@ -23,8 +23,11 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
     shown(kernel, directive, |kernel| transform(kernel, directive))
 }
 
-/// Fuses two loops if no division comes of it that the indices inside did not have; otherwise the kernel is unchanged.
-pub(super) fn fuse_clean(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
+/// Fuses two loops where the indices inside are divided no more often than before.
+///
+/// # Errors
+/// As [`apply`]; [`DirectiveRefusal::Divides`] if they would be.
+pub fn fuse_clean(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
     shown(kernel, &Directive::Fuse { outer, inner }, |kernel| {
         fuse(kernel, outer, inner, Fusing::Clean)
     })
