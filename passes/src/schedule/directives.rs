@@ -12,7 +12,8 @@ use super::{accumulators, inward, stage, threads};
 use crate::directive::{Directive, DirectiveRefusal, MAX_UNROLL};
 use crate::made::{Made, made};
 use crate::tree::{
-    clone_fresh, count_divisions, defined_vars, divisions_of, loop_body, replace_loop, substitute_in, substitute_in_extents,
+    clone_fresh, count_divisions, defined_vars, divisions_of, loop_body, replace_loop, substitute_in,
+    substitute_in_extents,
 };
 
 /// Applies a directive to a kernel; returns the variables of the loops it made.
