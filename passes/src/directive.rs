@@ -682,6 +682,9 @@ pub enum DirectiveRefusal {
     /// Dividing by an extent that may be zero.
     #[error("the extent of i{} may be zero", .0.0)]
     MayBeEmpty(VarId),
+    /// Indices would be divided that were not.
+    #[error("i{} and i{} as one would be divided", .0.0, .1.0)]
+    Divides(VarId, VarId),
     /// Registers are indexed by unrolled loops and lanes only.
     #[error("loop i{} is neither unrolled nor in lanes, so that registers cannot be indexed by it", .0.0)]
     NotInRegisters(VarId),

@@ -32,16 +32,21 @@ pub fn defined_vars(body: &[Stmt]) -> Vec<VarId> {
 /// Replaces loop variables in the statements and in the extents of the loops inside, then simplifies under the kernel's
 /// bounds.
 pub fn substitute_in(kernel: &mut Kernel, body: &mut [Stmt], f: &mut dyn FnMut(VarId) -> Option<IndexExpr>) {
-    for v in defined_vars(body) {
-        let extent = kernel.extents[v.0 as usize].replace_vars(f);
-        kernel.extents[v.0 as usize] = extent.simplify(kernel);
-    }
+    substitute_in_extents(kernel, &defined_vars(body), f);
     let bounds: &Kernel = kernel;
     walk_mut(body, &mut |s| {
         for e in s.indices_mut().filter(|e| e.has_vars()) {
             *e = e.replace_vars(f).simplify(bounds);
         }
     });
+}
+
+/// Replaces loop variables in the extents of loops, then simplifies these under the kernel's bounds.
+pub fn substitute_in_extents(kernel: &mut Kernel, of: &[VarId], f: &mut dyn FnMut(VarId) -> Option<IndexExpr>) {
+    for v in of {
+        let extent = kernel.extents[v.0 as usize].replace_vars(f);
+        kernel.extents[v.0 as usize] = extent.simplify(kernel);
+    }
 }
 
 /// A copy of the statements with values and loop variables of its own.
@@ -138,20 +143,18 @@ pub fn loop_body(body: &[Stmt], var: VarId) -> Option<&Vec<Stmt>> {
 /// Divisions and modulos in all index expressions of the statements, of what changes from iteration to iteration: those of
 /// sizes are computed once.
 pub fn count_divisions(body: &[Stmt]) -> usize {
-    fn changes(e: &IndexExpr) -> bool {
-        let mut found = false;
-        e.visit_atoms(&mut |a| found |= matches!(a, IndexNode::Var(_)));
-        found
+    walk(body).flat_map(|s| s.indices()).map(divisions_of).sum()
+}
+
+/// As [`count_divisions`], of one expression.
+pub fn divisions_of(e: &IndexExpr) -> usize {
+    let of = divisions_of;
+    let IndexExpr::Node(n) = e else { return 0 };
+    match &**n {
+        IndexNode::Sym(_) | IndexNode::Var(_) => 0,
+        IndexNode::Sum { terms, .. } => terms.iter().map(|t| of(&t.0)).sum(),
+        IndexNode::Product(f) => f.iter().map(of).sum(),
+        IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => usize::from(e.has_vars()) + of(a) + of(b),
+        IndexNode::Min(a, b) | IndexNode::Max(a, b) => of(a) + of(b),
     }
-    fn of(e: &IndexExpr) -> usize {
-        let IndexExpr::Node(n) = e else { return 0 };
-        match &**n {
-            IndexNode::Sym(_) | IndexNode::Var(_) => 0,
-            IndexNode::Sum { terms, .. } => terms.iter().map(|t| of(&t.0)).sum(),
-            IndexNode::Product(f) => f.iter().map(of).sum(),
-            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => usize::from(changes(e)) + of(a) + of(b),
-            IndexNode::Min(a, b) | IndexNode::Max(a, b) => of(a) + of(b),
-        }
-    }
-    walk(body).flat_map(|s| s.indices()).map(of).sum()
 }

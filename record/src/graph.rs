@@ -367,7 +367,7 @@ impl Graph {
     /// Every error of the recording.
     pub fn finish(&self) -> Result<IrGraph, Errors> {
         self.check()?;
-        Ok(self.lock().ir.clone())
+        Ok(self.lock().ir.snapshot())
     }
 
     /// The part of the graph that `outputs` need, as a graph of its own: all inputs, the nodes needed, and these outputs.

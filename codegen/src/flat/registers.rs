@@ -137,27 +137,30 @@ impl Builder<'_, '_> {
         let Some(Some(scratch)) = self.registers.get(i as usize).copied() else {
             return invalid("register access to other scratch");
         };
-        let lane = self.lane_use(index)?;
-        let mut elements = SmallVec::<[Option<i64>; 16]>::new();
+        let r = self.resolve(index)?;
+        let lane = r.lane;
         let uniform = lane == LaneUse::None;
-        if uniform {
-            elements.push(self.known_index(index)?);
-        } else {
-            self.each_lane(|b| {
-                let c = b.known_index(index)?;
-                elements.push(c);
-                Ok(())
-            })?;
-        }
         let len = scratch.len;
-        let elements = elements
-            .into_iter()
-            .map(|e| match e {
-                Some(e) if (0..len).contains(&e) => Ok(e as usize),
-                Some(e) => invalid(format!("register index {e} of {len}")),
-                None => unsupported("a register index that unrolling does not make constant"),
-            })
-            .collect::<Result<SmallVec<[usize; 16]>>>()?;
+        let within = |e: Option<i64>| match e {
+            Some(e) if (0..len).contains(&e) => Ok(e as usize),
+            Some(e) => invalid(format!("register index {e} of {len}")),
+            None => unsupported("a register index that unrolling does not make constant"),
+        };
+        let first = r.terms.is_empty().then_some(r.constant);
+        let mut elements = SmallVec::<[usize; 16]>::new();
+        match lane {
+            LaneUse::None => elements.push(within(first)?),
+            LaneUse::Affine(step) => {
+                for k in 0..i64::from(self.lane_count()) {
+                    elements.push(within(first.map(|e| e.wrapping_add(k.wrapping_mul(step))))?);
+                }
+            }
+            LaneUse::General => self.each_lane(|b| {
+                let e = b.known_index(index)?;
+                elements.push(within(e)?);
+                Ok(())
+            })?,
+        }
         let lanes = scratch.lanes as usize;
         let whole =
             lanes > 1 && lane == LaneUse::Affine(1) && elements.len() == lanes && elements[0].is_multiple_of(lanes);

@@ -121,7 +121,8 @@ impl<'m> Linear<'m> {
 
     /// The operands of an instruction, and how many those before it have.
     pub(super) fn operands_of(&self, number: u32) -> (&[Operand], usize) {
-        let [begin, end] = [0, 1].map(|k| self.operands_at[number as usize + k] as usize);
+        let at = number as usize;
+        let (begin, end) = (self.operands_at[at] as usize, self.operands_at[at + 1] as usize);
         (&self.operands[begin..end], begin)
     }
 

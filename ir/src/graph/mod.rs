@@ -308,10 +308,12 @@ impl NodeKind {
 pub struct Node {
     /// Operands, all with smaller ids.
     pub operands: Operands,
+    /// Where it was recorded.
+    pub origin: Origin,
     definition: Arc<Definition>,
 }
 
-/// What a node is, whatever the numbers of its operands: graphs that passes make of each other share it.
+/// What a node is, whatever the numbers of its operands and wherever it comes from: graphs that are made of each other share it.
 #[derive(Clone, Debug)]
 pub struct Definition {
     /// What is computed.
@@ -320,8 +322,6 @@ pub struct Definition {
     pub ty: TensorType,
     /// Result types of a loop, call or region; empty for other nodes.
     pub results: Box<[TensorType]>,
-    /// Where it was recorded.
-    pub origin: Origin,
     /// Of the kind.
     hash: u64,
 }
@@ -330,6 +330,7 @@ impl Clone for Node {
     fn clone(&self) -> Node {
         Node {
             operands: Operands::from_slice(&self.operands),
+            origin: self.origin.clone(),
             definition: Arc::clone(&self.definition),
         }
     }
@@ -347,18 +348,13 @@ impl Node {
             kind,
             ty,
             results: Box::default(),
-            origin,
             hash,
         };
         Node {
             operands,
+            origin,
             definition: Arc::new(definition),
         }
-    }
-
-    /// The same node, recorded elsewhere.
-    fn set_origin(&mut self, origin: Origin) {
-        Arc::make_mut(&mut self.definition).origin = origin;
     }
 }
 
@@ -727,14 +723,21 @@ impl Graph {
         )
     }
 
-    /// Adds a node that is defined as one of another graph, or finds the equal one that exists. For passes, as [`Graph::add_typed`].
+    /// Adds a node that is defined as one of another graph and comes from where that does, or finds the equal one that exists. For passes, as
+    /// [`Graph::add_typed`].
     pub fn add_defined(&mut self, as_is: &Node, operands: &[NodeId]) -> NodeId {
+        self.add_defined_from(as_is, operands, || as_is.origin.clone())
+    }
+
+    /// As [`Graph::add_defined`], from elsewhere.
+    pub fn add_defined_from(&mut self, as_is: &Node, operands: &[NodeId], origin: impl FnOnce() -> Origin) -> NodeId {
         let hash = hash(as_is.hash, operands);
         if let Some(id) = self.equal(hash, &as_is.kind, operands) {
             return id;
         }
         let node = Node {
             operands: Operands::from_slice(operands),
+            origin: origin(),
             definition: Arc::clone(&as_is.definition),
         };
         self.push_listed(hash, node)
@@ -754,6 +757,26 @@ impl Graph {
     /// Says that the graph is complete: graphs that are made of it share its nodes.
     pub fn settle(&mut self) {
         self.nodes.settle();
+    }
+
+    /// The graph as it is now. Both share its nodes until more are added to one of them, and what finds equal nodes and names of inputs is made anew
+    /// for a copy that goes on.
+    pub fn snapshot(&mut self) -> Graph {
+        self.settle();
+        Graph {
+            name: self.name.clone(),
+            symbols: self.symbols.clone(),
+            nodes: self.nodes.clone(),
+            inputs: self.inputs.clone(),
+            outputs: self.outputs.clone(),
+            guards: self.guards.clone(),
+            derived: self.derived,
+            may_have_regions: self.may_have_regions,
+            interned: Interned::default(),
+            symbol_ids: self.symbol_ids.clone(),
+            input_names: FxHashSet::default(),
+            named_inputs: 0,
+        }
     }
 
     fn next_id(&self) -> NodeId {

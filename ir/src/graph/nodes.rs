@@ -115,6 +115,25 @@ mod tests {
         assert!(to.add_input("x", ty, Origin::Unknown).is_err(), "the name is taken");
     }
 
+    /// A recording goes on behind its snapshot, and so can the snapshot: both know the nodes and the names of inputs that they share.
+    #[test]
+    fn a_snapshot_and_its_graph_go_on_apart() {
+        let mut one = settled();
+        let mut other = one.snapshot();
+        assert_eq!((other.to_string(), other.inputs()), (one.to_string(), one.inputs()));
+        let (x, y) = (one.inputs()[0], super::super::NodeId(1));
+        let add = |g: &mut Graph, op, of| g.add(NodeKind::Map(op), &[of], Origin::Unknown).expect("it types");
+        for g in [&mut one, &mut other] {
+            assert_eq!((add(g, ScalarOp::Abs, x), g.len()), (y, 3));
+            let ty = TensorType::new(DType::F32, [4]);
+            assert!(g.add_input("x", ty, Origin::Unknown).is_err(), "the name is taken");
+        }
+        let (a, b) = (add(&mut one, ScalarOp::Exp, y), add(&mut other, ScalarOp::Sqrt, y));
+        assert_eq!((a, one.len(), other.len()), (b, 4, 4));
+        assert_eq!(one.node(a).kind, NodeKind::Map(ScalarOp::Exp));
+        assert_eq!(other.node(b).kind, NodeKind::Map(ScalarOp::Sqrt));
+    }
+
     /// A settled graph can still be changed, and so can a copy of it, apart from each other.
     #[test]
     fn copies_of_a_settled_graph_change_apart() {

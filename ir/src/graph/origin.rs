@@ -177,8 +177,7 @@ impl Graph {
     pub fn forget_names(&mut self) {
         for node in self.nodes.own() {
             if let Origin::Value(value) = &node.origin {
-                let recorded = value.recorded.clone();
-                node.set_origin(recorded);
+                node.origin = value.recorded.clone();
             }
         }
     }

@@ -186,6 +186,10 @@ impl Inliner {
                 map.push([self.graph.add_defined(node, &operands)].into());
                 continue;
             }
+            if let (NodeKind::Input { .. }, None) = (&node.kind, within) {
+                map.push([self.graph.adopt_input(from, id)].into());
+                continue;
+            }
             let origin = match (within, from.is_derived()) {
                 (Some(within), _) if node.origin == Origin::Unknown => within.origin.clone(),
                 (Some(_), _) | (None, true) => node.origin.clone(),
@@ -193,15 +197,12 @@ impl Inliner {
             };
             let made = match (&node.kind, within) {
                 (NodeKind::Input { index, .. }, Some(within)) => [within.operands[*index as usize]].into(),
-                (NodeKind::Input { name, ty, .. }, None) => {
-                    [self.graph.add_input(name, ty.clone(), node.origin.clone())?].into()
-                }
                 (NodeKind::Project(k), _) if matches!(from.node(node.operands[0]).kind, NodeKind::Region(_)) => {
                     [map[node.operands[0].index()][*k as usize]].into()
                 }
                 (kind, _) if typed && is_typed_by_operands(kind) => {
                     let operands = moved(&map, node);
-                    [self.graph.add_typed(kind.clone(), &operands, node.ty.clone(), origin)].into()
+                    [self.graph.add_defined_from(node, &operands, || origin)].into()
                 }
                 (kind, _) => {
                     let operands = moved(&map, node);

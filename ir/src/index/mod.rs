@@ -599,6 +599,9 @@ impl IndexExpr {
             let IndexNode::Sum { .. } = e.as_node()? else {
                 return None;
             };
+            if !e.uses(inner) {
+                return None;
+            }
             let (step, rest) = e.affine_in(inner)?;
             let (stride, rest) = rest.affine_in(outer)?;
             let whole = !step.is(0) && !step.uses(outer) && stride == extent.clone() * step.clone();

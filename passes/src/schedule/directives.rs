@@ -11,15 +11,37 @@ use super::across::{scratch_of, scratch_outside};
 use super::{accumulators, inward, stage, threads};
 use crate::directive::{Directive, DirectiveRefusal, MAX_UNROLL};
 use crate::made::{Made, made};
-use crate::tree::{clone_fresh, count_divisions, defined_vars, loop_body, replace_loop, substitute_in};
+use crate::tree::{
+    clone_fresh, count_divisions, defined_vars, divisions_of, loop_body, replace_loop, substitute_in,
+    substitute_in_extents,
+};
 
 /// Applies a directive to a kernel; returns the variables of the loops it made.
 ///
 /// # Errors
 /// [`DirectiveRefusal`] if the precondition fails; the kernel is then unchanged.
 pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, DirectiveRefusal> {
+    shown(kernel, directive, |kernel| transform(kernel, directive))
+}
+
+/// Fuses two loops where the indices inside are divided no more often than before.
+///
+/// # Errors
+/// As [`apply`]; [`DirectiveRefusal::Divides`] if they would be.
+pub fn fuse_clean(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
+    shown(kernel, &Directive::Fuse { outer, inner }, |kernel| {
+        fuse(kernel, outer, inner, Fusing::Clean)
+    })
+}
+
+/// Applies a directive as `transform` does, and shows what it made.
+fn shown(
+    kernel: &mut Kernel,
+    directive: &Directive,
+    transform: impl FnOnce(&mut Kernel) -> Result<Vec<VarId>, DirectiveRefusal>,
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let scratch = kernel.scratch.len();
-    let variables = transform(kernel, directive)?;
+    let variables = transform(kernel)?;
     made(Made::Schedule {
         directive,
         variables: &variables,
@@ -33,8 +55,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
     match directive {
         Directive::Split { var, factor } => split(kernel, *var, *factor),
         Directive::Block { var, factor } => block(kernel, *var, *factor),
-        Directive::Fuse { outer, inner } => fuse(kernel, *outer, *inner, false),
-        Directive::FuseGuarded { outer, inner } => fuse(kernel, *outer, *inner, true),
+        Directive::Fuse { outer, inner } => fuse(kernel, *outer, *inner, Fusing::Plain),
+        Directive::FuseGuarded { outer, inner } => fuse(kernel, *outer, *inner, Fusing::Guarded),
         Directive::Interchange { outer, inner } => interchange(kernel, *outer, *inner),
         Directive::Bind { var, bind } => set_bind(kernel, *var, *bind),
         Directive::RFactor { var, around } => accumulators::rfactor(kernel, *var, *around),
@@ -258,14 +280,32 @@ pub(super) fn nested(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec
     }
 }
 
-fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Result<Vec<VarId>, DirectiveRefusal> {
-    nested(kernel, outer, inner)?;
+/// How two loops become one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fusing {
+    /// Whatever comes of it.
+    Plain,
+    /// With a divisor of at least 1 where the inner loop may be empty.
+    Guarded,
+    /// If no division comes of it.
+    Clean,
+}
+
+fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, how: Fusing) -> Result<Vec<VarId>, DirectiveRefusal> {
+    // Most loops of which none should come divisions cannot be fused so: the first indices say it.
+    let most = match how {
+        Fusing::Clean => count_divisions(nested(kernel, outer, inner)?),
+        Fusing::Plain | Fusing::Guarded => {
+            nested(kernel, outer, inner)?;
+            usize::MAX
+        }
+    };
     let ei = kernel.extents[inner.0 as usize].clone();
     let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
     let mut fused = kernel.clone();
     let var = fused.new_var(total);
     // Where the inner loop is known to be empty nothing runs, and nothing divides by zero all the same.
-    let divisor = if guarded || ei.is(0) {
+    let divisor = if how == Fusing::Guarded || ei.is(0) {
         IndexExpr::max(&ei, &IndexExpr::ONE)
     } else {
         ei.clone()
@@ -274,20 +314,38 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
         IndexExpr::floor_div(&var.into(), &divisor),
         IndexExpr::modulo(&var.into(), &divisor),
     );
+    let mut divisions = 0;
     rewrite(&mut fused, outer, &mut |kernel, bind, body| {
         let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else {
             unreachable!("checked above")
         };
-        // What goes through both along one line needs no quotient, whatever the divisor.
-        let flat = |e: &mut IndexExpr| *e = e.flattened(outer, inner, &ei, var);
-        for v in defined_vars(&inside) {
-            flat(&mut kernel.extents[v.0 as usize]);
-        }
-        walk_mut(&mut inside, &mut |s| s.indices_mut().for_each(flat));
-        substitute_in(kernel, &mut inside, &mut |v| match v {
+        let mut instead = |v: VarId| match v {
             v if v == outer => Some(q.clone()),
             v if v == inner => Some(r.clone()),
             _ => None,
+        };
+        // What goes through both along one line needs no quotient, whatever the divisor.
+        let flat = |e: &IndexExpr| e.flattened(outer, inner, &ei, var);
+        let own = defined_vars(&inside);
+        for v in &own {
+            let extent = flat(&kernel.extents[v.0 as usize]);
+            kernel.extents[v.0 as usize] = extent;
+        }
+        substitute_in_extents(kernel, &own, &mut instead);
+        let bounds: &Kernel = kernel;
+        walk_mut(&mut inside, &mut |s| {
+            for e in s.indices_mut().filter(|e| e.has_vars()) {
+                if divisions > most {
+                    return;
+                }
+                *e = flat(e);
+                if e.has_vars() {
+                    *e = e.replace_vars(&mut instead).simplify(bounds);
+                }
+                if how == Fusing::Clean {
+                    divisions += divisions_of(e);
+                }
+            }
         });
         vec![Stmt::Loop {
             var,
@@ -295,8 +353,11 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
             body: inside,
         }]
     });
-    let divides = count_divisions(&fused.body) > count_divisions(&kernel.body);
-    if divides && divisor.interval(kernel).lo < 1 {
+    if divisions > most {
+        return Err(DirectiveRefusal::Divides(outer, inner));
+    }
+    let may_be_empty = how == Fusing::Plain && divisor.interval(kernel).lo < 1;
+    if may_be_empty && count_divisions(&fused.body) > count_divisions(&kernel.body) {
         return Err(DirectiveRefusal::MayBeEmpty(inner));
     }
     *kernel = fused;

@@ -66,7 +66,6 @@ use keep::{Room, keep_rows};
 
 use crate::legalize::legal_statements;
 use crate::lower::{Form, Nest};
-use crate::tree;
 use crate::tuning::{Choice, Pin, Pinned, Tunable};
 
 /// What was done to a nest.
@@ -231,15 +230,9 @@ fn fuse_clean(kernel: &mut Kernel, schedule: &mut Schedule, loops: &[VarId]) -> 
     while i >= 2 {
         i -= 1;
         let (outer, inner) = (left[i - 1], left[i]);
-        let before = tree::count_divisions(&kernel.body);
-        let saved = kernel.clone();
-        if let Ok(made) = apply(kernel, &Directive::Fuse { outer, inner }) {
-            if tree::count_divisions(&kernel.body) > before {
-                *kernel = saved;
-            } else {
-                schedule.note(Directive::Fuse { outer, inner }, ScheduleReason::OneWalk);
-                left.splice(i - 1..=i, made);
-            }
+        if let Ok(made) = directives::fuse_clean(kernel, outer, inner) {
+            schedule.note(Directive::Fuse { outer, inner }, ScheduleReason::OneWalk);
+            left.splice(i - 1..=i, made);
         }
     }
     left

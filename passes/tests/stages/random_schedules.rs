@@ -13,8 +13,9 @@ use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_graph, parse_module};
 use tlc_ir::{HostTensor, IndexExpr, Precision, Scalar, VarId};
+use tlc_passes::schedule::directives::fuse_clean;
 use tlc_passes::schedule::{Directive, apply};
-use tlc_passes::tree::loop_body;
+use tlc_passes::tree::{count_divisions, loop_body};
 use tlc_passes::{Options, compile};
 
 /// Loops with their depth, outermost first, and the bindings.
@@ -257,6 +258,17 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
 /// The most elements that are packed in all iterations of whatever is around, which the interpreter goes through.
 const MOST_PACKED: i64 = 1 << 10;
 
+/// Fused where no division may come of it, loops are as they are fused anyway, `fused`, or as they were, if indices are divided there that were not.
+fn fuses_cleanly(before: &Kernel, outer: VarId, inner: VarId, fused: Option<&Kernel>) {
+    let mut clean = before.clone();
+    let made = fuse_clean(&mut clean, outer, inner);
+    let divided = count_divisions(&before.body);
+    match fused.filter(|k| count_divisions(&k.body) <= divided) {
+        Some(fused) => assert_eq!(*fused, clean, "{made:?}"),
+        None => assert_eq!(*before, clean, "{made:?}"),
+    }
+}
+
 /// Applies directives; returns those that applied, or what one of them broke.
 fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String> {
     let mut applied = Vec::new();
@@ -281,7 +293,11 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             continue;
         }
         let before = kernel.clone();
-        if let Err(_reason) = apply(kernel, &directive) {
+        let refused = apply(kernel, &directive).is_err();
+        if let Directive::Fuse { outer, inner } = directive {
+            fuses_cleanly(&before, outer, inner, (!refused).then_some(&*kernel));
+        }
+        if refused {
             assert_eq!(before, *kernel, "{directive:?} refuses, but changes the kernel");
             continue;
         }

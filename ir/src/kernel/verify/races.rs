@@ -307,9 +307,16 @@ fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch], nodes: usiz
     if stride.interval(kernel).lo < 0 || split.iter().any(|s| s.0 != stride) {
         return false;
     }
-    let below = |moving: &IndexExpr| {
+    // What is loaded is often stored as well, and without symbols nothing is fixed: each rest is looked at once.
+    let mut known: FxHashMap<IndexExpr, bool> = FxHashMap::default();
+    let mut below = |moving: &IndexExpr| {
+        if let Some(&is_below) = known.get(moving) {
+            return is_below;
+        }
         let room = stride.clone() - moving.clone() - IndexExpr::ONE;
-        nonnegative_within(moving, kernel, nodes) && nonnegative_within(&room, kernel, nodes)
+        let is_below = nonnegative_within(moving, kernel, nodes) && nonnegative_within(&room, kernel, nodes);
+        known.insert(moving.clone(), is_below);
+        is_below
     };
     let fixed = parts(&split[0].1).0;
     split.iter().all(|s| below(&s.1))
