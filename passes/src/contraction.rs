@@ -4,7 +4,7 @@
 //! groups. Operands may be views of stored values as long as every label walks them with one stride.
 
 use smallvec::SmallVec;
-use tlc_ir::graph::{Labels, Semiring, Shape, View};
+use tlc_ir::graph::{Labels, MAX_RANK, Semiring, Shape, View};
 use tlc_ir::index::{Bounds, IndexExpr, VarId};
 use tlc_ir::plan::{StridedDim, Strides};
 use tlc_ir::target::{CACHE_LINE_BYTES, HostProducts, ProductLibrary};
@@ -531,6 +531,11 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
         (_, DType::BF16) => return None,
         _ => None,
     };
+    // The number of the block is an axis more, of the operand and of the result, and so are pairs.
+    let ranks = inputs.iter().chain([output]).map(|labels| labels.len());
+    if ranks.max()? + 1 + usize::from(paired.is_some()) > MAX_RANK {
+        return None;
+    }
     // As it is, if one label is summed and each step along it is a block.
     let stride = |l: usize| s.strides[l].as_ref().and_then(IndexExpr::as_const);
     if paired.is_none()
@@ -655,6 +660,7 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
         || columns < FEWEST_COLUMNS_IN_BLOCKS
         || summed.is_empty()
         || !of_vector
+        || inputs[side].len() == MAX_RANK
     {
         return None;
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tlc_ir::graph::{Along, Body, GraphError, Loop, Operands, Origin, Shape};
+use tlc_ir::graph::{Along, Body, GraphError, Loop, MAX_RANK, Operands, Origin, Shape};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use crate::rewrite::{Rebuilder, rebuild};
@@ -103,7 +103,13 @@ fn plain(graph: &Graph, l: &Loop, operands: &[NodeId]) -> Option<i64> {
     let decided = l.counted || l.conditional || !l.symbols.is_empty() || !l.body.0.symbols().is_empty();
     let sliced = &operands[l.leading() + l.carried..];
     let mut slices = l.slices.iter().zip(sliced);
-    let fits = slices.all(|(along, x)| graph.ty(*x).shape[along.axis as usize].is(iterations));
+    // Segments are an axis more of what iterations walk along.
+    let fits = slices.all(|(along, x)| {
+        let ty = graph.ty(*x);
+        ty.shape[along.axis as usize].is(iterations) && ty.rank() < MAX_RANK
+    });
+    let elements = &l.body.0.outputs()[l.first_carried_output() + l.carried..];
+    let fits = fits && elements.iter().all(|o| l.body.0.ty(o.node).rank() + 1 < MAX_RANK);
     (!decided && fits).then_some(iterations)
 }
 

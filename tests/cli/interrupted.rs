@@ -277,3 +277,51 @@ fn the_exit_code_tells_which_signal_ended_a_run() {
     let text_ended = ended("-HUP", 1000, true);
     assert!(text_ended.is_some_and(|c| c < 128), "{text_ended:?}");
 }
+
+/// The processes that were started to be watched, with files in a folder of this place.
+#[cfg(target_os = "linux")]
+fn watched(p: &Place) -> Vec<String> {
+    let mark = format!("TLC_ISOLATED={}/", p.path("tmp").display()).into_bytes();
+    let processes = std::fs::read_dir("/proc").expect("processes").flatten();
+    let started = processes.filter(|entry| {
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        environment
+            .split(|b| *b == 0)
+            .any(|variable| variable.starts_with(&mark))
+    });
+    started
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Whenever the signal comes: before there is a folder, while the second process starts, or when it runs.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_verification_that_is_told_to_end_leaves_no_process_and_no_folder() {
+    let p = Place::new();
+    std::fs::create_dir(p.path("tmp")).expect("a folder");
+    let mut text = String::from("graph @f(%x: f32[100, 100]) {\n  %0 = einsum %x, %x {ab,bc->ac} : f32[100, 100]\n");
+    for i in 1..60 {
+        text += &format!("  %{i} = einsum %{}, %x {{ab,bc->ac}} : f32[100, 100]\n", i - 1);
+    }
+    p.write("m.tlir", text + "  return %59 as y\n}\n");
+    for step in 0..90u64 {
+        let mut child = p
+            .command(&["verify", "m.tlir"])
+            .env("TMPDIR", p.path("tmp"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_micros(500 * (step % 30)));
+        let _ = std::process::Command::new("kill")
+            .args(["-TERM", &child.id().to_string()])
+            .stderr(Stdio::null())
+            .status();
+        let status = child.wait().expect("it ends");
+        // Before the handler is set the signal itself ends it.
+        assert!(status.code().is_none_or(|c| c == 143), "{status}");
+        assert_eq!(watched(&p), Vec::<String>::new(), "{step}");
+        assert_eq!(p.list("tmp"), Vec::<String>::new(), "{step}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Corners, ties, zeros, empty tensors, repeated operands. Expected values are written down by hand after what the named system
 //! documents or computes; where that says nothing, after the rule that this crate states.
 
-use tlc::{DType, Graph, GridSample, Interpolation, Monoid, ScatterOp, Tensor, grad};
+use tlc::{DType, Graph, GridSample, Interpolation, Monoid, RoiAlign, ScatterOp, Tensor, grad};
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -414,4 +414,35 @@ fn a_sample_on_an_element_has_the_slope_after_it() {
         d.eval().expect("a value").as_slice::<f64>().expect("f64"),
         [1.0, 3.0, -4.0]
     );
+}
+
+/// Of a region that ends before it begins there are no samples: its cells are zero whatever it is, and other regions have the derivatives that they
+/// have without it.
+#[test]
+fn regions_without_samples() {
+    let slopes = |regions: &[[f64; 4]], counts: &[[i64; 2]], max: bool| -> Vec<f64> {
+        let g = Graph::default();
+        let image: Vec<f64> = (0..25).map(|i| f64::from(i * i % 11)).collect();
+        let x = g.constant(image).reshape([1, 1, 5, 5]);
+        let boxes = g.constant(regions.concat()).reshape([regions.len(), 4]);
+        let options = RoiAlign {
+            cells: [1, 2],
+            samples: [2, 2],
+            counts: Some(g.constant(counts.concat()).reshape([regions.len(), 2])),
+            scale: 1.0,
+            half_pixel: true,
+            max,
+        };
+        let y = x.roi_align(&boxes, &g.constant(vec![0i64; regions.len()]), &options);
+        let d = grad(&y.sum(..), &[&boxes]);
+        d[0].eval().unwrap().as_slice::<f64>().unwrap().to_vec()
+    };
+    let (whole, empty, flat) = ([0.6, 0.7, 3.4, 3.9], [3.2, 3.1, 1.3, 1.7], [2.2, 0.7, 2.2, 3.9]);
+    for max in [false, true] {
+        let alone = slopes(&[whole], &[[2, 1]], max);
+        assert!(alone.iter().any(|d| *d != 0.0), "{alone:?}");
+        let beside = slopes(&[whole, empty, flat], &[[2, 1], [0, 0], [2, 0]], max);
+        same("beside others", &beside[..4], &alone);
+        same("without samples", &beside[4..], &[0.0; 8]);
+    }
 }

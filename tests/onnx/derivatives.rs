@@ -186,3 +186,16 @@ fn bent_lines_have_their_slope_at_zero() {
     let leaky = plain(&model_with(17, leaky, vec![], inputs(), &[D::N(4)]));
     assert_eq!(derivatives(leaky, &[x]).1, [[0.5, 0.5, 0.5, 1.0]]);
 }
+
+#[test]
+fn an_exponential_of_what_is_not_shown_has_no_part_in_a_derivative() {
+    // Of 100 / 0.5 the exponential is infinite.
+    let nodes = vec![op("Celu x -> y", &[("alpha", A::F(0.5))])];
+    let inputs = vec![value("x", FLOAT, &[D::N(4)])];
+    let bytes = model_with(12, nodes, vec![], inputs, &[D::N(4)]);
+    let x = f32s(&[4], &[-200.0, 2.0, 100.0, f32::INFINITY]);
+    let (y, first, second) = derivatives(plain(&bytes), &[x]);
+    assert_eq!(y, [-0.5, 2.0, 100.0, f32::INFINITY]);
+    assert_eq!(first, [vec![0.0, 1.0, 1.0, 1.0]]);
+    assert_eq!(second, [vec![0.0; 4]]);
+}

@@ -248,3 +248,27 @@ fn windows_that_do_not_fit_have_no_position() {
     let five = graph.specialize(&[Some(5)]).expect("a graph");
     assert_eq!(five.ty(five.outputs()[0].node).const_shape(), Some(vec![0, 10]));
 }
+
+/// Passes that would make an axis more leave what has as many as there may be as it is.
+#[test]
+fn tensors_of_as_many_axes_as_there_may_be_are_right() {
+    let shape = |ones: usize, ends: &[i64]| [&vec![1; ones], ends].concat();
+    let most = tlc_ir::graph::MAX_RANK;
+    for rank in [most - 1, most] {
+        let g = Graph::new("axes");
+        // Laid out for the library, and in blocks of columns for a vector.
+        let values: Vec<f32> = (0..128 * 128).map(|i| (i % 17) as f32 - 8.0).collect();
+        let whole: Vec<usize> = shape(rank - 2, &[128, 128]).iter().map(|&d| d as usize).collect();
+        let matrix = || g.constant(HostTensor::from_slice(&whole, &values).expect("as many"));
+        let rows = g.input("rows", DType::F32, shape(rank - 2, &[20, 128]));
+        let vector = g.input("vector", DType::F32, shape(rank - 2, &[1, 128]));
+        g.output("of_rows", &rows.matmul(&matrix()));
+        g.output("of_vector", &vector.matmul(&matrix()));
+        // Reduced in pieces.
+        let long = g.input("long", DType::F32, shape(rank - 1, &[70_000]));
+        let tall = g.input("tall", DType::F32, [vec![4_200], shape(rank - 3, &[3, 100])].concat());
+        g.output("sum", &long.sum([-1]));
+        g.output("sums", &tall.sum([0]));
+        is_right(&recorded(&g, &[]));
+    }
+}

@@ -62,7 +62,11 @@ pub(super) fn celu(c: &mut Call<'_, '_, '_>) -> Answer {
     if alpha == 0.0 {
         return invalid("alpha 0; expected another number");
     }
-    wide(c, |x| x.maximum(0) + (alpha * (&x / alpha).expm1()).minimum(0))
+    // The exponential is of what is not positive alone: where it is infinite, it would have no derivative.
+    wide(c, |x| {
+        let positive = x.gt(0);
+        positive.select(&x, alpha * (positive.select(0, &x) / alpha).expm1())
+    })
 }
 
 pub(super) fn selu(c: &mut Call<'_, '_, '_>) -> Answer {

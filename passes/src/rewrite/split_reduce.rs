@@ -11,7 +11,7 @@
 //! - The position of an extremum among all elements: the position in each piece, then the piece whose element is best.
 
 use smallvec::smallvec;
-use tlc_ir::graph::{Axes, GraphError, Monoid, Shape, View};
+use tlc_ir::graph::{Axes, GraphError, MAX_RANK, Monoid, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
@@ -153,6 +153,10 @@ fn split(
 ) -> Result<Option<NodeId>, GraphError> {
     let ty = re.graph.ty(x).clone();
     let kept = ty.rank() - axes.len();
+    // Of the axes that are reduced pieces make two.
+    if kept + 2 > MAX_RANK {
+        return Ok(None);
+    }
     let product = |shape: &[IndexExpr]| IndexExpr::product(shape).as_const();
     let trailing = axes.iter().enumerate().all(|(i, &a)| a as usize == kept + i);
     if trailing {

@@ -76,7 +76,12 @@ impl Tensor {
                     Some(counts) => per_region(counts.select_index(1, axis as i64).to(wide)?),
                     None => graph.scalar(options.samples[axis] as f64, wide),
                 };
-                let at = per_region(start) + cells * &cell + (&samples + 0.5) * &cell / &count;
+                // A region that ends before it begins may have no samples. Nothing of it is taken, but a derivative needs what is not to be finite.
+                let some = match &options.counts {
+                    Some(_) => count.maximum(1.0),
+                    None => count.clone(),
+                };
+                let at = per_region(start) + cells * &cell + (&samples + 0.5) * &cell / some;
                 let n = graph.dim_value(&self.dim(2 + axis as i64), wide)?;
                 inside = both(inside, at.ge(-1.0).logical_and(at.le(&n)));
                 taken = both(taken, samples.lt(&count));

@@ -41,10 +41,18 @@ static FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Ends the process that was started, as this one ends.
 pub fn end() {
-    if let Some(child) = RUNNING.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(child) = running.as_mut() {
         let _ = child.kill();
+        // It writes to the folder until then.
+        let _ = child.wait();
     }
-    remove_folder();
+    let mut folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = folder.take() {
+        let _ = std::fs::remove_dir_all(path);
+    }
+    // Both stay locked until this process is gone: another thread would go on and start the next process, or make a folder.
+    std::mem::forget((running, folder));
 }
 
 /// As [`end`], where this thread may hold any lock: what it holds stays as it is.
@@ -147,6 +155,8 @@ impl Scratch {
     /// A new folder among the temporary files.
     pub fn new() -> io::Result<Scratch> {
         let named = |n: u32| std::env::temp_dir().join(format!("tlc-{}-{n}", std::process::id()));
+        // Locked before it is made, so that a handler of signals knows of it.
+        let mut folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
         let mut path = named(0);
         let mut made = std::fs::create_dir(&path);
         // One that a process of the same number left behind is not ours.
@@ -158,7 +168,7 @@ impl Scratch {
             made = std::fs::create_dir(&path);
         }
         made?;
-        *FOLDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.clone());
+        *folder = Some(path.clone());
         Ok(Scratch(path))
     }
 
@@ -176,6 +186,8 @@ impl Drop for Scratch {
 
 /// Runs the program again and waits for its end. `input` is what it reads; with `quiet` nothing of what it prints is seen.
 pub fn run(scratch: &Scratch, arguments: &[OsString], input: Option<&[u8]>, quiet: bool) -> io::Result<End> {
+    // Locked before there is a file and before it starts: a handler of signals would not find what the locks do not know of yet.
+    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let told = scratch.path("told");
     File::create(&told)?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -189,7 +201,8 @@ pub fn run(scratch: &Scratch, arguments: &[OsString], input: Option<&[u8]>, quie
     }
     let mut child = command.spawn()?;
     let pipe = child.stdin.take();
-    *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+    *running = Some(child);
+    drop(running);
     if let (Some(mut pipe), Some(bytes)) = (pipe, input) {
         // Who ends early reads no more.
         let _ = pipe.write_all(bytes);
