@@ -12,6 +12,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, label_count, repeats};
 use crate::direct::direct_image;
+use crate::tile::{TREE_LANES, VECTORS_OF_A_ROW};
 use tlc_ir::graph::infer::flat_index;
 
 /// Below this many multiply-adds a loop nest beats the call.
@@ -502,6 +503,9 @@ pub struct PanelBlocks {
     pub width: i64,
     /// The label of the sum, if its neighbours lie together two by two at each place of a block.
     pub paired: Option<u16>,
+    /// Of a matrix whose rows lie along the sum, which is one label: how the steps of the sum go on, the innermost first. They come in the order in which a
+    /// kernel adds up such a row: those that one lane has, vector by vector.
+    pub steps: SmallVec<[i64; 6]>,
 }
 
 /// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
@@ -550,6 +554,7 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
         summed: g.summed.iter().map(short).collect(),
         width,
         paired,
+        steps: SmallVec::new(),
     })
 }
 
@@ -565,15 +570,10 @@ const FEWEST_COLUMNS_IN_BLOCKS: i64 = 128;
 /// were not for the matrix.
 const LONG_VECTOR_BYTES: i64 = 16 << 10;
 
-/// The matrix of a product with a vector whose elements lie together along the sum, as operand, axis order in which a copy has its
-/// columns together, and the stored value that it lies in. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
+/// Whether a matrix that is multiplied with a vector, and whose elements lie together along the sum, is to be turned. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
 /// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does. Machines
 /// that stream lines take it as it lies unless its vector is long and it has at most `turned_bytes`, and so stays in the last cache.
-pub fn matrix_to_turn(
-    graph: &Graph,
-    id: NodeId,
-    turned_bytes: Option<u64>,
-) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
+fn is_to_turn(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<()> {
     let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
     let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
     let long = |side: usize| {
@@ -617,17 +617,19 @@ pub fn matrix_to_turn(
     if own.iter().any(unit) || !summed.iter().any(unit) {
         return None;
     }
-    let (own, mut order): (SmallVec<[u8; 4]>, SmallVec<[u8; 4]>) =
-        (0..labels.len() as u8).partition(|&axis| own.contains(&labels[usize::from(axis)]));
-    order.extend(own);
-    Some((side, order, s.base))
+    Some(())
 }
 
 /// The matrix that a vector is multiplied with in blocks of columns, of which each line is a cache line, and the stored value that it lies in: a kernel
 /// then reads a block from one end to the other, where of the matrix it reads pieces of many lines at once. Columns are added up as they would be in
-/// whole lines, so that the copy is a matter of speed alone. Of a matrix whose lines lie along the sum, those are copied that are turned as well
-/// ([`matrix_to_turn`]).
-pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<(PanelBlocks, NodeId)> {
+/// whole lines, so that the copy is a matter of speed alone. So is that of a matrix whose lines lie along the sum (`is_to_turn`): the steps of its sum come in the
+/// order in which a kernel adds up a line in vectors of `vector_bits`.
+pub fn vector_blocks(
+    graph: &Graph,
+    id: NodeId,
+    turned_bytes: Option<u64>,
+    vector_bits: u32,
+) -> Option<(PanelBlocks, NodeId)> {
     let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
     let width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
     let extent = |side: usize, label: u16| {
@@ -660,8 +662,20 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
     }
     let s = strided(graph, operands[side], &inputs[side], label_count(inputs))?;
     let together = s.strides[usize::from(label)].as_ref().is_some_and(|s| s.is(1));
-    if !together && matrix_to_turn(graph, id, turned_bytes).is_none() {
-        return None;
+    let mut steps = SmallVec::new();
+    if !together {
+        is_to_turn(graph, id, turned_bytes)?;
+        let ([_], lanes) = (&summed[..], i64::from(vector_bits / graph.ty(id).dtype.bits())) else {
+            return None;
+        };
+        if lanes < 2 || rows % (lanes * VECTORS_OF_A_ROW) != 0 {
+            return None;
+        }
+        match lanes >= TREE_LANES && lanes.cast_unsigned().is_power_of_two() {
+            true => steps.extend(std::iter::repeat_n(2, lanes.ilog2() as usize)),
+            false => steps.push(lanes),
+        }
+        steps.extend([VECTORS_OF_A_ROW, rows / (lanes * VECTORS_OF_A_ROW)]);
     }
     let outer = inputs[side].iter().copied();
     let blocks = PanelBlocks {
@@ -671,8 +685,22 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
         summed,
         width,
         paired: None,
+        steps,
     };
     Some((blocks, s.base))
+}
+
+/// Whether an einsum adds up products of a vector with a matrix, and is no convolution.
+pub fn multiplies_vector(graph: &Graph, id: NodeId) -> bool {
+    let float = |dtype: DType, accumulator: DType| dtype.is_float() && accumulator.is_float();
+    let Some((operands, inputs, output)) = binary_einsum(graph, id, Semiring::AddMul, float) else {
+        return false;
+    };
+    let is_vector = |side: usize| {
+        let axes = inputs[side].iter().zip(&graph.ty(operands[side]).shape);
+        axes.into_iter().all(|(l, d)| d.is(1) || !output.contains(l))
+    };
+    (is_vector(0) || is_vector(1)) && direct_image(graph, id).is_none()
 }
 
 /// Whether an einsum multiplies a vector with a matrix that it sees in blocks of columns, as [`vector_blocks`] has it.

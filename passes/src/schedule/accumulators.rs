@@ -1,5 +1,6 @@
 //! Accumulators of their own for parts of a loop: one for each lane and unrolled copy, or a register instead of memory.
 
+use crate::tile::TREE_LANES;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
@@ -198,9 +199,6 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
     kernel.body = rewritten;
     Ok(made)
 }
-
-/// Lanes from which on they are combined by halves: a few are as fast one after the other.
-const TREE_LANES: i64 = 8;
 
 /// Whether copies, one for each lane, are combined by halves.
 fn is_tree(monoid: Monoid, dtype: DType, copies: i64) -> bool {

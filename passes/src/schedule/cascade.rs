@@ -18,7 +18,7 @@ use crate::directive::DirectiveRefusal;
 use crate::legalize::legal_block;
 use crate::tree::{loop_body, substitute_in};
 
-/// Iterations of one running sum that stay one.
+/// Iterations of one running sum that stay one, where sums of unknown lengths need not have the same blocks.
 const ONE_SUM: i64 = 128;
 /// Iterations that are not worth blocks, however long each is.
 const FEW: i64 = 4;
@@ -237,6 +237,20 @@ pub(super) fn cascade(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Ve
         }
         renamed.push((s.memory, block));
     }
+    if factor == 1 {
+        rewrite(kernel, var, &mut |_, bind, mut body| {
+            move_states(&mut body, &mut |m, _| {
+                if let Some((_, block)) = renamed.iter().find(|(old, _)| old == m) {
+                    *m = *block;
+                }
+            });
+            body.append(&mut after);
+            let mut out = std::mem::take(&mut before);
+            out.push(Stmt::Loop { var, bind, body });
+            out
+        });
+        return Ok(vec![var]);
+    }
     let n = kernel.extents[var.0 as usize].clone();
     let k = IndexExpr::Const(factor);
     let outer = kernel.new_var(n.ceil_div(factor).simplify(kernel));
@@ -268,9 +282,11 @@ pub(super) fn cascade(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Ve
 }
 
 /// Has long sums added up in blocks, whatever the loops around them. `apply` applies a directive for a reason, and returns the loops
-/// that it made.
+/// that it made. With `alike` sums of known lengths have the blocks that sums of unknown ones have: those that one block holds are one sum, and no
+/// others are; without, sums of [`ONE_SUM`] are.
 pub(super) fn cascades<S>(
     scheduled: &mut S,
+    alike: bool,
     kernel: fn(&S) -> &Kernel,
     apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
 ) {
@@ -287,7 +303,8 @@ pub(super) fn cascades<S>(
         } => {
             let n = trips(scheduled, *var);
             let each = (n > FEW).then(|| additions(scheduled, *var, body)).flatten()?;
-            (n.saturating_mul(each) > ONE_SUM).then_some((*var, each))
+            let one = if alike { SHORT_BLOCK } else { ONE_SUM };
+            (n.saturating_mul(each) > one).then_some((*var, each))
         }
         _ => None,
     };
@@ -301,7 +318,8 @@ pub(super) fn cascades<S>(
             false => SHORT_BLOCK,
         };
         for block in [first].into_iter().chain(BLOCKS_OF_BLOCKS) {
-            if trips(scheduled, var).saturating_mul(each) <= ONE_SUM {
+            let one = if alike { block } else { ONE_SUM };
+            if trips(scheduled, var).saturating_mul(each) <= one {
                 break;
             }
             let factor = (block / each).max(1);

@@ -1,7 +1,7 @@
 //! Columns: tiles of them, lanes across the columns of a tile, several rows added up in registers.
 
 use tlc_ir::DType;
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
@@ -36,6 +36,7 @@ impl Scheduler<'_> {
             bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
         };
         let lanes = self.emitter.lanes(DType::F32);
+        let (of_vector, nest_blocks) = (nest.of_vector, nest.column_blocks);
         let width = self.choose(Tunable::ColumnTile, width, |_| {
             // Of one vector alone each row is a line.
             let widths = [width / 4, width / 2, width * 2];
@@ -54,11 +55,17 @@ impl Scheduler<'_> {
             let Some((&column, inner)) = nest.split_last() else {
                 continue;
             };
+            if nest_blocks && self.rows_turned(inner, column) {
+                continue;
+            }
             let inner = self.fuse_clean(inner);
             let lanes = match self.lanes(column) {
                 Ok(lanes) => lanes,
                 Err(reason) => {
                     self.schedule.inner.push(Err(reason));
+                    if of_vector && let Some(&row) = inner.last() {
+                        self.few_columns(row, column);
+                    }
                     continue;
                 }
             };
@@ -89,6 +96,92 @@ impl Scheduler<'_> {
                 self.strip(c, lanes);
             }
         }
+    }
+
+    /// Adds up fewer columns than a vector has lanes, in the order of those of vectors: a group of rows in a register for each column.
+    fn few_columns(&mut self, row: VarId, column: VarId) {
+        let together = self.rows_together(row);
+        self.because(ScheduleReason::RowsInRegisters { rows: together });
+        let split = Directive::Split {
+            var: row,
+            factor: together,
+        };
+        if let Some(&[_, rows, ..]) = self.apply(split).as_deref() {
+            self.apply(Directive::Interchange {
+                outer: rows,
+                inner: column,
+            });
+            self.apply(Directive::Bind {
+                var: rows,
+                bind: Bind::Unroll,
+            });
+            self.apply(Directive::Privatize { var: rows, lanes: None });
+        }
+    }
+
+    /// Adds up the columns of a matrix whose rows lay along the sum in the order in which [`rows`](Self::rows) adds up such a row, where the steps of the
+    /// sum are in that order ([`crate::contraction::vector_blocks`]): what a lane of a vector of the row adds up, one vector of those side by side after
+    /// another, and the lanes by halves. Returns whether it was done.
+    fn rows_turned(&mut self, sums: &[VarId], column: VarId) -> bool {
+        let (Some((_, outer)), Ok(lanes)) = (sums.split_last(), self.lanes(column)) else {
+            return false;
+        };
+        if outer.is_empty() || !self.steps_as_lanes(sums, column) {
+            return false;
+        }
+        let saved = (self.kernel.clone(), self.schedule.clone(), self.cascaded);
+        self.schedule.inner.push(Ok(lanes as u32));
+        let done = (|| {
+            let [vectors, lane] = self.strip(column, lanes)[..] else {
+                return None;
+            };
+            for &var in outer {
+                self.because(ScheduleReason::RowsTurned)
+                    .apply(Directive::Cascade { var, factor: 1 })?;
+            }
+            self.alike = true;
+            self.cascades();
+            let of_block = walk(&self.kernel.body).find_map(|s| match s {
+                Stmt::Loop { var, body, .. } => {
+                    let around = matches!(&body[..], [Stmt::Loop { var, .. }] if *var == vectors);
+                    around.then_some(*var)
+                }
+                _ => None,
+            })?;
+            self.because(ScheduleReason::RowsTurned).apply(Directive::Interchange {
+                outer: of_block,
+                inner: vectors,
+            })?;
+            self.apply(Directive::Privatize {
+                var: of_block,
+                lanes: Some(lane),
+            })
+        })();
+        if done.is_none() {
+            (self.kernel, self.schedule, self.cascaded) = saved;
+        }
+        done.is_some()
+    }
+
+    /// Whether a vector is walked by the loops of a sum as lanes of its vectors are numbered: each loop goes on by as many elements as those around it
+    /// reach.
+    fn steps_as_lanes(&self, sums: &[VarId], column: VarId) -> bool {
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
+        let Some(body) = tree::loop_body(&self.kernel.body, column) else {
+            return false;
+        };
+        let loads = body.iter().flat_map(|s| s.accesses());
+        let of_vector = |index: &IndexExpr| {
+            let mut reach = 1i64;
+            sums.iter().all(|&v| {
+                let step = index.affine_in(v).and_then(|(step, _)| step.as_const());
+                let goes_on = step == Some(reach);
+                reach = extent(v).and_then(|n| reach.checked_mul(n)).unwrap_or(0);
+                goes_on
+            })
+        };
+        let mut vectors = loads.filter(|a| a.effect == Effect::Load && !a.index.uses(column));
+        vectors.next().is_some_and(|a| of_vector(a.index)) && vectors.all(|a| of_vector(a.index))
     }
 
     /// The columns of a block, where matrices are in blocks of these: a tile of them is read from one end to the other.

@@ -122,6 +122,10 @@ struct Scheduler<'t> {
     kept_bytes: i64,
     /// Whether a loop runs the kernel again and again.
     again: bool,
+    /// Whether sums whose length is known are added up in the blocks of sums whose length is not.
+    alike: bool,
+    /// Whether long sums are in blocks already.
+    cascaded: bool,
     /// What choices are to be, where they may be pinned.
     pinned: Option<Pinned<'t>>,
 }
@@ -169,6 +173,8 @@ fn scheduled<'t>(
         why: ScheduleReason::OneRange,
         kept_bytes: 0,
         again: nest.again,
+        alike: false,
+        cascaded: false,
         pinned,
     };
     if keeps_rows(nest) {
@@ -181,7 +187,7 @@ fn scheduled<'t>(
     s.schedule.flops = flops::flops(&s.kernel);
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
-        Form::Rows | Form::Columns if !nest.column_blocks && s.direct(&nest.parallel) => {}
+        Form::Rows | Form::Columns if !nest.of_vector && s.direct(&nest.parallel) => {}
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
         Form::Serial => {
@@ -292,8 +298,11 @@ impl Scheduler<'_> {
 
     /// Has long sums added up in blocks.
     fn cascades(&mut self) {
+        if std::mem::replace(&mut self.cascaded, true) {
+            return;
+        }
         let apply = |s: &mut Self, directive, reason| s.because(reason).apply(directive);
-        cascade::cascades(self, |s| &s.kernel, apply);
+        cascade::cascades(self, self.alike, |s| &s.kernel, apply);
     }
 
     /// Vectorizes the loops over the elements of an update, which are apart from each other.
