@@ -503,9 +503,9 @@ pub struct PanelBlocks {
     pub width: i64,
     /// The label of the sum, if its neighbours lie together two by two at each place of a block.
     pub paired: Option<u16>,
-    /// Of a matrix whose rows lie along the sum, which is one label: how the steps of the sum go on, the innermost first. They come in the order in which a
-    /// kernel adds up such a row: those that one lane has, vector by vector.
-    pub steps: SmallVec<[i64; 6]>,
+    /// Of a matrix whose rows lie along the sum, which is one label: the loops that the sum becomes, outermost first, each as its iterations and how far it
+    /// goes with one, so that the steps of the sum come in an order in which a kernel adds up such rows.
+    pub steps: SmallVec<[(i64, i64); 6]>,
 }
 
 /// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
@@ -566,6 +566,8 @@ const MIN_TURNED_COLUMNS_OF_LONG_SUMS: i64 = 128;
 const FEWEST_ROWS_IN_BLOCKS: i64 = 128;
 /// The fewest columns of a matrix that is copied in blocks of them.
 const FEWEST_COLUMNS_IN_BLOCKS: i64 = 128;
+/// Halvings of the lanes of a row of a matrix that was turned whose lanes are added up together, each in a register.
+const HALVES_TOGETHER: usize = 3;
 /// The bytes from which on a vector is long: half of the first-level cache, or more, in which it would stay from one result to the next if it
 /// were not for the matrix.
 const LONG_VECTOR_BYTES: i64 = 16 << 10;
@@ -631,7 +633,7 @@ pub fn vector_blocks(
     vector_bits: u32,
 ) -> Option<(PanelBlocks, NodeId)> {
     let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
-    let width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
+    let mut width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
     let extent = |side: usize, label: u16| {
         let axis = inputs[side].iter().position(|&l| l == label)?;
         graph.ty(operands[side]).shape[axis].as_const()
@@ -671,11 +673,17 @@ pub fn vector_blocks(
         if lanes < 2 || rows % (lanes * VECTORS_OF_A_ROW) != 0 {
             return None;
         }
-        match lanes >= TREE_LANES && lanes.cast_unsigned().is_power_of_two() {
-            true => steps.extend(std::iter::repeat_n(2, lanes.ilog2() as usize)),
-            false => steps.push(lanes),
-        }
-        steps.extend([VECTORS_OF_A_ROW, rows / (lanes * VECTORS_OF_A_ROW)]);
+        let side_by_side = (VECTORS_OF_A_ROW, lanes);
+        let along = (rows / (lanes * VECTORS_OF_A_ROW), lanes * VECTORS_OF_A_ROW);
+        // Lanes that are combined by halves are as many loops of two.
+        let bits = match lanes >= TREE_LANES && lanes.cast_unsigned().is_power_of_two() {
+            true => (0..lanes.ilog2()).map(|bit| (2, 1 << bit)).collect(),
+            false => vec![(lanes, 1)],
+        };
+        let (around, together) = bits.split_at(bits.len().saturating_sub(HALVES_TOGETHER));
+        let loops = around.iter().chain([&side_by_side, &along]).chain(together);
+        steps.extend(loops.copied());
+        width = lanes;
     }
     let outer = inputs[side].iter().copied();
     let blocks = PanelBlocks {
@@ -733,9 +741,10 @@ fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
     let ty = graph.ty(kept);
     let place = ty.shape.len().wrapping_sub(1);
     let line = CACHE_LINE_BYTES / ty.dtype.bytes() as i64;
+    let is_block = |n: &IndexExpr| n.as_const().is_some_and(|n| n > 1 && line % n == 0);
     // The place is behind the number of the block, which had the sum between them, and the two are one axis.
     let beside = matches!(order[..], [.., number, p] if usize::from(p) == place && usize::from(number) + 1 < place);
-    let blocks = ty.shape.last().is_some_and(|n| n.is(line)) && whole.len() == place;
+    let blocks = ty.shape.last().is_some_and(is_block) && whole.len() == place;
     matches!(ty.dtype, DType::F32 | DType::F64) && beside && blocks
 }
 

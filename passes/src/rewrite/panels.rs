@@ -218,8 +218,12 @@ fn in_column_blocks(
                 vec![(number, IndexExpr::floor_div(d, &width)), (l, width)]
             }
             _ if !steps.is_empty() && blocks.summed.contains(&l) => {
-                let steps = steps.iter().zip(&blocks.steps).rev();
-                steps.map(|(&l, &n)| (l, IndexExpr::Const(n))).collect()
+                let mut loops: Vec<_> = steps.iter().zip(&blocks.steps).collect();
+                loops.sort_unstable_by_key(|(_, (_, step))| std::cmp::Reverse(*step));
+                loops
+                    .into_iter()
+                    .map(|(&l, &(n, _))| (l, IndexExpr::Const(n)))
+                    .collect()
             }
             _ => vec![(l, d.clone())],
         });

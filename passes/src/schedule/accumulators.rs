@@ -68,6 +68,13 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
         return Err(DirectiveRefusal::NotInRegisters(var));
     }
     let lanes = bind == Some(Bind::Lanes);
+    // Vectors inside, of which a copy of an accumulator may have several.
+    let vector = walk(inside).find_map(|s| match s {
+        Stmt::Loop {
+            var, bind: Bind::Lanes, ..
+        } => kernel.extents[var.0 as usize].as_const(),
+        _ => None,
+    });
     let mut found = Vec::new();
     let mut groups = Vec::new();
     accumulations(inside, &mut found);
@@ -109,10 +116,11 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             };
             pairs.push((*m, copy, len, dtype, identity));
         }
-        let len = pairs[0].2;
-        // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes.
+        let all = pairs[0].2;
+        // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes, or several times as long.
+        let len = vector.filter(|n| *n > 1 && all % n == 0).unwrap_or(all);
         let (c, e) = (
-            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(copies * (all / len))),
             kernel.new_var(IndexExpr::Const(len)),
         );
         let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
@@ -142,7 +150,12 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             kernel.new_var(IndexExpr::Const(copies)),
             kernel.new_var(IndexExpr::Const(len)),
         );
-        let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
+        let part = (all > len).then(|| kernel.new_var(IndexExpr::Const(all / len)));
+        let of_state = match part {
+            Some(part) => IndexExpr::from(part) * IndexExpr::Const(len) + e.into(),
+            None => e.into(),
+        };
+        let at = IndexExpr::from(c) * IndexExpr::Const(all) + of_state.clone();
         let mut body = Vec::new();
         let mut values = smallvec::SmallVec::new();
         for (_, copy, _, dtype, _) in &pairs {
@@ -157,22 +170,25 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             });
             values.push(value);
         }
-        let state = pairs.iter().map(|p| (p.0, IndexExpr::from(e))).collect();
+        let state = pairs.iter().map(|p| (p.0, of_state.clone())).collect();
         body.push(Stmt::Accumulate {
             monoid: *monoid,
             state,
             values,
         });
         // Combining never runs over lanes of the copies: those are what is combined.
-        let combine = Stmt::Loop {
-            var: c,
-            bind: Bind::Unroll,
-            body: vec![Stmt::Loop {
-                var: e,
-                bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
-                body,
-            }],
+        let mut combine = Stmt::Loop {
+            var: e,
+            bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
+            body,
         };
+        for var in part.into_iter().chain([c]) {
+            combine = Stmt::Loop {
+                var,
+                bind: Bind::Unroll,
+                body: vec![combine],
+            };
+        }
         after.push(combine);
         made.extend([c, e]);
     }

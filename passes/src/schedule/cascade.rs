@@ -283,10 +283,10 @@ pub(super) fn cascade(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Ve
 
 /// Has long sums added up in blocks, whatever the loops around them. `apply` applies a directive for a reason, and returns the loops
 /// that it made. With `alike` sums of known lengths have the blocks that sums of unknown ones have: those that one block holds are one sum, and no
-/// others are; without, sums of [`ONE_SUM`] are.
+/// others are; without, sums of [`ONE_SUM`] are. Loops of `done` stay as they are.
 pub(super) fn cascades<S>(
     scheduled: &mut S,
-    alike: bool,
+    (alike, done): (bool, &[VarId]),
     kernel: fn(&S) -> &Kernel,
     apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
 ) {
@@ -300,7 +300,7 @@ pub(super) fn cascades<S>(
             var,
             bind: Bind::Serial,
             body,
-        } => {
+        } if !done.contains(var) => {
             let n = trips(scheduled, *var);
             let each = (n > FEW).then(|| additions(scheduled, *var, body)).flatten()?;
             let one = if alike { SHORT_BLOCK } else { ONE_SUM };
@@ -311,27 +311,54 @@ pub(super) fn cascades<S>(
     let mut loops: Vec<(VarId, i64)> = walk(&kernel(scheduled).body).filter_map(long_sum).collect();
     // Inner sums first: what they add to is then a sum of the loop around them.
     loops.reverse();
-    for (mut var, mut each) in loops {
+    for (var, each) in loops {
         let body = loop_body(&kernel(scheduled).body, var);
         let first = match body.is_some_and(|b| legal_block(kernel(scheduled), b) > LONG_BODY) {
             true => LONG_BLOCK,
             false => SHORT_BLOCK,
         };
-        for block in [first].into_iter().chain(BLOCKS_OF_BLOCKS) {
-            let one = if alike { block } else { ONE_SUM };
-            if trips(scheduled, var).saturating_mul(each) <= one {
-                break;
-            }
-            let factor = (block / each).max(1);
-            each = 1;
-            match apply(
-                scheduled,
-                Directive::Cascade { var, factor },
-                ScheduleReason::SumsInBlocks { iterations: factor },
-            ) {
-                Some(made) => var = made[0],
-                None => break,
-            }
-        }
+        in_blocks(scheduled, (var, each), first, alike, kernel, apply);
     }
+}
+
+/// Has the sum of a loop, to which an iteration adds `each` times, added up in blocks of so many terms, and blocks of these. Returns the loops that are
+/// made of it.
+fn in_blocks<S>(
+    scheduled: &mut S,
+    (mut var, mut each): (VarId, i64),
+    first: i64,
+    alike: bool,
+    kernel: fn(&S) -> &Kernel,
+    apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
+) -> Vec<VarId> {
+    let mut all = vec![var];
+    for block in [first].into_iter().chain(BLOCKS_OF_BLOCKS) {
+        let one = if alike { block } else { ONE_SUM };
+        let trips = kernel(scheduled).extents[var.0 as usize].interval(kernel(scheduled)).hi;
+        if trips.saturating_mul(each) <= one {
+            break;
+        }
+        let factor = (block / each).max(1);
+        each = 1;
+        let Some(made) = apply(
+            scheduled,
+            Directive::Cascade { var, factor },
+            ScheduleReason::SumsInBlocks { iterations: factor },
+        ) else {
+            break;
+        };
+        var = made[0];
+        all.extend(made);
+    }
+    all
+}
+
+/// As [`cascades`], of one sum whose iterations have a short body, or stand for some that have. Returns the loops that are made of it.
+pub(super) fn cascades_of<S>(
+    scheduled: &mut S,
+    var: VarId,
+    kernel: fn(&S) -> &Kernel,
+    apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
+) -> Vec<VarId> {
+    in_blocks(scheduled, (var, 1), SHORT_BLOCK, true, kernel, apply)
 }

@@ -1,11 +1,12 @@
 //! Columns: tiles of them, lanes across the columns of a tile, several rows added up in registers.
 
 use tlc_ir::DType;
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 
+use super::vectorize::UNROLL;
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::access::block_elements;
 use crate::lower::Nest;
@@ -120,68 +121,81 @@ impl Scheduler<'_> {
     }
 
     /// Adds up the columns of a matrix whose rows lay along the sum in the order in which [`rows`](Self::rows) adds up such a row, where the steps of the
-    /// sum are in that order ([`crate::contraction::vector_blocks`]): what a lane of a vector of the row adds up, one vector of those side by side after
-    /// another, and the lanes by halves. Returns whether it was done.
+    /// sum are apart for that ([`crate::contraction::vector_blocks`]): what a lane of a vector of the row adds up, one vector of those side by side after
+    /// another, and the lanes by halves. Several lanes of the row are added up together. Returns whether it was done.
     fn rows_turned(&mut self, sums: &[VarId], column: VarId) -> bool {
-        let (Some((_, outer)), Ok(lanes)) = (sums.split_last(), self.lanes(column)) else {
+        let Some(along) = self.along_turned_row(sums, column) else {
             return false;
         };
-        if outer.is_empty() || !self.steps_as_lanes(sums, column) {
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let ([first, ..], inner) = (sums, &sums[along + 1..]) else {
             return false;
-        }
-        let saved = (self.kernel.clone(), self.schedule.clone(), self.cascaded);
-        self.schedule.inner.push(Ok(lanes as u32));
+        };
+        let vector = sums[along - 1];
+        let bind = |var, bind| Directive::Bind { var, bind };
+        self.because(ScheduleReason::RowsTurned);
         let done = (|| {
-            let [vectors, lane] = self.strip(column, lanes)[..] else {
-                return None;
-            };
-            for &var in outer {
-                self.because(ScheduleReason::RowsTurned)
-                    .apply(Directive::Cascade { var, factor: 1 })?;
-            }
-            self.alike = true;
-            self.cascades();
-            let of_block = walk(&self.kernel.body).find_map(|s| match s {
-                Stmt::Loop { var, body, .. } => {
-                    let around = matches!(&body[..], [Stmt::Loop { var, .. }] if *var == vectors);
-                    around.then_some(*var)
-                }
-                _ => None,
-            })?;
-            self.because(ScheduleReason::RowsTurned).apply(Directive::Interchange {
-                outer: of_block,
-                inner: vectors,
-            })?;
+            self.apply(bind(column, Bind::Lanes))?;
             self.apply(Directive::Privatize {
-                var: of_block,
-                lanes: Some(lane),
-            })
+                var: *first,
+                lanes: Some(column),
+            })?;
+            for &var in &sums[..along - 1] {
+                self.apply(Directive::Cascade { var, factor: 1 })?;
+            }
+            for &var in inner {
+                self.apply(bind(var, Bind::Unroll))?;
+                self.apply(Directive::RFactor { var, around: vector })?;
+            }
+            self.apply(Directive::Cascade { var: vector, factor: 1 })
         })();
         if done.is_none() {
-            (self.kernel, self.schedule, self.cascaded) = saved;
+            (self.kernel, self.schedule) = saved;
+            return false;
         }
-        done.is_some()
+        self.cascades_of_row(sums[along]);
+        self.schedule.inner.push(Ok(self.extent_of(column).unwrap_or(1) as u32));
+        true
     }
 
-    /// Whether a vector is walked by the loops of a sum as lanes of its vectors are numbered: each loop goes on by as many elements as those around it
-    /// reach.
-    fn steps_as_lanes(&self, sums: &[VarId], column: VarId) -> bool {
-        let extent = |v: VarId| self.kernel.extents[v.0 as usize].as_const();
-        let Some(body) = tree::loop_body(&self.kernel.body, column) else {
-            return false;
+    fn extent_of(&self, var: VarId) -> Option<i64> {
+        self.kernel.extents[var.0 as usize].as_const()
+    }
+
+    /// Which of the loops of a sum goes along the row that a column was, if the others are the lanes of its vectors, and the vectors side by side: that
+    /// over these is around it, lanes are inside or around both.
+    fn along_turned_row(&self, sums: &[VarId], column: VarId) -> Option<usize> {
+        let lanes = self.extent_of(column)?;
+        let body = tree::loop_body(&self.kernel.body, column)?;
+        let mut vectors = body
+            .iter()
+            .flat_map(|s| s.accesses())
+            .filter(|a| a.effect == Effect::Load && !a.index.uses(column));
+        let (vector, None) = (vectors.next()?, vectors.next()) else {
+            return None;
         };
-        let loads = body.iter().flat_map(|s| s.accesses());
-        let of_vector = |index: &IndexExpr| {
-            let mut reach = 1i64;
-            sums.iter().all(|&v| {
-                let step = index.affine_in(v).and_then(|(step, _)| step.as_const());
-                let goes_on = step == Some(reach);
-                reach = extent(v).and_then(|n| reach.checked_mul(n)).unwrap_or(0);
-                goes_on
-            })
+        let mut steps: Vec<(i64, i64, usize)> = Vec::new();
+        for (at, &v) in sums.iter().enumerate() {
+            steps.push((vector.index.affine_in(v)?.0.as_const()?, self.extent_of(v)?, at));
+        }
+        let first = steps.first()?.0;
+        steps.sort_unstable();
+        let [lane_steps @ .., side_by_side, along] = &steps[..] else {
+            return None;
         };
-        let mut vectors = loads.filter(|a| a.effect == Effect::Load && !a.index.uses(column));
-        vectors.next().is_some_and(|a| of_vector(a.index)) && vectors.all(|a| of_vector(a.index))
+        let mut reach = 1;
+        let all_lanes = lane_steps.iter().all(|(step, n, _)| {
+            let goes_on = *step == reach;
+            reach = reach.saturating_mul(*n);
+            goes_on
+        });
+        let as_rows = all_lanes
+            && reach == lanes
+            && (side_by_side.0, side_by_side.1) == (lanes, UNROLL)
+            && along.0 == lanes * UNROLL
+            && side_by_side.2 + 1 == along.2
+            && first <= lanes;
+        as_rows.then_some(along.2)
     }
 
     /// The columns of a block, where matrices are in blocks of these: a tile of them is read from one end to the other.

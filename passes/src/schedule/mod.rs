@@ -126,6 +126,8 @@ struct Scheduler<'t> {
     alike: bool,
     /// Whether long sums are in blocks already.
     cascaded: bool,
+    /// Loops of sums that are.
+    in_blocks: Vec<VarId>,
     /// What choices are to be, where they may be pinned.
     pinned: Option<Pinned<'t>>,
 }
@@ -175,6 +177,7 @@ fn scheduled<'t>(
         again: nest.again,
         alike: false,
         cascaded: false,
+        in_blocks: Vec::new(),
         pinned,
     };
     if keeps_rows(nest) {
@@ -296,13 +299,21 @@ impl Scheduler<'_> {
         }
     }
 
+    /// Has the sum of one loop added up in blocks if it is long, as that of a row of vectors is.
+    fn cascades_of_row(&mut self, var: VarId) {
+        let apply = |s: &mut Self, directive, reason| s.because(reason).apply(directive);
+        let made = cascade::cascades_of(self, var, |s| &s.kernel, apply);
+        self.in_blocks.extend(made);
+    }
+
     /// Has long sums added up in blocks.
     fn cascades(&mut self) {
         if std::mem::replace(&mut self.cascaded, true) {
             return;
         }
         let apply = |s: &mut Self, directive, reason| s.because(reason).apply(directive);
-        cascade::cascades(self, self.alike, |s| &s.kernel, apply);
+        let done = std::mem::take(&mut self.in_blocks);
+        cascade::cascades(self, (self.alike, &done), |s| &s.kernel, apply);
     }
 
     /// Vectorizes the loops over the elements of an update, which are apart from each other.
