@@ -190,25 +190,25 @@ enum Of {
 /// The shortest sum of products of bf16 that the library computes: of shorter ones most of a tile of a matrix is empty.
 const SHORTEST_SUM_OF_HALVES: i64 = 16;
 
-/// The fewest multiply-adds of a vector by a matrix of bf16 for the library: with fewer a kernel has what is around them as well.
-const FEWEST_OF_A_VECTOR: i64 = 1 << 16;
+/// The shortest sum of products of a vector with rows of bf16 that the library computes, whatever the number of rows: of shorter ones a kernel has what is
+/// around them as well.
+const SHORTEST_SUM_OF_ROWS: i64 = 256;
 
 /// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of, and a matrix that a vector is multiplied with it
-/// reads where it is.
+/// reads where it is, if its rows lie along the sum. (Columns side by side a kernel adds up faster, as they come or in blocks of them.)
 fn takes_halves(product: &MatrixProduct) -> bool {
     let pairs = |dims: &[StridedDim]| matches!(dims, [_, pair] if pair.extent.is(HALVES) && pair.stride.is(1));
     let fits = |o: &MatrixOperand| !o.is_composite() || pairs(&o.row.dims) || pairs(&o.column.dims);
     let long = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_HALVES);
     let matrix = match (product.m.is(1), product.n.is(1)) {
         (false, false) => None,
-        (true, _) => Some(&product.rhs),
-        (false, true) => Some(&product.lhs),
+        (true, _) => Some((&product.rhs, &product.rhs.row)),
+        (false, true) => Some((&product.lhs, &product.lhs.column)),
     };
-    let read = |o: &MatrixOperand| {
-        let steps = product.m.clone() * product.n.clone() * product.k.clone();
-        let together = |s: &Strides| matches!(&s.dims[..], [dim] if dim.stride.is(1));
-        let many = steps.as_const().is_none_or(|n| n >= FEWEST_OF_A_VECTOR);
-        many && product.batch.is_empty() && !o.is_composite() && (together(&o.row) || together(&o.column))
+    let read = |(o, along): (&MatrixOperand, &Strides)| {
+        let together = matches!(&along.dims[..], [dim] if dim.stride.is(1));
+        let many = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_ROWS);
+        many && product.batch.is_empty() && !o.is_composite() && together
     };
     long && fits(&product.lhs) && fits(&product.rhs) && matrix.is_none_or(read)
 }
@@ -632,7 +632,10 @@ pub fn vector_blocks(
     turned_bytes: Option<u64>,
     vector_bits: u32,
 ) -> Option<(PanelBlocks, NodeId)> {
-    let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
+    let half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
+    let (operands, inputs, output) = binary_einsum(graph, id, Semiring::AddMul, |dtype, accumulator| {
+        library_dtype(dtype) && accumulator == dtype || half(dtype) && accumulator == DType::F32
+    })?;
     let mut width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
     let extent = |side: usize, label: u16| {
         let axis = inputs[side].iter().position(|&l| l == label)?;
@@ -665,6 +668,9 @@ pub fn vector_blocks(
     let s = strided(graph, operands[side], &inputs[side], label_count(inputs))?;
     let together = s.strides[usize::from(label)].as_ref().is_some_and(|s| s.is(1));
     let mut steps = SmallVec::new();
+    if !together && half(graph.ty(id).dtype) {
+        return None;
+    }
     if !together {
         is_to_turn(graph, id, turned_bytes)?;
         let ([_], lanes) = (&summed[..], i64::from(vector_bits / graph.ty(id).dtype.bits())) else {
@@ -745,7 +751,7 @@ fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
     // The place is behind the number of the block, which had the sum between them, and the two are one axis.
     let beside = matches!(order[..], [.., number, p] if usize::from(p) == place && usize::from(number) + 1 < place);
     let blocks = ty.shape.last().is_some_and(is_block) && whole.len() == place;
-    matches!(ty.dtype, DType::F32 | DType::F64) && beside && blocks
+    matches!(ty.dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) && beside && blocks
 }
 
 /// A result's neighbours that one call of the library should at least compute.
