@@ -420,7 +420,8 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels, of: Of) -> Option<Group
     if vectors > usize::from(of == Of::Any) || k.is(1) || k.is(0) {
         return None;
     }
-    let flops = (m.clone() * n.clone() * k.clone()).as_const();
+    // How a vector is multiplied does not depend on how many results there are.
+    let flops = (m.clone() * n.clone() * k.clone()).as_const().filter(|_| vectors == 0);
     if flops.is_some_and(|f| f < MIN_LIBRARY_FLOPS) {
         return None;
     }
@@ -572,10 +573,11 @@ const HALVES_TOGETHER: usize = 3;
 /// were not for the matrix.
 const LONG_VECTOR_BYTES: i64 = 16 << 10;
 
-/// Whether a matrix that is multiplied with a vector, and whose elements lie together along the sum, is to be turned. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
+/// The matrix of a product with a vector whose elements lie together along the sum, as operand, axis order in which a copy has its
+/// columns together, and the stored value that it lies in. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
 /// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does. Machines
 /// that stream lines take it as it lies unless its vector is long and it has at most `turned_bytes`, and so stays in the last cache.
-fn is_to_turn(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<()> {
+fn matrix_to_turn(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
     let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
     let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
     let long = |side: usize| {
@@ -619,12 +621,29 @@ fn is_to_turn(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<()
     if own.iter().any(unit) || !summed.iter().any(unit) {
         return None;
     }
-    Some(())
+    let (own, mut order): (SmallVec<[u8; 4]>, SmallVec<[u8; 4]>) =
+        (0..labels.len() as u8).partition(|&axis| own.contains(&labels[usize::from(axis)]));
+    order.extend(own);
+    Some((side, order, s.base))
+}
+
+/// The matrix of [`matrix_to_turn`] that is turned as a whole: one whose rows are added up otherwise than its columns are. (Of whole rows the blocks of
+/// [`vector_blocks`] keep the order, and those that are not in blocks are added up where they lie.)
+pub fn matrix_to_turn_whole(
+    graph: &Graph,
+    id: NodeId,
+    turned_bytes: Option<u64>,
+    vector_bits: u32,
+) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
+    let found = matrix_to_turn(graph, id, turned_bytes)?;
+    let elements = graph.ty(graph.node(id).operands[1 - found.0]).elements().as_const()?;
+    let whole = lanes_of_whole_rows(graph.ty(id).dtype, elements, vector_bits).is_some();
+    (!whole).then_some(found)
 }
 
 /// The matrix that a vector is multiplied with in blocks of columns, of which each line is a cache line, and the stored value that it lies in: a kernel
 /// then reads a block from one end to the other, where of the matrix it reads pieces of many lines at once. Columns are added up as they would be in
-/// whole lines, so that the copy is a matter of speed alone. So is that of a matrix whose lines lie along the sum (`is_to_turn`): the steps of its sum come in the
+/// whole lines, so that the copy is a matter of speed alone. So is that of a matrix whose lines lie along the sum ([`matrix_to_turn`]): the steps of its sum come in the
 /// order in which a kernel adds up a line in vectors of `vector_bits`.
 pub fn vector_blocks(
     graph: &Graph,
@@ -672,13 +691,10 @@ pub fn vector_blocks(
         return None;
     }
     if !together {
-        is_to_turn(graph, id, turned_bytes)?;
-        let ([_], lanes) = (&summed[..], i64::from(vector_bits / graph.ty(id).dtype.bits())) else {
-            return None;
-        };
-        if lanes < 2 || rows % (lanes * VECTORS_OF_A_ROW) != 0 {
-            return None;
-        }
+        matrix_to_turn(graph, id, turned_bytes)?;
+    }
+    if !together && let Some(lanes) = lanes_of_whole_rows(graph.ty(id).dtype, rows, vector_bits) {
+        let [_] = summed[..] else { return None };
         let side_by_side = (VECTORS_OF_A_ROW, lanes);
         let along = (rows / (lanes * VECTORS_OF_A_ROW), lanes * VECTORS_OF_A_ROW);
         // Lanes that are combined by halves are as many loops of two.
@@ -702,6 +718,12 @@ pub fn vector_blocks(
         steps,
     };
     Some((blocks, s.base))
+}
+
+/// Lanes of the vectors in which a kernel adds up a row of so many elements, if it is whole groups of vectors side by side.
+fn lanes_of_whole_rows(dtype: DType, elements: i64, vector_bits: u32) -> Option<i64> {
+    let lanes = i64::from(vector_bits / dtype.bits());
+    (lanes >= 2 && elements % (lanes * VECTORS_OF_A_ROW) == 0).then_some(lanes)
 }
 
 /// Whether an einsum adds up products of a vector with a matrix, and is no convolution.

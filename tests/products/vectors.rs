@@ -288,13 +288,23 @@ fn ways(columns: usize, k: usize, turned: bool, threads: usize) -> Vec<Columns> 
         symbolic_sum,
         ..plain
     };
-    let mut ways = vec![plain, Columns { frozen: true, ..plain }, open(true, false)];
+    let mut ways = vec![plain, open(true, false)];
+    // Many rows that are no whole groups of vectors are turned, and added up as columns are.
+    if !turned || columns < FEWEST_TURNED || k.is_multiple_of(WHOLE_ROW) {
+        ways.push(Columns { frozen: true, ..plain });
+    }
     // Of short rows of unknown length it is not known that they are short.
     if !turned || k >= SHORT_ROW {
         ways.extend([open(false, true), open(true, true)]);
     }
     ways
 }
+
+/// Elements that four vectors have, or a multiple of them.
+const WHOLE_ROW: usize = 64;
+
+/// Rows that may be turned.
+const FEWEST_TURNED: usize = 128;
 
 /// Elements from which on a row is added up as one of unknown length.
 const SHORT_ROW: usize = 128;
@@ -342,7 +352,8 @@ fn a_column_of_a_product_with_a_vector_does_not_depend_on_the_others() {
     }
 }
 
-/// So has the sum of a row, of a matrix whose rows lie along the sum: also where it is turned, as those are that never change.
+/// So has the sum of a row, of a matrix whose rows lie along the sum: also where it is turned, as those are that never change, if rows are whole groups
+/// of vectors.
 #[test]
 fn a_row_of_a_product_with_a_vector_does_not_depend_on_how_it_lies() {
     let lengths = [

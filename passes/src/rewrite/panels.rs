@@ -3,11 +3,13 @@
 //! An operand that never changes (see [`Fixed`]) and that the library would otherwise copy a panel at a time is copied into
 //! blocks: as many neighbours along the result's last axis as [`Target::panel_elements`](tlc_ir::Target) says, for each step
 //! along the sum. The einsum says so with one label more, the number of the block, and its result is reshaped. A matrix that a vector
-//! is multiplied with, for which there is a kernel, is copied in blocks of columns of which each line is a cache line, and seen through the copy.
+//! is multiplied with, for which there is a kernel, is copied in blocks of columns of which each line is a cache line, and seen through the copy,
+//! or, where its columns are no whole blocks, turned so that they lie together.
 //!
 //! What is made of constants alone is computed once per executable; what a loop's body captures, before the loop
 //! (see [`hoist`](super::hoist)).
 
+use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::target::HostProducts;
@@ -15,7 +17,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
-use crate::contraction::{PanelBlocks, panel_blocks, vector_blocks};
+use crate::contraction::{PanelBlocks, matrix_to_turn_whole, panel_blocks, vector_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
 /// pages of a file.
@@ -135,7 +137,12 @@ pub fn laid_out(
     {
         return in_column_blocks(re, graph, node, operands, blocks).map(Some);
     }
-    Ok(None)
+    match matrix_to_turn_whole(graph, id, layouts.turned_bytes, layouts.vector_bits) {
+        Some((k, order, base)) if fixed.is_read_once(base) && takes(k) => {
+            turned(re, node, operands, k, order).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The einsum `id` of `graph` with an operand in blocks.
@@ -268,4 +275,22 @@ fn in_column_blocks(
         (all[vector], values[vector]) = (order.clone(), permuted(re, cut, &labels, &order)?);
     }
     add_canonical(re, &node.kind, all, output.clone(), &values)
+}
+
+/// The product of a vector with a matrix, the axes of a copy of the matrix in another order.
+fn turned(
+    re: &mut Rebuilder,
+    node: &Node,
+    operands: &[NodeId],
+    matrix: usize,
+    order: SmallVec<[u8; 4]>,
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return re.keep(node, operands);
+    };
+    let (mut labels, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
+    labels[matrix] = order.iter().map(|&axis| inputs[matrix][usize::from(axis)]).collect();
+    let view = re.add(NodeKind::View(View::Permute(order)), &[values[matrix]])?;
+    values[matrix] = re.add(NodeKind::Copy, &[view])?;
+    add_canonical(re, &node.kind, labels, output.clone(), &values)
 }
