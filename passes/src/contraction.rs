@@ -12,6 +12,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, label_count, repeats};
 use crate::direct::direct_image;
+use crate::tile::{TREE_LANES, VECTORS_OF_A_ROW};
 use tlc_ir::graph::infer::flat_index;
 
 /// Below this many multiply-adds a loop nest beats the call.
@@ -189,25 +190,25 @@ enum Of {
 /// The shortest sum of products of bf16 that the library computes: of shorter ones most of a tile of a matrix is empty.
 const SHORTEST_SUM_OF_HALVES: i64 = 16;
 
-/// The fewest multiply-adds of a vector by a matrix of bf16 for the library: with fewer a kernel has what is around them as well.
-const FEWEST_OF_A_VECTOR: i64 = 1 << 16;
+/// The shortest sum of products of a vector with rows of bf16 that the library computes, whatever the number of rows: of shorter ones a kernel has what is
+/// around them as well.
+const SHORTEST_SUM_OF_ROWS: i64 = 256;
 
 /// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of, and a matrix that a vector is multiplied with it
-/// reads where it is.
+/// reads where it is, if its rows lie along the sum. (Columns side by side a kernel adds up faster, as they come or in blocks of them.)
 fn takes_halves(product: &MatrixProduct) -> bool {
     let pairs = |dims: &[StridedDim]| matches!(dims, [_, pair] if pair.extent.is(HALVES) && pair.stride.is(1));
     let fits = |o: &MatrixOperand| !o.is_composite() || pairs(&o.row.dims) || pairs(&o.column.dims);
     let long = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_HALVES);
     let matrix = match (product.m.is(1), product.n.is(1)) {
         (false, false) => None,
-        (true, _) => Some(&product.rhs),
-        (false, true) => Some(&product.lhs),
+        (true, _) => Some((&product.rhs, &product.rhs.row)),
+        (false, true) => Some((&product.lhs, &product.lhs.column)),
     };
-    let read = |o: &MatrixOperand| {
-        let steps = product.m.clone() * product.n.clone() * product.k.clone();
-        let together = |s: &Strides| matches!(&s.dims[..], [dim] if dim.stride.is(1));
-        let many = steps.as_const().is_none_or(|n| n >= FEWEST_OF_A_VECTOR);
-        many && product.batch.is_empty() && !o.is_composite() && (together(&o.row) || together(&o.column))
+    let read = |(o, along): (&MatrixOperand, &Strides)| {
+        let together = matches!(&along.dims[..], [dim] if dim.stride.is(1));
+        let many = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_ROWS);
+        many && product.batch.is_empty() && !o.is_composite() && together
     };
     long && fits(&product.lhs) && fits(&product.rhs) && matrix.is_none_or(read)
 }
@@ -419,7 +420,8 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels, of: Of) -> Option<Group
     if vectors > usize::from(of == Of::Any) || k.is(1) || k.is(0) {
         return None;
     }
-    let flops = (m.clone() * n.clone() * k.clone()).as_const();
+    // How a vector is multiplied does not depend on how many results there are.
+    let flops = (m.clone() * n.clone() * k.clone()).as_const().filter(|_| vectors == 0);
     if flops.is_some_and(|f| f < MIN_LIBRARY_FLOPS) {
         return None;
     }
@@ -502,6 +504,9 @@ pub struct PanelBlocks {
     pub width: i64,
     /// The label of the sum, if its neighbours lie together two by two at each place of a block.
     pub paired: Option<u16>,
+    /// Of a matrix whose rows lie along the sum, which is one label: the loops that the sum becomes, outermost first, each as its iterations and how far it
+    /// goes with one, so that the steps of the sum come in an order in which a kernel adds up such rows.
+    pub steps: SmallVec<[(i64, i64); 6]>,
 }
 
 /// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
@@ -555,6 +560,7 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
         summed: g.summed.iter().map(short).collect(),
         width,
         paired,
+        steps: SmallVec::new(),
     })
 }
 
@@ -566,6 +572,8 @@ const MIN_TURNED_COLUMNS_OF_LONG_SUMS: i64 = 128;
 const FEWEST_ROWS_IN_BLOCKS: i64 = 128;
 /// The fewest columns of a matrix that is copied in blocks of them.
 const FEWEST_COLUMNS_IN_BLOCKS: i64 = 128;
+/// Halvings of the lanes of a row of a matrix that was turned whose lanes are added up together, each in a register.
+const HALVES_TOGETHER: usize = 3;
 /// The bytes from which on a vector is long: half of the first-level cache, or more, in which it would stay from one result to the next if it
 /// were not for the matrix.
 const LONG_VECTOR_BYTES: i64 = 16 << 10;
@@ -574,11 +582,7 @@ const LONG_VECTOR_BYTES: i64 = 16 << 10;
 /// columns together, and the stored value that it lies in. Then lines of columns are added up side by side, where otherwise each result needs a sum over lanes of its own,
 /// and neighbouring results are read as streams of their own. That pays where the matrix never changes: the caller knows whether it does. Machines
 /// that stream lines take it as it lies unless its vector is long and it has at most `turned_bytes`, and so stays in the last cache.
-pub fn matrix_to_turn(
-    graph: &Graph,
-    id: NodeId,
-    turned_bytes: Option<u64>,
-) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
+fn matrix_to_turn(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
     let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
     let extent = |side: usize, axis: usize| &graph.ty(operands[side]).shape[axis];
     let long = |side: usize| {
@@ -628,13 +632,35 @@ pub fn matrix_to_turn(
     Some((side, order, s.base))
 }
 
+/// The matrix of [`matrix_to_turn`] that is turned as a whole: one whose rows are added up otherwise than its columns are. (Of whole rows the blocks of
+/// [`vector_blocks`] keep the order, and those that are not in blocks are added up where they lie.)
+pub fn matrix_to_turn_whole(
+    graph: &Graph,
+    id: NodeId,
+    turned_bytes: Option<u64>,
+    vector_bits: u32,
+) -> Option<(usize, SmallVec<[u8; 4]>, NodeId)> {
+    let found = matrix_to_turn(graph, id, turned_bytes)?;
+    let elements = graph.ty(graph.node(id).operands[1 - found.0]).elements().as_const()?;
+    let whole = lanes_of_whole_rows(graph.ty(id).dtype, elements, vector_bits).is_some();
+    (!whole).then_some(found)
+}
+
 /// The matrix that a vector is multiplied with in blocks of columns, of which each line is a cache line, and the stored value that it lies in: a kernel
 /// then reads a block from one end to the other, where of the matrix it reads pieces of many lines at once. Columns are added up as they would be in
-/// whole lines, so that the copy is a matter of speed alone. Of a matrix whose lines lie along the sum, those are copied that are turned as well
-/// ([`matrix_to_turn`]).
-pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Option<(PanelBlocks, NodeId)> {
-    let (operands, inputs, output) = library_einsum(graph, id, HostProducts::default())?;
-    let width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
+/// whole lines, so that the copy is a matter of speed alone. So is that of a matrix whose lines lie along the sum ([`matrix_to_turn`]): the steps of its sum come in the
+/// order in which a kernel adds up a line in vectors of `vector_bits`.
+pub fn vector_blocks(
+    graph: &Graph,
+    id: NodeId,
+    turned_bytes: Option<u64>,
+    vector_bits: u32,
+) -> Option<(PanelBlocks, NodeId)> {
+    let half = |dtype: DType| matches!(dtype, DType::F16 | DType::BF16);
+    let (operands, inputs, output) = binary_einsum(graph, id, Semiring::AddMul, |dtype, accumulator| {
+        library_dtype(dtype) && accumulator == dtype || half(dtype) && accumulator == DType::F32
+    })?;
+    let mut width = CACHE_LINE_BYTES / graph.ty(id).dtype.bytes() as i64;
     let extent = |side: usize, label: u16| {
         let axis = inputs[side].iter().position(|&l| l == label)?;
         graph.ty(operands[side]).shape[axis].as_const()
@@ -666,8 +692,26 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
     }
     let s = strided(graph, operands[side], &inputs[side], label_count(inputs))?;
     let together = s.strides[usize::from(label)].as_ref().is_some_and(|s| s.is(1));
-    if !together && matrix_to_turn(graph, id, turned_bytes).is_none() {
+    let mut steps = SmallVec::new();
+    if !together && half(graph.ty(id).dtype) {
         return None;
+    }
+    if !together {
+        matrix_to_turn(graph, id, turned_bytes)?;
+    }
+    if !together && let Some(lanes) = lanes_of_whole_rows(graph.ty(id).dtype, rows, vector_bits) {
+        let [_] = summed[..] else { return None };
+        let side_by_side = (VECTORS_OF_A_ROW, lanes);
+        let along = (rows / (lanes * VECTORS_OF_A_ROW), lanes * VECTORS_OF_A_ROW);
+        // Lanes that are combined by halves are as many loops of two.
+        let bits = match lanes >= TREE_LANES && lanes.cast_unsigned().is_power_of_two() {
+            true => (0..lanes.ilog2()).map(|bit| (2, 1 << bit)).collect(),
+            false => vec![(lanes, 1)],
+        };
+        let (around, together) = bits.split_at(bits.len().saturating_sub(HALVES_TOGETHER));
+        let loops = around.iter().chain([&side_by_side, &along]).chain(together);
+        steps.extend(loops.copied());
+        width = lanes;
     }
     let outer = inputs[side].iter().copied();
     let blocks = PanelBlocks {
@@ -677,8 +721,28 @@ pub fn vector_blocks(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Op
         summed,
         width,
         paired: None,
+        steps,
     };
     Some((blocks, s.base))
+}
+
+/// Lanes of the vectors in which a kernel adds up a row of so many elements, if it is whole groups of vectors side by side.
+fn lanes_of_whole_rows(dtype: DType, elements: i64, vector_bits: u32) -> Option<i64> {
+    let lanes = i64::from(vector_bits / dtype.bits());
+    (lanes >= 2 && elements % (lanes * VECTORS_OF_A_ROW) == 0).then_some(lanes)
+}
+
+/// Whether an einsum adds up products of a vector with a matrix, and is no convolution.
+pub fn multiplies_vector(graph: &Graph, id: NodeId) -> bool {
+    let float = |dtype: DType, accumulator: DType| dtype.is_float() && accumulator.is_float();
+    let Some((operands, inputs, output)) = binary_einsum(graph, id, Semiring::AddMul, float) else {
+        return false;
+    };
+    let is_vector = |side: usize| {
+        let axes = inputs[side].iter().zip(&graph.ty(operands[side]).shape);
+        axes.into_iter().all(|(l, d)| d.is(1) || !output.contains(l))
+    };
+    (is_vector(0) || is_vector(1)) && direct_image(graph, id).is_none()
 }
 
 /// Whether an einsum multiplies a vector with a matrix that it sees in blocks of columns, as [`vector_blocks`] has it.
@@ -711,10 +775,11 @@ fn is_in_column_blocks(graph: &Graph, id: NodeId) -> bool {
     let ty = graph.ty(kept);
     let place = ty.shape.len().wrapping_sub(1);
     let line = CACHE_LINE_BYTES / ty.dtype.bytes() as i64;
+    let is_block = |n: &IndexExpr| n.as_const().is_some_and(|n| n > 1 && line % n == 0);
     // The place is behind the number of the block, which had the sum between them, and the two are one axis.
     let beside = matches!(order[..], [.., number, p] if usize::from(p) == place && usize::from(number) + 1 < place);
-    let blocks = ty.shape.last().is_some_and(|n| n.is(line)) && whole.len() == place;
-    matches!(ty.dtype, DType::F32 | DType::F64) && beside && blocks
+    let blocks = ty.shape.last().is_some_and(is_block) && whole.len() == place;
+    matches!(ty.dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) && beside && blocks
 }
 
 /// A result's neighbours that one call of the library should at least compute.

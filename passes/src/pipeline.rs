@@ -258,6 +258,7 @@ pub fn run_pass(
         layouts: match options.target() {
             Target::Cpu(cpu) => Layouts {
                 panel_elements: cpu.panel_elements,
+                vector_bits: cpu.emitters.iter().map(|e| e.table.vector_bits).max().unwrap_or(0),
                 turned_bytes: cpu.turned_bytes(),
                 products: cpu.products,
             },

@@ -8,6 +8,11 @@ pub const LARGE_PRODUCT_SIDE: i64 = 128;
 /// Rows and columns of the smallest one.
 pub const SMALLEST_PRODUCT_SIDE: i64 = 16;
 
+/// Vectors of a row that are added up side by side.
+pub const VECTORS_OF_A_ROW: i64 = 4;
+/// Lanes from which on they are combined by halves: a few are as fast one after the other.
+pub const TREE_LANES: i64 = 8;
+
 /// Columns of the narrowest tile of which every row is a whole cache line, in 4-byte elements.
 pub const NARROWEST_TILE: i64 = 16;
 /// Bytes that a tile keeps for each element: an operand, and what costs too much to compute twice, in f32.

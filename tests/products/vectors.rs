@@ -273,56 +273,106 @@ struct Columns {
     threads: usize,
 }
 
-/// The sum of a column has the same bits whatever columns are beside it, how many threads share them, whether the matrix is read through a copy in
-/// blocks of columns, or one that is turned, and whether sizes are known when compiled. (One to three columns, and 16 of a known number, which are a
-/// tile of a convolution, are added up otherwise.)
-#[test]
-fn a_column_of_a_product_with_a_vector_does_not_depend_on_the_others() {
-    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
-    let turns = !tlc_runtime::target::cpu(emitters).streams_lines;
-    for (k, all) in [
-        (1usize, 5000usize),
-        (7, 5000),
-        (64, 5000),
-        (129, 1024),
-        (1031, 1024),
-        (4100, 576),
-    ] {
-        let x = data(DType::F32, &[1, k], false);
-        let w = data(DType::F32, &[k, all], false);
+/// All ways in which a product of a vector with so many columns comes, for matrices that lie one way.
+fn ways(columns: usize, k: usize, turned: bool, threads: usize) -> Vec<Columns> {
+    let plain = Columns {
+        columns,
+        turned,
+        frozen: false,
+        symbolic: false,
+        symbolic_sum: false,
+        threads,
+    };
+    let open = |symbolic, symbolic_sum| Columns {
+        symbolic,
+        symbolic_sum,
+        ..plain
+    };
+    let mut ways = vec![plain, open(true, false)];
+    // Many rows that are no whole groups of vectors are turned, and added up as columns are.
+    if !turned || columns < FEWEST_TURNED || k.is_multiple_of(WHOLE_ROW) {
+        ways.push(Columns { frozen: true, ..plain });
+    }
+    // Of short rows of unknown length it is not known that they are short.
+    if !turned || k >= SHORT_ROW {
+        ways.extend([open(false, true), open(true, true)]);
+    }
+    ways
+}
+
+/// Elements that four vectors have, or a multiple of them.
+const WHOLE_ROW: usize = 64;
+
+/// Rows that may be turned.
+const FEWEST_TURNED: usize = 128;
+
+/// Elements from which on a row is added up as one of unknown length.
+const SHORT_ROW: usize = 128;
+
+/// Asserts that each of some columns has the bits that it has among the others.
+fn assert_columns_alone(dtype: DType, turned: bool, lengths: &[(usize, usize)]) {
+    for &(k, all) in lengths {
+        let x = data(dtype, &[1, k], false);
+        let w = data(dtype, &[k, all], false);
         let mut first: Option<HostTensor> = None;
-        let some = [all, 1024, 576, 320, 256, 128, 33, 17, 15, 4];
+        let some = [all, 1024, 576, 500, 320, 128, 33, 32, 17, 16, 15, 4, 3, 2];
         for (number, columns) in some.into_iter().filter(|n| *n <= all).enumerate() {
-            let plain = Columns {
-                columns,
-                turned: false,
-                frozen: false,
-                symbolic: false,
-                symbolic_sum: false,
-                threads: 1 + number % 4,
-            };
-            let mut cases = vec![plain, Columns { frozen: true, ..plain }];
-            if turns && columns >= 512 && k > 1 {
-                let (turned, frozen) = (true, true);
-                cases.push(Columns {
-                    turned,
-                    frozen,
-                    ..plain
-                });
-            }
-            if number == 0 || columns == 33 {
-                let open = |symbolic, symbolic_sum| Columns {
-                    symbolic,
-                    symbolic_sum,
-                    ..plain
-                };
-                cases.extend([open(true, false), open(false, true), open(true, true)]);
-            }
-            for case in cases {
+            for case in ways(columns, k, turned, 1 + number % 4) {
                 let found = product_with_columns(&x, &w, &case);
                 let first = first.get_or_insert_with(|| found.clone());
-                assert!(first.bytes()[..4 * columns] == *found.bytes(), "sums of {k}, {case:?}");
+                let bytes = columns * dtype.bytes();
+                assert!(
+                    first.bytes()[..bytes] == *found.bytes(),
+                    "{dtype}, sums of {k}, {case:?}"
+                );
             }
         }
+    }
+}
+
+/// The sum of a column has the same bits whatever columns are beside it (if there are any: two vectors are multiplied another way), how many threads share
+/// them, whether the matrix is read through a copy in blocks of columns, and whether sizes are known when compiled.
+#[test]
+fn a_column_of_a_product_with_a_vector_does_not_depend_on_the_others() {
+    let lengths = [
+        (1, 5000),
+        (7, 5000),
+        (16, 1024),
+        (33, 1024),
+        (64, 5000),
+        (129, 1024),
+        (264, 1024),
+        (1031, 1024),
+        (4100, 576),
+    ];
+    assert_columns_alone(DType::F32, false, &lengths);
+    let some = [(7, 1024), (16, 576), (129, 576), (1031, 576)];
+    for dtype in [DType::F64, DType::BF16, DType::F16] {
+        assert_columns_alone(dtype, false, &some);
+    }
+}
+
+/// So has the sum of a row, of a matrix whose rows lie along the sum: also where it is turned, as those are that never change, if rows are whole groups
+/// of vectors.
+#[test]
+fn a_row_of_a_product_with_a_vector_does_not_depend_on_how_it_lies() {
+    let lengths = [
+        (1, 1024),
+        (7, 1024),
+        (16, 1024),
+        (33, 576),
+        (64, 576),
+        (128, 1024),
+        (129, 576),
+        (768, 1024),
+        (2304, 576),
+        (4096, 576),
+        (4100, 576),
+        (8448, 320),
+    ];
+    assert_columns_alone(DType::F32, true, &lengths);
+    let some = [(16, 576), (128, 576), (1031, 576), (4096, 576)];
+    for dtype in [DType::F64, DType::BF16, DType::F16] {
+        assert_columns_alone(dtype, true, &some);
     }
 }

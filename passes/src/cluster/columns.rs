@@ -5,10 +5,14 @@ use tlc_ir::{Graph, NodeId};
 
 use super::{Cluster, LoopSpace, Role};
 use crate::access::{Index, Variables, block_elements, loads_below, space};
+use crate::contraction::multiplies_vector;
 use tlc_ir::graph::infer::flat_index;
 
 /// Columns of which a vector can be filled.
 const FEWEST_COLUMNS: i64 = 4;
+/// Columns of a matrix that is multiplied with a vector: they are added up as those of a wider one are.
+const FEWEST_COLUMNS_OF_PRODUCTS: i64 = 2;
+
 /// Whether a root is summed over axes of its own.
 fn sums(graph: &Graph, root: NodeId) -> bool {
     let s = space(graph, root);
@@ -115,7 +119,11 @@ pub fn column_form(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root:
     };
     // What is as large as rows times columns decides; a vector along one of the two costs nothing.
     let (by_row, by_column) = count(true);
-    let wide = space.parallel[last].interval(graph).hi >= FEWEST_COLUMNS;
+    let fewest = match cluster.roots.iter().any(|&r| multiplies_vector(graph, r)) {
+        true => FEWEST_COLUMNS_OF_PRODUCTS,
+        false => FEWEST_COLUMNS,
+    };
+    let wide = space.parallel[last].interval(graph).hi >= fewest;
     if wide && by_row != by_column {
         return by_column > by_row;
     }

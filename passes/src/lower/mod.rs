@@ -37,7 +37,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, ScanForm};
-use crate::contraction::has_column_blocks;
+use crate::contraction::{has_column_blocks, multiplies_vector};
 use crate::made::{Made, made};
 use memo::{Memo, Place};
 use tlc_ir::graph::infer::flat_index;
@@ -93,6 +93,8 @@ pub struct Nest {
     pub column_local: bool,
     /// Whether a matrix is seen through a copy in blocks of columns.
     pub column_blocks: bool,
+    /// Whether it multiplies a matrix with a vector.
+    pub of_vector: bool,
     /// How exactly its products are to be computed.
     pub precision: Precision,
     /// Whether a loop runs it again and again, so that what it reads is in some cache from the iteration before.
@@ -541,6 +543,7 @@ fn lower_loops(
     };
     let mut nest = lo.finish(parallel, form);
     nest.column_blocks = cluster.roots.iter().any(|&r| has_column_blocks(graph, r));
+    nest.of_vector = cluster.roots.iter().any(|&r| multiplies_vector(graph, r));
     if form == Form::Columns {
         nest.column_local = loop_space.is_column_local();
         nest.columns = match nest.column_local {
@@ -760,6 +763,7 @@ impl Lowerer<'_> {
             columns: 0,
             column_local: false,
             column_blocks: false,
+            of_vector: false,
             precision: Precision::Exact,
             again: false,
         }

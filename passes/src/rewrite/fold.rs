@@ -39,6 +39,7 @@ impl Pass for Fold {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    let of_contractions = orders_of_contractions(graph);
     super::rebuild(graph, &mut |re, id, node, operands| {
         if let NodeKind::Data(data) = &node.kind
             && data.0.shape().is_empty()
@@ -48,11 +49,30 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         if let Some((value, ty)) = folded(re, node, operands) {
             return re.splat(value, &ty.shape);
         }
+        if of_contractions[id.index()] {
+            return re.keep(node, operands);
+        }
         match computed(graph, re, id, node, operands) {
             Some(data) => re.add(NodeKind::Data(ConstData(data)), &[]),
             None => re.keep(node, operands),
         }
     })
+}
+
+/// Which nodes are data in another order that contractions alone read: these take it as it lies, be it small or large.
+fn orders_of_contractions(graph: &Graph) -> Vec<bool> {
+    let mut others = graph.use_counts();
+    let mut read = vec![false; graph.len()];
+    let contractions = graph.nodes().filter(|(_, n)| matches!(n.kind, NodeKind::Einsum { .. }));
+    for operand in contractions.flat_map(|(_, n)| &n.operands) {
+        others[operand.index()] = others[operand.index()].saturating_sub(1);
+        read[operand.index()] = true;
+    }
+    let reordered = graph.nodes().map(|(id, n)| {
+        let permuted = matches!(n.kind, NodeKind::View(View::Permute(_)));
+        permuted && read[id.index()] && others[id.index()] == 0
+    });
+    reordered.collect()
 }
 
 /// The one value of all elements, if the operands are broadcast constants.

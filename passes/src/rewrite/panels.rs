@@ -17,7 +17,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
-use crate::contraction::{PanelBlocks, matrix_to_turn, panel_blocks, vector_blocks};
+use crate::contraction::{PanelBlocks, matrix_to_turn_whole, panel_blocks, vector_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
 /// pages of a file.
@@ -85,6 +85,8 @@ impl Budget {
 pub struct Layouts {
     /// Width of the blocks that the product library takes without a copy; 0 for none.
     pub panel_elements: u32,
+    /// Bits of the vectors in which kernels add up rows.
+    pub vector_bits: u32,
     /// What matrices are turned for a product with a vector ([`tlc_ir::target::Cpu::turned_bytes`]).
     pub turned_bytes: Option<u64>,
     /// What the product library multiplies beside f32 and f64.
@@ -95,6 +97,7 @@ impl Layouts {
     /// Of what has no product library.
     pub const NONE: Layouts = Layouts {
         panel_elements: 0,
+        vector_bits: 0,
         turned_bytes: None,
         products: HostProducts {
             words: false,
@@ -127,14 +130,14 @@ pub fn laid_out(
             false => Ok(None),
         };
     }
-    if let Some((blocks, base)) = vector_blocks(graph, id, layouts.turned_bytes)
+    // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
+    if let Some((blocks, base)) = vector_blocks(graph, id, layouts.turned_bytes, layouts.vector_bits)
         && fixed.is_read_once(base)
         && takes(blocks.operand)
     {
         return in_column_blocks(re, graph, node, operands, blocks).map(Some);
     }
-    match matrix_to_turn(graph, id, layouts.turned_bytes) {
-        // What others read as well would take memory twice, and a matrix such as that of an embedding is the largest of a model.
+    match matrix_to_turn_whole(graph, id, layouts.turned_bytes, layouts.vector_bits) {
         Some((k, order, base)) if fixed.is_read_once(base) && takes(k) => {
             turned(re, node, operands, k, order).map(Some)
         }
@@ -160,6 +163,7 @@ fn in_blocks(
         summed,
         width,
         paired,
+        ..
     } = blocks;
     let width = IndexExpr::Const(width);
     let place = label;
@@ -206,34 +210,70 @@ fn in_column_blocks(
         return re.keep(node, operands);
     };
     let matrix = blocks.operand;
-    let labels = &inputs[matrix];
-    let shape = &graph.ty(node.operands[matrix]).shape;
-    let width = IndexExpr::Const(blocks.width);
-    let axis = |l: &u16| labels.iter().position(|x| x == l).expect("a label of the matrix");
-    let column = axis(&blocks.label);
-    // The axis of columns as two, the number of the block and the place in it.
-    let mut split: Shape = shape.clone();
-    split[column] = IndexExpr::floor_div(&shape[column], &width);
-    split.insert(column + 1, width);
-    let place = |axis: usize| (axis + usize::from(axis > column)) as u8;
-    let outer = blocks.outer.iter().map(|l| place(axis(l)));
-    let summed = blocks.summed.iter().map(|l| place(axis(l)));
-    let [number, in_block] = [column as u8, column as u8 + 1];
-    let order = outer.chain([number]).chain(summed).chain([in_block]).collect();
-    let cut = re.reshape(operands[matrix], &split)?;
-    let view = re.add(NodeKind::View(View::Permute(order)), &[cut])?;
+    let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
+    let steps: Labels = (number + 1..).take(blocks.steps.len()).collect();
+    let summed = match steps.is_empty() {
+        true => blocks.summed.clone(),
+        false => steps.clone(),
+    };
+    // The axis of columns as two, the number of the block and the place in it, and that of the sum as one for each of its steps.
+    let split = |k: usize, columns: bool| -> (Labels, Shape) {
+        let axes = inputs[k].iter().zip(&graph.ty(node.operands[k]).shape);
+        let axes = axes.flat_map(|(&l, d)| match l {
+            _ if columns && l == blocks.label => {
+                let width = IndexExpr::Const(blocks.width);
+                vec![(number, IndexExpr::floor_div(d, &width)), (l, width)]
+            }
+            _ if !steps.is_empty() && blocks.summed.contains(&l) => {
+                let mut loops: Vec<_> = steps.iter().zip(&blocks.steps).collect();
+                loops.sort_unstable_by_key(|(_, (_, step))| std::cmp::Reverse(*step));
+                loops
+                    .into_iter()
+                    .map(|(&l, &(n, _))| (l, IndexExpr::Const(n)))
+                    .collect()
+            }
+            _ => vec![(l, d.clone())],
+        });
+        axes.unzip()
+    };
+    let permuted = |re: &mut Rebuilder, value: NodeId, from: &Labels, to: &Labels| {
+        let axis = |l: &u16| from.iter().position(|x| x == l).expect("the same labels") as u8;
+        re.add(NodeKind::View(View::Permute(to.iter().map(axis).collect())), &[value])
+    };
+    let (labels, shape) = split(matrix, true);
+    let cut = re.reshape(operands[matrix], &shape)?;
+    let outer = blocks.outer.iter();
+    let order: Labels = outer
+        .clone()
+        .chain([&number])
+        .chain(&summed)
+        .chain([&blocks.label])
+        .copied()
+        .collect();
+    let view = permuted(re, cut, &labels, &order)?;
     let copy = re.add(NodeKind::Copy, &[view])?;
     // And back: the number behind the sum, beside the place.
-    let (outer, summed) = (blocks.outer.len() as u8, blocks.summed.len() as u8);
-    let back = (0..outer)
-        .chain(outer + 1..=outer + summed)
-        .chain([outer, outer + summed + 1]);
-    let seen = re.add(NodeKind::View(View::Permute(back.collect())), &[copy])?;
-    let order = blocks.outer.iter().chain(&blocks.summed).chain([&blocks.label]);
-    let order: Labels = order.copied().collect();
-    let whole: Shape = order.iter().map(|l| shape[axis(l)].clone()).collect();
+    let back: Labels = outer
+        .clone()
+        .chain(&summed)
+        .chain([&number, &blocks.label])
+        .copied()
+        .collect();
+    let seen = permuted(re, copy, &order, &back)?;
+    let (labels, shape) = split(matrix, false);
+    let order: Labels = outer.chain(&summed).chain([&blocks.label]).copied().collect();
+    let extent = |l: &u16| shape[labels.iter().position(|x| x == l).expect("a label of the matrix")].clone();
+    let whole: Shape = order.iter().map(extent).collect();
     let (mut all, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
     (all[matrix], values[matrix]) = (order, re.reshape(seen, &whole)?);
+    if !steps.is_empty() {
+        let vector = 1 - matrix;
+        let (labels, shape) = split(vector, false);
+        let cut = re.reshape(operands[vector], &shape)?;
+        let others = labels.iter().filter(|l| !steps.contains(l));
+        let order: Labels = others.chain(&steps).copied().collect();
+        (all[vector], values[vector]) = (order.clone(), permuted(re, cut, &labels, &order)?);
+    }
     add_canonical(re, &node.kind, all, output.clone(), &values)
 }
 

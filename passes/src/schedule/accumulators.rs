@@ -1,5 +1,6 @@
 //! Accumulators of their own for parts of a loop: one for each lane and unrolled copy, or a register instead of memory.
 
+use crate::tile::TREE_LANES;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
@@ -67,6 +68,13 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
         return Err(DirectiveRefusal::NotInRegisters(var));
     }
     let lanes = bind == Some(Bind::Lanes);
+    // Vectors inside, of which a copy of an accumulator may have several.
+    let vector = walk(inside).find_map(|s| match s {
+        Stmt::Loop {
+            var, bind: Bind::Lanes, ..
+        } => kernel.extents[var.0 as usize].as_const(),
+        _ => None,
+    });
     let mut found = Vec::new();
     let mut groups = Vec::new();
     accumulations(inside, &mut found);
@@ -108,10 +116,11 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             };
             pairs.push((*m, copy, len, dtype, identity));
         }
-        let len = pairs[0].2;
-        // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes.
+        let all = pairs[0].2;
+        // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes, or several times as long.
+        let len = vector.filter(|n| *n > 1 && all % n == 0).unwrap_or(all);
         let (c, e) = (
-            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(copies * (all / len))),
             kernel.new_var(IndexExpr::Const(len)),
         );
         let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
@@ -141,7 +150,12 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             kernel.new_var(IndexExpr::Const(copies)),
             kernel.new_var(IndexExpr::Const(len)),
         );
-        let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
+        let part = (all > len).then(|| kernel.new_var(IndexExpr::Const(all / len)));
+        let of_state = match part {
+            Some(part) => IndexExpr::from(part) * IndexExpr::Const(len) + e.into(),
+            None => e.into(),
+        };
+        let at = IndexExpr::from(c) * IndexExpr::Const(all) + of_state.clone();
         let mut body = Vec::new();
         let mut values = smallvec::SmallVec::new();
         for (_, copy, _, dtype, _) in &pairs {
@@ -156,22 +170,25 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             });
             values.push(value);
         }
-        let state = pairs.iter().map(|p| (p.0, IndexExpr::from(e))).collect();
+        let state = pairs.iter().map(|p| (p.0, of_state.clone())).collect();
         body.push(Stmt::Accumulate {
             monoid: *monoid,
             state,
             values,
         });
         // Combining never runs over lanes of the copies: those are what is combined.
-        let combine = Stmt::Loop {
-            var: c,
-            bind: Bind::Unroll,
-            body: vec![Stmt::Loop {
-                var: e,
-                bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
-                body,
-            }],
+        let mut combine = Stmt::Loop {
+            var: e,
+            bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
+            body,
         };
+        for var in part.into_iter().chain([c]) {
+            combine = Stmt::Loop {
+                var,
+                bind: Bind::Unroll,
+                body: vec![combine],
+            };
+        }
         after.push(combine);
         made.extend([c, e]);
     }
@@ -198,9 +215,6 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
     kernel.body = rewritten;
     Ok(made)
 }
-
-/// Lanes from which on they are combined by halves: a few are as fast one after the other.
-const TREE_LANES: i64 = 8;
 
 /// Whether copies, one for each lane, are combined by halves.
 fn is_tree(monoid: Monoid, dtype: DType, copies: i64) -> bool {

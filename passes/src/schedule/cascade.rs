@@ -18,7 +18,7 @@ use crate::directive::DirectiveRefusal;
 use crate::legalize::legal_block;
 use crate::tree::{loop_body, substitute_in};
 
-/// Iterations of one running sum that stay one.
+/// Iterations of one running sum that stay one, where sums of unknown lengths need not have the same blocks.
 const ONE_SUM: i64 = 128;
 /// Iterations that are not worth blocks, however long each is.
 const FEW: i64 = 4;
@@ -237,6 +237,20 @@ pub(super) fn cascade(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Ve
         }
         renamed.push((s.memory, block));
     }
+    if factor == 1 {
+        rewrite(kernel, var, &mut |_, bind, mut body| {
+            move_states(&mut body, &mut |m, _| {
+                if let Some((_, block)) = renamed.iter().find(|(old, _)| old == m) {
+                    *m = *block;
+                }
+            });
+            body.append(&mut after);
+            let mut out = std::mem::take(&mut before);
+            out.push(Stmt::Loop { var, bind, body });
+            out
+        });
+        return Ok(vec![var]);
+    }
     let n = kernel.extents[var.0 as usize].clone();
     let k = IndexExpr::Const(factor);
     let outer = kernel.new_var(n.ceil_div(factor).simplify(kernel));
@@ -268,9 +282,11 @@ pub(super) fn cascade(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Ve
 }
 
 /// Has long sums added up in blocks, whatever the loops around them. `apply` applies a directive for a reason, and returns the loops
-/// that it made.
+/// that it made. With `alike` sums of known lengths have the blocks that sums of unknown ones have: those that one block holds are one sum, and no
+/// others are; without, sums of [`ONE_SUM`] are. Loops of `done` stay as they are.
 pub(super) fn cascades<S>(
     scheduled: &mut S,
+    (alike, done): (bool, &[VarId]),
     kernel: fn(&S) -> &Kernel,
     apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
 ) {
@@ -284,36 +300,65 @@ pub(super) fn cascades<S>(
             var,
             bind: Bind::Serial,
             body,
-        } => {
+        } if !done.contains(var) => {
             let n = trips(scheduled, *var);
             let each = (n > FEW).then(|| additions(scheduled, *var, body)).flatten()?;
-            (n.saturating_mul(each) > ONE_SUM).then_some((*var, each))
+            let one = if alike { SHORT_BLOCK } else { ONE_SUM };
+            (n.saturating_mul(each) > one).then_some((*var, each))
         }
         _ => None,
     };
     let mut loops: Vec<(VarId, i64)> = walk(&kernel(scheduled).body).filter_map(long_sum).collect();
     // Inner sums first: what they add to is then a sum of the loop around them.
     loops.reverse();
-    for (mut var, mut each) in loops {
+    for (var, each) in loops {
         let body = loop_body(&kernel(scheduled).body, var);
         let first = match body.is_some_and(|b| legal_block(kernel(scheduled), b) > LONG_BODY) {
             true => LONG_BLOCK,
             false => SHORT_BLOCK,
         };
-        for block in [first].into_iter().chain(BLOCKS_OF_BLOCKS) {
-            if trips(scheduled, var).saturating_mul(each) <= ONE_SUM {
-                break;
-            }
-            let factor = (block / each).max(1);
-            each = 1;
-            match apply(
-                scheduled,
-                Directive::Cascade { var, factor },
-                ScheduleReason::SumsInBlocks { iterations: factor },
-            ) {
-                Some(made) => var = made[0],
-                None => break,
-            }
-        }
+        in_blocks(scheduled, (var, each), first, alike, kernel, apply);
     }
+}
+
+/// Has the sum of a loop, to which an iteration adds `each` times, added up in blocks of so many terms, and blocks of these. Returns the loops that are
+/// made of it.
+fn in_blocks<S>(
+    scheduled: &mut S,
+    (mut var, mut each): (VarId, i64),
+    first: i64,
+    alike: bool,
+    kernel: fn(&S) -> &Kernel,
+    apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
+) -> Vec<VarId> {
+    let mut all = vec![var];
+    for block in [first].into_iter().chain(BLOCKS_OF_BLOCKS) {
+        let one = if alike { block } else { ONE_SUM };
+        let trips = kernel(scheduled).extents[var.0 as usize].interval(kernel(scheduled)).hi;
+        if trips.saturating_mul(each) <= one {
+            break;
+        }
+        let factor = (block / each).max(1);
+        each = 1;
+        let Some(made) = apply(
+            scheduled,
+            Directive::Cascade { var, factor },
+            ScheduleReason::SumsInBlocks { iterations: factor },
+        ) else {
+            break;
+        };
+        var = made[0];
+        all.extend(made);
+    }
+    all
+}
+
+/// As [`cascades`], of one sum whose iterations have a short body, or stand for some that have. Returns the loops that are made of it.
+pub(super) fn cascades_of<S>(
+    scheduled: &mut S,
+    var: VarId,
+    kernel: fn(&S) -> &Kernel,
+    apply: fn(&mut S, Directive, ScheduleReason) -> Option<Vec<VarId>>,
+) -> Vec<VarId> {
+    in_blocks(scheduled, (var, 1), SHORT_BLOCK, true, kernel, apply)
 }

@@ -6,6 +6,7 @@ use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 
+use super::vectorize::UNROLL;
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::access::block_elements;
 use crate::lower::Nest;
@@ -36,6 +37,7 @@ impl Scheduler<'_> {
             bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
         };
         let lanes = self.emitter.lanes(DType::F32);
+        let (of_vector, nest_blocks) = (nest.of_vector, nest.column_blocks);
         let width = self.choose(Tunable::ColumnTile, width, |_| {
             // Of one vector alone each row is a line.
             let widths = [width / 4, width / 2, width * 2];
@@ -54,11 +56,17 @@ impl Scheduler<'_> {
             let Some((&column, inner)) = nest.split_last() else {
                 continue;
             };
+            if nest_blocks && self.rows_turned(inner, column) {
+                continue;
+            }
             let inner = self.fuse_clean(inner);
             let lanes = match self.lanes(column) {
                 Ok(lanes) => lanes,
                 Err(reason) => {
                     self.schedule.inner.push(Err(reason));
+                    if of_vector && let Some(&row) = inner.last() {
+                        self.few_columns(row, column);
+                    }
                     continue;
                 }
             };
@@ -89,6 +97,105 @@ impl Scheduler<'_> {
                 self.strip(c, lanes);
             }
         }
+    }
+
+    /// Adds up fewer columns than a vector has lanes, in the order of those of vectors: a group of rows in a register for each column.
+    fn few_columns(&mut self, row: VarId, column: VarId) {
+        let together = self.rows_together(row);
+        self.because(ScheduleReason::RowsInRegisters { rows: together });
+        let split = Directive::Split {
+            var: row,
+            factor: together,
+        };
+        if let Some(&[_, rows, ..]) = self.apply(split).as_deref() {
+            self.apply(Directive::Interchange {
+                outer: rows,
+                inner: column,
+            });
+            self.apply(Directive::Bind {
+                var: rows,
+                bind: Bind::Unroll,
+            });
+            self.apply(Directive::Privatize { var: rows, lanes: None });
+        }
+    }
+
+    /// Adds up the columns of a matrix whose rows lay along the sum in the order in which [`rows`](Self::rows) adds up such a row, where the steps of the
+    /// sum are apart for that ([`crate::contraction::vector_blocks`]): what a lane of a vector of the row adds up, one vector of those side by side after
+    /// another, and the lanes by halves. Several lanes of the row are added up together. Returns whether it was done.
+    fn rows_turned(&mut self, sums: &[VarId], column: VarId) -> bool {
+        let Some(along) = self.along_turned_row(sums, column) else {
+            return false;
+        };
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let ([first, ..], inner) = (sums, &sums[along + 1..]) else {
+            return false;
+        };
+        let vector = sums[along - 1];
+        let bind = |var, bind| Directive::Bind { var, bind };
+        self.because(ScheduleReason::RowsTurned);
+        let done = (|| {
+            self.apply(bind(column, Bind::Lanes))?;
+            self.apply(Directive::Privatize {
+                var: *first,
+                lanes: Some(column),
+            })?;
+            for &var in &sums[..along - 1] {
+                self.apply(Directive::Cascade { var, factor: 1 })?;
+            }
+            for &var in inner {
+                self.apply(bind(var, Bind::Unroll))?;
+                self.apply(Directive::RFactor { var, around: vector })?;
+            }
+            self.apply(Directive::Cascade { var: vector, factor: 1 })
+        })();
+        if done.is_none() {
+            (self.kernel, self.schedule) = saved;
+            return false;
+        }
+        self.cascades_of_row(sums[along]);
+        self.schedule.inner.push(Ok(self.extent_of(column).unwrap_or(1) as u32));
+        true
+    }
+
+    fn extent_of(&self, var: VarId) -> Option<i64> {
+        self.kernel.extents[var.0 as usize].as_const()
+    }
+
+    /// Which of the loops of a sum goes along the row that a column was, if the others are the lanes of its vectors, and the vectors side by side: that
+    /// over these is around it, lanes are inside or around both.
+    fn along_turned_row(&self, sums: &[VarId], column: VarId) -> Option<usize> {
+        let lanes = self.extent_of(column)?;
+        let body = tree::loop_body(&self.kernel.body, column)?;
+        let mut vectors = body
+            .iter()
+            .flat_map(|s| s.accesses())
+            .filter(|a| a.effect == Effect::Load && !a.index.uses(column));
+        let (vector, None) = (vectors.next()?, vectors.next()) else {
+            return None;
+        };
+        let mut steps: Vec<(i64, i64, usize)> = Vec::new();
+        for (at, &v) in sums.iter().enumerate() {
+            steps.push((vector.index.affine_in(v)?.0.as_const()?, self.extent_of(v)?, at));
+        }
+        let first = steps.first()?.0;
+        steps.sort_unstable();
+        let [lane_steps @ .., side_by_side, along] = &steps[..] else {
+            return None;
+        };
+        let mut reach = 1;
+        let all_lanes = lane_steps.iter().all(|(step, n, _)| {
+            let goes_on = *step == reach;
+            reach = reach.saturating_mul(*n);
+            goes_on
+        });
+        let as_rows = all_lanes
+            && reach == lanes
+            && (side_by_side.0, side_by_side.1) == (lanes, UNROLL)
+            && along.0 == lanes * UNROLL
+            && side_by_side.2 + 1 == along.2
+            && first <= lanes;
+        as_rows.then_some(along.2)
     }
 
     /// The columns of a block, where matrices are in blocks of these: a tile of them is read from one end to the other.

@@ -211,7 +211,7 @@ fn in_blocks(kernel: Kernel, schedule: Schedule) -> (Kernel, Schedule) {
         g.why = reason;
         g.apply(directive).ok()
     };
-    cascade::cascades(&mut g, |g| &g.kernel, apply);
+    cascade::cascades(&mut g, (false, &[]), |g| &g.kernel, apply);
     (g.kernel, g.schedule)
 }
 

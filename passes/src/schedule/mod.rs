@@ -121,6 +121,12 @@ struct Scheduler<'t> {
     kept_bytes: i64,
     /// Whether a loop runs the kernel again and again.
     again: bool,
+    /// Whether sums whose length is known are added up in the blocks of sums whose length is not.
+    alike: bool,
+    /// Whether long sums are in blocks already.
+    cascaded: bool,
+    /// Loops of sums that are.
+    in_blocks: Vec<VarId>,
     /// What choices are to be, where they may be pinned.
     pinned: Option<Pinned<'t>>,
 }
@@ -168,6 +174,9 @@ fn scheduled<'t>(
         why: ScheduleReason::OneRange,
         kept_bytes: 0,
         again: nest.again,
+        alike: false,
+        cascaded: false,
+        in_blocks: Vec::new(),
         pinned,
     };
     if keeps_rows(nest) {
@@ -180,7 +189,7 @@ fn scheduled<'t>(
     s.schedule.flops = flops::flops(&s.kernel);
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
-        Form::Rows | Form::Columns if !nest.column_blocks && s.direct(&nest.parallel) => {}
+        Form::Rows | Form::Columns if !nest.of_vector && s.direct(&nest.parallel) => {}
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
         Form::Serial => {
@@ -283,10 +292,21 @@ impl Scheduler<'_> {
         }
     }
 
+    /// Has the sum of one loop added up in blocks if it is long, as that of a row of vectors is.
+    fn cascades_of_row(&mut self, var: VarId) {
+        let apply = |s: &mut Self, directive, reason| s.because(reason).apply(directive);
+        let made = cascade::cascades_of(self, var, |s| &s.kernel, apply);
+        self.in_blocks.extend(made);
+    }
+
     /// Has long sums added up in blocks.
     fn cascades(&mut self) {
+        if std::mem::replace(&mut self.cascaded, true) {
+            return;
+        }
         let apply = |s: &mut Self, directive, reason| s.because(reason).apply(directive);
-        cascade::cascades(self, |s| &s.kernel, apply);
+        let done = std::mem::take(&mut self.in_blocks);
+        cascade::cascades(self, (self.alike, &done), |s| &s.kernel, apply);
     }
 
     /// Vectorizes the loops over the elements of an update, which are apart from each other.

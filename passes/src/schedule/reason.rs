@@ -65,6 +65,8 @@ pub enum ScheduleReason {
         /// How many.
         rows: i64,
     },
+    /// The rows of a matrix that was turned are added up as they were.
+    RowsTurned,
     /// Rows of a matrix that lie apart are multiplied with a vector together, each a stream of its own.
     DistantRows {
         /// How many.
@@ -201,6 +203,9 @@ impl fmt::Display for ScheduleReason {
             Self::ComputedOnce => f.write_str("phases of a row need it: it is computed once and kept"),
             Self::LoadedOnce => f.write_str("phases need it and its rows lie apart: it is loaded once and kept"),
             Self::ColumnTile { columns } => write!(f, "tiles of {columns} columns, walked along their rows"),
+            Self::RowsTurned => {
+                f.write_str("rows that were turned are added up as rows are: lane by lane, and the lanes by halves")
+            }
             Self::RowsInRegisters { rows } => {
                 write!(f, "{rows} rows are added up in registers before memory is touched")
             }

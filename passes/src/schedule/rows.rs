@@ -11,7 +11,7 @@ use tlc_ir::target::{AccessKind, Support, Width};
 
 use super::lanes::{is_half, vector_form};
 use super::vectorize::UNROLL;
-use super::{Directive, ScheduleReason, Scheduler};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::tree;
 
 /// The most elements of a row that runs in one lane.
@@ -33,16 +33,30 @@ impl Scheduler<'_> {
         if self.windows(parallel) {
             return;
         }
+        self.alike = true;
         if self.distant_products(parallel) {
             return;
         }
         let row = self.parallel(parallel);
-        if row.is_some_and(|row| self.short_rows(row)) {
+        let short = row.is_some_and(|row| self.are_short(row));
+        if let Some(row) = row
+            && short
+            && self.short_rows(row)
+        {
             return;
         }
         for nest in self.inner_nests() {
             let loops = self.fuse_clean(&nest);
             if let Some(&last) = loops.last() {
+                // Too few of them for lanes, but added up as they would be there.
+                if short && self.adds(last) {
+                    self.schedule.inner.push(Err(ScalarReason::Short));
+                    self.because(ScheduleReason::Rest).apply(Directive::Bind {
+                        var: last,
+                        bind: Bind::Unroll,
+                    });
+                    continue;
+                }
                 match self.narrowed(last) {
                     Some(v) if self.only_stores(v) => self.row_of_results(&loops, v),
                     Some(v) => self.vectorize(v),
@@ -62,7 +76,7 @@ impl Scheduler<'_> {
         let Some((inner, apart)) = self.distant_product(row) else {
             return false;
         };
-        let saved = (self.kernel.clone(), self.schedule.clone());
+        let saved = (self.kernel.clone(), self.schedule.clone(), self.cascaded);
         let rows = DISTANT_ROWS;
         let split = |var, factor| Directive::Split { var, factor };
         self.because(ScheduleReason::DistantRows { rows, apart });
@@ -83,7 +97,7 @@ impl Scheduler<'_> {
                 .apply(Directive::Inward { var: outer })
         })();
         if done.is_none() {
-            (self.kernel, self.schedule) = saved;
+            (self.kernel, self.schedule, self.cascaded) = saved;
         }
         done.is_some()
     }
@@ -220,19 +234,33 @@ impl Scheduler<'_> {
         }
     }
 
+    /// Whether rows are so short, and so simple, that each of many of them takes a lane.
+    fn are_short(&self, row: VarId) -> bool {
+        tree::loop_body(&self.kernel.body, row).is_some_and(|body| {
+            self.emitter.lanes(DType::F32) >= 2
+                && self.fits_lanes(body, row, false)
+                && self.unrolled_ops(body, 1).is_some_and(|n| n <= UNROLLED_OPS)
+        })
+    }
+
+    /// Whether a loop adds up floating-point numbers.
+    fn adds(&self, var: VarId) -> bool {
+        let of_floats = |s: &Stmt| match s {
+            Stmt::Accumulate {
+                monoid: Monoid::Add,
+                state,
+                ..
+            } => state.iter().any(|(m, _)| self.kernel.memory_dtype(*m).is_float()),
+            _ => false,
+        };
+        tree::loop_body(&self.kernel.body, var).is_some_and(|b| b.iter().any(of_floats))
+    }
+
     /// Short rows: blocks of them in parallel, a row in each lane. Returns whether it was done.
     fn short_rows(&mut self, row: VarId) -> bool {
         let lanes = self.emitter.lanes(DType::F32);
         let rows = &self.kernel.extents[row.0 as usize];
-        let few = rows.interval(&self.kernel).hi < ROW_BLOCK;
-        let Some(body) = tree::loop_body(&self.kernel.body, row) else {
-            return false;
-        };
-        if lanes < 2
-            || few
-            || !self.fits_lanes(body, row, false)
-            || self.unrolled_ops(body, 1).is_none_or(|n| n > UNROLLED_OPS)
-        {
+        if rows.interval(&self.kernel).hi < ROW_BLOCK {
             return false;
         }
         // Where blocks of equal size exist, no block has rows left over.

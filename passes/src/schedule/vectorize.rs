@@ -6,11 +6,10 @@ use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::legalize::legal_block;
+pub(super) use crate::tile::VECTORS_OF_A_ROW as UNROLL;
 use crate::tree;
 use crate::tuning::Tunable;
 
-/// Vectors computed side by side in a loop body.
-pub(super) const UNROLL: i64 = 4;
 /// Legalized statements of a loop body beyond which several vectors of it are not put side by side: one vector's instructions fill
 /// what a processor looks ahead (some hundred), so that the next vector's would wait all the same. The code is a quarter.
 const OVERLAPPING_STATEMENTS: u64 = 2000;

@@ -91,8 +91,8 @@ fn a_loop_asks_ahead_for_what_no_cache_holds() {
 
 #[test]
 fn matrices_are_turned_for_long_vectors_alone_if_the_last_cache_holds_them() {
-    // 520 lines of 1 KiB; 136 lines of 16 KiB, which are more than 2 MiB. As columns they are no whole lines of a cache.
-    for (columns, length, of_streams) in [(520, 256, [false, false]), (136, 4096, [true, false])] {
+    // 520 lines of 1 KiB; 136 lines of 16 KiB, which are more than 2 MiB. Lines are no whole groups of vectors, and as columns no whole lines of a cache.
+    for (columns, length, of_streams) in [(520, 264, [false, false]), (136, 4100, [true, false])] {
         let g = product(columns, length);
         for (l3_bytes, turned) in [32 << 20, 2 << 20].into_iter().zip(of_streams) {
             let (plain, streams) = (compiled(&g, false, l3_bytes), compiled(&g, true, l3_bytes));
