@@ -108,7 +108,7 @@ pub(super) fn approximate_map(op: ScalarOp, dtype: DType, args: &[Approx]) -> Ap
     if let (ScalarOp::Div, [_, divisor]) = (op, args) {
         let (low, high) = divisor.ends();
         let right = |d: f64| d == 0.0 || d.is_infinite() || DIVISORS.contains(&d.abs());
-        if !divisor.value.is_nan() && !(right(low) && right(high)) {
+        if !(divisor.value.is_nan() || right(low) && right(high)) {
             return Approx::uncertain(x.value);
         }
     }
