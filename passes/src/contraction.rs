@@ -700,6 +700,11 @@ pub fn vector_blocks(
         matrix_to_turn(graph, id, turned_bytes)?;
     }
     if !together && let Some(lanes) = lanes_of_whole_rows(graph.ty(id).dtype, rows, vector_bits) {
+        // Each block goes through the vector in the order of lanes, a line for each element: one that does not stay in the first cache is
+        // better read in its own order, by rows that share it.
+        if rows.saturating_mul(graph.ty(id).dtype.bytes() as i64) >= LONG_VECTOR_BYTES {
+            return None;
+        }
         let [_] = summed[..] else { return None };
         let side_by_side = (VECTORS_OF_A_ROW, lanes);
         let along = (rows / (lanes * VECTORS_OF_A_ROW), lanes * VECTORS_OF_A_ROW);

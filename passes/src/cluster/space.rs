@@ -9,6 +9,7 @@ use tlc_ir::{NodeId, NodeKind, ScalarOp};
 use super::merge::sums_up;
 use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
 use crate::access::{MAX_INDEX_SIZE, space};
+use crate::contraction::has_column_blocks;
 use crate::reason::FusionReason;
 use crate::tile::{COLUMN_VALUE_BYTES, NARROWEST_TILE};
 
@@ -305,6 +306,10 @@ impl Clusterer<'_> {
                 && node.operands.len() > 1
                 && self.typical(&addends) >= MANY_STRIDED
         };
+        // Of blocks of columns each addend is a block's width from the last.
+        if roots.iter().any(|r| many(r) && has_column_blocks(self.graph, *r)) {
+            return true;
+        }
         let summed = roots.iter().zip(&merged.roles).filter(|(r, _)| many(r));
         columns::reads_columns(self.graph, roots, summed, merged, &self.is_root)
     }
