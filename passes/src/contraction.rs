@@ -632,7 +632,7 @@ fn matrix_to_turn(graph: &Graph, id: NodeId, turned_bytes: Option<u64>) -> Optio
     Some((side, order, s.base))
 }
 
-/// The matrix of [`matrix_to_turn`] that is turned as a whole: one whose rows are added up otherwise than its columns are. (Of whole rows the blocks of
+/// The matrix of `matrix_to_turn` that is turned as a whole: one whose rows are added up otherwise than its columns are. (Of whole rows the blocks of
 /// [`vector_blocks`] keep the order, and those that are not in blocks are added up where they lie.)
 pub fn matrix_to_turn_whole(
     graph: &Graph,
@@ -648,7 +648,7 @@ pub fn matrix_to_turn_whole(
 
 /// The matrix that a vector is multiplied with in blocks of columns, of which each line is a cache line, and the stored value that it lies in: a kernel
 /// then reads a block from one end to the other, where of the matrix it reads pieces of many lines at once. Columns are added up as they would be in
-/// whole lines, so that the copy is a matter of speed alone. So is that of a matrix whose lines lie along the sum ([`matrix_to_turn`]): the steps of its sum come in the
+/// whole lines, so that the copy is a matter of speed alone. So is that of a matrix whose lines lie along the sum (`matrix_to_turn`): the steps of its sum come in the
 /// order in which a kernel adds up a line in vectors of `vector_bits`.
 pub fn vector_blocks(
     graph: &Graph,
