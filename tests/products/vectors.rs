@@ -376,3 +376,23 @@ fn a_row_of_a_product_with_a_vector_does_not_depend_on_how_it_lies() {
         assert_columns_alone(dtype, true, &some);
     }
 }
+
+/// A scale of each channel that a product in blocks of columns computes is stored before images are multiplied with it: beside a row its addends would be loaded one
+/// by one, a block's width from each other.
+#[test]
+fn a_product_in_blocks_of_columns_is_no_part_of_the_rows_that_it_scales() {
+    for k in [168, 256] {
+        let g = tlc::Graph::new("scaled");
+        let (x, images) = ([1, k, 1, 1], [1, 672, 14, 14]);
+        let weights = g.constant(&data(DType::F32, &[672, k, 1, 1], false));
+        let scales = g.input("x", DType::F32, x).conv2d(&weights, None, &tlc::Conv::new());
+        g.output("y", &(g.input("images", DType::F32, images) * scales.hard_sigmoid()));
+        let graph = g.finish().unwrap();
+        let planned = planned(&graph, machine(1, true, None), None);
+        let kernels: usize = planned.plan.steps.iter().map(|s| s.launches().len()).sum();
+        assert_eq!(kernels, 2, "{}", planned.plan);
+        let inputs = [data(DType::F32, &x, false), data(DType::F32, &images, false)];
+        let expected = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        compare(&run(planned, 1, &inputs), &expected[0]).unwrap_or_else(|e| panic!("{e}"));
+    }
+}
