@@ -194,11 +194,17 @@ const SHORTEST_SUM_OF_HALVES: i64 = 16;
 /// around them as well.
 const SHORTEST_SUM_OF_ROWS: i64 = 256;
 
-/// Whether the library multiplies operands of bf16 as they lie: windows it makes no words of, and a matrix that a vector is multiplied with it
+/// Whether the library multiplies operands of bf16 as they lie: composite ones only in the blocks of [`panel_blocks`], and a matrix that a vector is multiplied with it
 /// reads where it is, if its rows lie along the sum. (Columns side by side a kernel adds up faster, as they come or in blocks of them.)
 fn takes_halves(product: &MatrixProduct) -> bool {
-    let pairs = |dims: &[StridedDim]| matches!(dims, [_, pair] if pair.extent.is(HALVES) && pair.stride.is(1));
-    let fits = |o: &MatrixOperand| !o.is_composite() || pairs(&o.row.dims) || pairs(&o.column.dims);
+    let is = |d: &StridedDim, extent: i64, stride: i64| d.extent.is(extent) && d.stride.is(stride);
+    // A word is two neighbours along the sum, whatever else there are two of.
+    let in_words = |across: &Strides, sum: &Strides| {
+        let pairs =
+            matches!(&sum.dims[..], [words, pair] if words.stride.is(HALVES * WORD_PANEL) && is(pair, HALVES, 1));
+        pairs && matches!(&across.dims[..], [block] | [_, block] if is(block, WORD_PANEL, HALVES))
+    };
+    let fits = |o: &MatrixOperand, across: &Strides, sum: &Strides| !o.is_composite() || in_words(across, sum);
     let long = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_HALVES);
     let matrix = match (product.m.is(1), product.n.is(1)) {
         (false, false) => None,
@@ -210,7 +216,9 @@ fn takes_halves(product: &MatrixProduct) -> bool {
         let many = product.k.as_const().is_none_or(|k| k >= SHORTEST_SUM_OF_ROWS);
         many && product.batch.is_empty() && !o.is_composite() && together
     };
-    long && fits(&product.lhs) && fits(&product.rhs) && matrix.is_none_or(read)
+    let (lhs, rhs) = (&product.lhs, &product.rhs);
+    let fits = fits(lhs, &lhs.row, &lhs.column) && fits(rhs, &rhs.column, &rhs.row);
+    long && fits && matrix.is_none_or(read)
 }
 
 /// The matrix form of an einsum that the library of a GPU can compute: matrices whose elements lie together along rows or columns, with one

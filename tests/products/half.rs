@@ -472,3 +472,43 @@ fn a_row_has_the_same_bits_whatever_is_beside_it() {
         }
     }
 }
+
+/// Matrices whose rows or columns lie in two strides, some of which look like the words of two neighbours along the sum that the library reads: two columns beside
+/// each other, pairs of a sum in blocks of other widths, and in just those blocks.
+#[test]
+fn pairs_that_are_no_words_are_not_taken_for_them() {
+    let mut rng = Rng::new(3);
+    for (labels, x, y, out) in [
+        ("abc,dce->abde", vec![8, 3, 16], vec![11, 16, 2], vec![8, 3, 11, 2]),
+        ("cab,dce->abde", vec![16, 8, 3], vec![11, 16, 2], vec![8, 3, 11, 2]),
+        ("dce,abc->deab", vec![11, 16, 2], vec![8, 3, 16], vec![11, 2, 8, 3]),
+        ("akp,knp->an", vec![24, 8, 2], vec![8, 24, 2], vec![24, 24]),
+        ("akp,knp->an", vec![24, 8, 2], vec![8, 64, 2], vec![24, 64]),
+        ("akp,knp->an", vec![24, 8, 2], vec![8, 32, 2], vec![24, 32]),
+        ("kap,knp->an", vec![8, 32, 2], vec![8, 40, 2], vec![32, 40]),
+        (
+            "abkp,dknp->abdn",
+            vec![3, 8, 8, 2],
+            vec![3, 8, 32, 2],
+            vec![3, 8, 3, 32],
+        ),
+    ] {
+        for dtype in [DType::BF16, DType::F16] {
+            let list = |shape: &[usize]| shape.iter().map(|n| n.to_string()).collect::<Vec<_>>().join(", ");
+            let (d, [x_, y_, out_]) = (dtype.name(), [&x, &y, &out].map(|s| list(s)));
+            let text = format!(
+                "graph @g(%x: {d}[{x_}], %y: {d}[{y_}]) {{\n  %0 = einsum %x, %y {{{labels}; acc=f32}} : {d}[{out_}]\n  return %0\n}}"
+            );
+            let graph = tlc_ir::text::parse_graph(&text, &mut tlc_ir::text::no_data)
+                .unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+            let inputs = [data(dtype, &x, &mut rng, false), data(dtype, &y, &mut rng, false)];
+            let expected = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+            let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
+            let found = compile_ir(&graph, &CompileOptions::default())
+                .unwrap()
+                .run(&given)
+                .unwrap();
+            compare(&found[0].to_host(), &expected[0]).unwrap_or_else(|e| panic!("{d} {labels}: {e}"));
+        }
+    }
+}
