@@ -384,7 +384,7 @@ fn a_product_in_blocks_of_columns_is_no_part_of_the_rows_that_it_scales() {
     for k in [168, 256] {
         let g = tlc::Graph::new("scaled");
         let (x, images) = ([1, k, 1, 1], [1, 672, 14, 14]);
-        let weights = g.constant(&data(DType::F32, &[672, k, 1, 1], false));
+        let weights = g.constant(data(DType::F32, &[672, k, 1, 1], false));
         let scales = g.input("x", DType::F32, x).conv2d(&weights, None, &tlc::Conv::new());
         g.output("y", &(g.input("images", DType::F32, images) * scales.hard_sigmoid()));
         let graph = g.finish().unwrap();
