@@ -751,11 +751,14 @@ pub fn multiplies_vector(graph: &Graph, id: NodeId) -> bool {
     let Some((operands, inputs, output)) = binary_einsum(graph, id, Semiring::AddMul, float) else {
         return false;
     };
-    let is_vector = |side: usize| {
-        let axes = inputs[side].iter().zip(&graph.ty(operands[side]).shape);
-        axes.into_iter().all(|(l, d)| d.is(1) || !output.contains(l))
-    };
+    let is_vector = |side: usize| is_vector(graph, operands[side], &inputs[side], output);
     (is_vector(0) || is_vector(1)) && direct_image(graph, id).is_none()
+}
+
+/// Whether an operand of an einsum has no axis of the result that is longer than 1.
+fn is_vector(graph: &Graph, operand: NodeId, labels: &Labels, output: &Labels) -> bool {
+    let mut axes = labels.iter().zip(&graph.ty(operand).shape);
+    axes.all(|(l, d)| d.is(1) || !output.contains(l))
 }
 
 /// Whether an einsum multiplies a vector with a matrix that it sees in blocks of columns, as [`vector_blocks`] has it.
@@ -766,10 +769,7 @@ pub fn has_column_blocks(graph: &Graph, id: NodeId) -> bool {
     let [a, b] = graph.node(id).operands[..] else {
         return false;
     };
-    let is_vector = |side: usize, operand: NodeId| {
-        let axes = inputs[side].iter().zip(&graph.ty(operand).shape);
-        axes.into_iter().all(|(l, d)| d.is(1) || !output.contains(l))
-    };
+    let is_vector = |side: usize, operand: NodeId| is_vector(graph, operand, &inputs[side], output);
     is_in_column_blocks(graph, b) && is_vector(0, a) || is_in_column_blocks(graph, a) && is_vector(1, b)
 }
 
