@@ -206,8 +206,12 @@ impl What {
             };
             Failure::new(code, format!("a process of its own could not be run: {e}"))
         };
+        // That process makes no folder of its own: it may be killed at any time, and then nobody would remove it.
+        if Told::of_this_process().is_some() {
+            return Ok(Watched::Here);
+        }
         // Where there is no room for its files, the work is done here.
-        let (None, Ok(scratch)) = (Told::of_this_process(), Scratch::new()) else {
+        let Ok(scratch) = Scratch::new() else {
             return Ok(Watched::Here);
         };
         let (arguments, input) = isolated::own_arguments().map_err(failed)?;
