@@ -74,12 +74,12 @@ pub use tlc_onnx as onnx;
 pub use tlc_record::{
     Attention, Axes, Broken, BuildError, Cache, CompileOptions, Conv, Conversion, Coordinates, CrossEntropy, Ctc,
     Datum, Device, DeviceOutputs, Dim, Entry, Error, Errors, EvalError, Executable, Graph, GridSample, Input,
-    Interpolation, IntoShape, IntoSlices, Iteration, Key, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis,
-    Pool, PowerRounding, ReadError, Reduction, Repeat, Resample, RoiAlign, Rounding, Slice, Specialization, Specialize,
-    State, StateFileError, Tensor, Tuned, TunedError, TunedKernel, Unique, UnknownDevice, Verdict, Vmap, Weak,
-    WrongType, broadcast_tensors, checkpoint, compile_ir, concat, custom_vjp, einsum, einsum_over, grad, hessian, hvp,
-    inputs, jacobian, jvp, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s, stack, value_and_grad,
-    vjp, vmap, where_,
+    Interpolation, IntoShape, IntoSlices, Iteration, Key, Known, Operand, Output, OutputMut, Outputs, Outside,
+    PackedUse, PackedWeights, PackedWeightsError, PerAxis, Pool, PowerRounding, ReadError, Reduction, Repeat, Resample,
+    RoiAlign, Rounding, Slice, Specialization, Specialize, State, StateFileError, Tensor, Tuned, TunedError,
+    TunedKernel, Unique, UnknownDevice, Verdict, Vmap, Weak, WrongType, broadcast_tensors, checkpoint, compile_ir,
+    concat, custom_vjp, einsum, einsum_over, grad, hessian, hvp, inputs, jacobian, jvp, keep, matmul, meshgrid,
+    named_scope, outputs, plan_ir, promote, s, stack, value_and_grad, vjp, vmap, where_,
 };
 pub use tlc_record::{
     autodiff, batch, compile, dim, error, eval, explain, functions, graph, init, machine_model, operators, ops, optim,

@@ -32,6 +32,9 @@ const METADATA_KEY: &str = "__metadata__";
 /// Bytes of the header's length field.
 const LENGTH_BYTES: usize = 8;
 
+/// Where the elements begin in files that are written: at a multiple of this, as vectors of processors like them.
+const DATA_ALIGN: usize = 64;
+
 /// A tensor that still lies in the file's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View<'v, 'a> {
@@ -235,7 +238,7 @@ pub fn write<'t>(
         let comma = if tensors.is_empty() { "" } else { "," };
         header.insert_str(1, &format!("\"{METADATA_KEY}\":{text}{comma}"));
     }
-    let padded = header.len().next_multiple_of(LENGTH_BYTES);
+    let padded = (LENGTH_BYTES + header.len()).next_multiple_of(DATA_ALIGN) - LENGTH_BYTES;
     header.extend(std::iter::repeat_n(' ', padded - header.len()));
 
     let io = || FormatError::io(Format::Safetensors);

@@ -8,6 +8,7 @@ mod device;
 #[doc(hidden)]
 pub mod input;
 pub(crate) mod output;
+mod packed_weights;
 mod print;
 mod resident;
 mod specializations;
@@ -52,6 +53,7 @@ use resident::Resident;
 pub use device::{Device, UnknownDevice};
 pub use input::{Input, Named};
 pub use output::{Output, OutputMut, Outputs, ReadError, WrongType};
+pub use packed_weights::{PackedUse, PackedWeights, PackedWeightsError};
 pub use resident::DeviceOutputs;
 pub use specializations::{Specialization, Specialize, Verdict};
 pub use state::{Entry, State};
@@ -87,6 +89,9 @@ pub struct CompileOptions {
     /// Choices of schedules that were measured to be faster on a processor than those that are calculated, as [`tune`](crate::tune::tune) finds them. They
     /// change no result.
     pub tuned: Option<Arc<Tuned>>,
+    /// Weights that an earlier process packed for products: what the first call finds there it does not make again. The host alone has such
+    /// weights. [`Executable::save_packed_weights`] writes them.
+    pub packed_weights: Option<PackedWeights>,
 }
 
 /// Why a graph could not be compiled.
@@ -242,6 +247,7 @@ struct Compiler {
     gpus: Vec<Arc<cuda::Context>>,
     options: Options,
     symbols: Vec<(String, i64)>,
+    packed: Option<PackedWeights>,
 }
 
 impl Compiler {
@@ -261,6 +267,7 @@ impl Compiler {
             machine,
             gpus,
             symbols: options.symbols.clone(),
+            packed: options.packed_weights.clone(),
         })
     }
 
@@ -335,6 +342,10 @@ impl Compiler {
             .with_symbols(self.symbols.clone())
             .with_idle_symbols(idle_symbols(graph, &self.symbols))
             .with_memory_limit(self.options.max_memory_bytes);
+        let inner = match &self.packed {
+            Some(packed) => inner.with_kept_before(packed.values()),
+            None => inner,
+        };
         Ok(Version { inner, compiled })
     }
 }

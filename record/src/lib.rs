@@ -28,8 +28,8 @@ pub use autodiff::{grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp};
 pub use batch::{Vmap, vmap};
 pub use compile::{
     Broken, BuildError, CompileOptions, Device, DeviceOutputs, Entry, Executable, Input, Output, OutputMut, Outputs,
-    ReadError, Specialization, Specialize, State, StateFileError, UnknownDevice, Verdict, WrongType, compile_ir,
-    plan_ir,
+    PackedUse, PackedWeights, PackedWeightsError, ReadError, Specialization, Specialize, State, StateFileError,
+    UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,
 };
 pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};

@@ -18,6 +18,7 @@
 
 pub mod interp;
 pub mod order;
+pub mod recipe;
 pub mod verify;
 mod work;
 

@@ -13,8 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tlc_ir::Graph as IrGraph;
-use tlc_ir::plan::{Slot, Storage};
-use tlc_runtime::driver::{RunError, Sources};
+use tlc_runtime::driver::{RunError, Sources, kept_bytes_to_make};
 use tlc_runtime::float_mode::DefaultMode;
 
 use super::{Broken, BuildError, CompileOptions, Compiler, Version};
@@ -35,7 +34,7 @@ const TRIAL_CALLS: u32 = 8;
 const WORTH: f64 = 0.97;
 /// A version that was not called for so many calls makes room for another.
 const IDLE_CALLS: u64 = 1024;
-/// Bytes computed once per executable (constants in another order) that a version may hold a second copy of.
+/// Bytes computed once (constants in another order) that a version may keep beside those that it shares with the code for any sizes.
 const MAX_KEPT_BYTES: u64 = 256 << 20;
 
 /// When an executable whose sizes are symbols makes versions of itself for fixed sizes, beside the code for any sizes.
@@ -527,20 +526,7 @@ impl Specializations {
         };
         let graph = self.graph.specialize(&sizes.values).map_err(|_| Verdict::Failed)?;
         let (compiled, ahead) = self.compiler.decide(&graph, compiling).map_err(fail)?;
-        let persistent = |s: &&Slot| matches!(s.storage, Storage::Persistent);
-        let bytes = |s: &Slot| {
-            u64::try_from(s.len.as_const()?)
-                .ok()?
-                .checked_mul(s.dtype.bytes() as u64)
-        };
-        let kept: u64 = compiled
-            .planned
-            .plan
-            .slots
-            .iter()
-            .filter(persistent)
-            .filter_map(bytes)
-            .sum();
+        let kept = kept_bytes_to_make(&compiled.planned.plan, &compiled.planned.emitters);
         if kept > MAX_KEPT_BYTES {
             return Err(Verdict::TooLarge(kept));
         }

@@ -1,40 +1,33 @@
 //! What is computed once per executable: constants too large to fold, weights in another order or dtype.
 //!
 //! Invariants: the `init` steps run once, whoever calls first, while other callers wait; if they fail, the next call tries
-//! again. What only `init` steps read is freed when they are done. Nothing here depends on a binding: the sizes of what
-//! lives as long as the executable are constants.
+//! again. What another executable keeps, or a file has, is not made again: of the steps run those that make what is missing. What only `init` steps
+//! read is freed when they are done. Nothing here depends on a binding: the sizes of what lives as long as the executable are constants.
 
-use tlc_ir::plan::Storage;
+use std::sync::Arc;
 
+use tlc_ir::plan::recipe::{Init, Piece};
+use tlc_ir::plan::{SlotId, Storage};
+
+use super::kept::{self, Buffer, Kept, KeptBefore, KeptValue, Named};
 use super::walk::Finish;
 use super::{Bound, CallState, Executable, RunError, lock};
 use crate::device::DeviceBuffer;
 use crate::memory::AlignedBuffer;
 
-/// Memory that lives as long as the executable.
-enum Buffer {
-    Host(AlignedBuffer),
-    Other(DeviceBuffer),
-}
-
-/// What the `init` steps left.
-pub(super) struct Kept {
-    /// By slot.
-    buffers: Vec<Option<Buffer>>,
-}
-
-impl Kept {
-    /// Where a slot's bytes are. They are only read.
-    pub(super) fn address(&self, slot: usize) -> *mut u8 {
-        let buffer = self.buffers.get(slot).and_then(Option::as_ref);
-        buffer.map_or(std::ptr::null_mut(), |b| match b {
-            Buffer::Host(b) => b.as_ptr().cast_mut(),
-            Buffer::Other(b) => b.start(),
-        })
-    }
-}
-
 impl Executable {
+    /// Has the first call look for what it keeps among values that were kept before, and give names to what it keeps so that others may be told of
+    /// it; see [`Executable::kept_values`].
+    pub fn with_kept_before(mut self, before: Arc<KeptBefore>) -> Executable {
+        self.kept_before = Some(before);
+        self
+    }
+
+    /// What it keeps under names, once a call has run; nothing without [`Executable::with_kept_before`].
+    pub fn kept_values(&self) -> impl Iterator<Item = KeptValue> {
+        self.kept.get().into_iter().flat_map(Kept::values)
+    }
+
     /// The results of the `init` steps; the first call computes them. `binding` is any binding of the plan.
     pub(super) fn kept(&self, binding: &Bound) -> Result<&Kept, RunError> {
         if let Some(kept) = self.kept.get() {
@@ -48,37 +41,61 @@ impl Executable {
         Ok(self.kept.get_or_init(|| kept))
     }
 
+    /// The value of a name, from another executable or from a file.
+    fn kept_elsewhere(&self, value: &Named) -> Option<Buffer> {
+        if let Some(shared) = kept::find(&value.here) {
+            return Some(Buffer::Shared(shared));
+        }
+        let before = self.kept_before.as_ref()?.get(&value.beyond?.to_string())?;
+        (before.bytes().len() == value.bytes.next_multiple_of(kept::ALIGN)).then(|| Buffer::Before(before.clone()))
+    }
+
     fn initialize(&self, binding: &Bound) -> Result<Kept, RunError> {
         let _span = tracing::info_span!("init", plan = %self.plan.name, steps = self.plan.init.len()).entered();
-        let slots = self.plan.slots.len();
+        let plan = &self.plan;
+        let slots = plan.slots.len();
         let mut buffers: Vec<Option<Buffer>> = (0..slots).map(|_| None).collect();
-        if self.plan.init.is_empty() {
-            return Ok(Kept { buffers });
+        if plan.init.is_empty() {
+            return Ok(Kept {
+                buffers,
+                names: Vec::new(),
+            });
         }
+        let mut read = vec![false; slots];
+        for step in &plan.steps {
+            step.visit_slots(&mut |s, _| read[plan.root(s).0 as usize] = true, &plan.kernels);
+        }
+        let sizes = &binding.sizes.slot_bytes;
+        let named = kept::named(plan, &self.emitters, &read, sizes, self.kept_before.is_some());
+        for value in &named {
+            buffers[value.slot] = self.kept_elsewhere(value);
+        }
+        let pieces = self.missing(&read, &mut buffers);
+
         let threads = self.threads().threads() as u64;
         let mut state = CallState::new()?;
         state.scratch = AlignedBuffer::zeroed(binding.scratch_bytes.saturating_mul(threads) as usize)?;
-        state.frame.fit(binding, self.plan.devices.len());
-        for (i, slot) in self.plan.slots.iter().enumerate() {
+        state.frame.fit(binding, plan.devices.len());
+        let init = Init::of(plan);
+        // By slot: the last step that touches it, of those that run.
+        let mut last = vec![None; slots];
+        for &piece in &pieces {
+            init.visit(piece, &mut |root, _| last[root.0 as usize] = Some(piece.0));
+        }
+        for (i, slot) in plan.slots.iter().enumerate().filter(|(i, _)| last[*i].is_some()) {
             match &slot.storage {
                 Storage::Constant(k) => {
-                    state.frame.slots[i] = self.code.constant(i, &self.plan.constants[*k as usize]);
+                    state.frame.slots[i] = self.code.constant(i, &plan.constants[*k as usize]);
                 }
                 Storage::Persistent => {
-                    let bytes = binding.sizes.slot_bytes[i] as usize;
-                    let buffer = match slot.device.0.checked_sub(1) {
-                        None => {
-                            let mut buffer = AlignedBuffer::zeroed(bytes)?;
-                            state.frame.slots[i] = buffer.as_mut_ptr();
-                            Buffer::Host(buffer)
-                        }
-                        Some(other) => {
-                            let buffer = DeviceBuffer::new(&self.others[other as usize], bytes)?;
-                            state.frame.slots[i] = buffer.start();
-                            Buffer::Other(buffer)
-                        }
+                    let bytes = sizes[i] as usize;
+                    let padded = bytes.next_multiple_of(kept::ALIGN);
+                    let buffer = match (buffers[i].take(), slot.device.0.checked_sub(1)) {
+                        (Some(found), _) => found,
+                        (None, None) => Buffer::Host(AlignedBuffer::zeroed(padded)?),
+                        (None, Some(other)) => Buffer::Other(DeviceBuffer::new(&self.others[other as usize], bytes)?),
                     };
-                    buffers[i] = Some(buffer);
+                    state.frame.slots[i] = buffers[i].insert(buffer).start();
                 }
                 Storage::Input(_)
                 | Storage::Output(_)
@@ -91,30 +108,23 @@ impl Executable {
         // Dropped before the buffers are, if a step fails.
         let finish = Finish(&self.others);
         let walk = self.walk(binding, &mut state.scratch);
-        let mut read = vec![false; slots];
-        let mut last = vec![None; slots];
-        let (init, steps) = (self.plan.init.iter().enumerate(), &self.plan.steps);
-        for (number, step) in init {
-            let mut see = |s, _| last[self.plan.root(s).0 as usize] = Some(number);
-            step.visit_slots(&mut see, &self.plan.kernels);
-        }
-        for step in steps {
-            step.visit_slots(
-                &mut |s, _| read[self.plan.root(s).0 as usize] = true,
-                &self.plan.kernels,
-            );
-        }
-        for (number, step) in binding.init.iter().enumerate() {
-            walk.work(step, step.queue, &mut state.frame)?;
+        let mut left = pieces.iter().copied().peekable();
+        while let Some((number, launch)) = left.next() {
+            let step = &binding.init[number];
+            let mut launches: Vec<usize> = launch.into_iter().collect();
+            while let Some((_, also)) = left.next_if(|next| next.0 == number) {
+                launches.extend(also);
+            }
+            walk.part(step, &launches, &mut state.frame)?;
             // The steps of `init` run one after another.
             walk.settle(&[(step.on, step.queue)])?;
             // Pages of a file that nothing reads again need not stay beside what was made of them.
-            for (i, slot) in self.plan.slots.iter().enumerate() {
+            for (i, slot) in plan.slots.iter().enumerate() {
                 if let Storage::Constant(k) = slot.storage
                     && last[i] == Some(number)
                     && !read[i]
                 {
-                    crate::mmap::release(self.plan.constants[k as usize].bytes());
+                    crate::mmap::release(plan.constants[k as usize].bytes());
                 }
             }
         }
@@ -122,6 +132,45 @@ impl Executable {
         for (buffer, read) in buffers.iter_mut().zip(read) {
             buffer.take_if(|_| !read);
         }
-        Ok(Kept { buffers })
+        let mut names = Vec::new();
+        for value in named {
+            let buffer = &mut buffers[value.slot];
+            *buffer = match buffer.take() {
+                Some(Buffer::Host(data)) => Some(Buffer::Shared(kept::share(value.here, data, value.constants(plan)))),
+                other => other,
+            };
+            names.extend(value.beyond.map(|name| (value.slot, name)));
+        }
+        let in_a_file = buffers.iter().flatten().filter_map(|b| match b {
+            Buffer::Before(t) => Some(t.clone()),
+            Buffer::Host(_) | Buffer::Shared(_) | Buffer::Other(_) => None,
+        });
+        self.streamed.add(in_a_file.collect());
+        Ok(Kept { buffers, names })
+    }
+
+    /// What has to be done for the values that are not there. A value that would be written on the way to another is made as well: what others
+    /// keep is not written.
+    fn missing(&self, read: &[bool], buffers: &mut [Option<Buffer>]) -> Vec<Piece> {
+        let plan = &self.plan;
+        let init = Init::of(plan);
+        let persistent = |i: usize| matches!(plan.slots[i].storage, Storage::Persistent);
+        loop {
+            let absent = (0..plan.slots.len()).filter(|&i| persistent(i) && read[i] && buffers[i].is_none());
+            let absent: Vec<SlotId> = absent.map(|i| SlotId(i as u32)).collect();
+            let pieces = init.pieces_of(&absent, &|s| buffers[s.0 as usize].is_some());
+            let mut written = Vec::new();
+            for &piece in &pieces {
+                init.visit(piece, &mut |root, writes| {
+                    written.extend((writes && buffers[root.0 as usize].is_some()).then_some(root));
+                });
+            }
+            if written.is_empty() {
+                return pieces.into_iter().collect();
+            }
+            for root in written {
+                buffers[root.0 as usize] = None;
+            }
+        }
     }
 }

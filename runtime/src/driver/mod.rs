@@ -17,6 +17,7 @@ mod dlpack;
 mod donate;
 mod frame;
 mod init;
+mod kept;
 mod memory_need;
 mod packed;
 mod placed;
@@ -39,6 +40,7 @@ use tlc_ir::binding::condition_waits;
 use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{KernelId, Layout, Plan};
+use tlc_ir::target::EmitterId;
 
 use crate::binding::steps::Binding;
 use crate::binding::{Binder, Sizes, is_open, overflow};
@@ -61,7 +63,8 @@ pub use destination::Destination;
 pub use dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
 pub use donate::Argument;
 pub(crate) use frame::Frame;
-use init::Kept;
+use kept::Kept;
+pub use kept::{ALIGN as KEPT_ALIGN, KeptBefore, KeptName, KeptValue, kept_bytes_to_make};
 
 pub use memory_need::{DeviceNeed, MemoryNeed};
 pub use packed::PackedForms;
@@ -189,8 +192,12 @@ pub struct Executable {
     memory_limit: Option<u64>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
     idle_states: IdleStates,
+    /// What makes each kernel of the plan itself.
+    emitters: Vec<EmitterId>,
     /// What the `init` steps computed, once the first call has run them.
     kept: OnceLock<Kept>,
+    /// Where it looks for what an earlier process computed, if anywhere.
+    kept_before: Option<Arc<KeptBefore>>,
     /// The constants that calls stream from a file.
     streamed: placed::Streamed,
     /// Held while they run.
@@ -293,7 +300,9 @@ impl Executable {
             memory_limit: None,
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             idle_states: IdleStates::default(),
+            emitters: load.emitters.kernels,
             kept: OnceLock::new(),
+            kept_before: None,
             streamed,
             initializing: Mutex::new(()),
             recording: Mutex::new(()),

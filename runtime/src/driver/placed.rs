@@ -7,8 +7,8 @@
 //!
 //! What is only gathered from, as embeddings are, stays in the file.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tlc_ir::HostTensor;
 use tlc_ir::index::VarId;
@@ -30,7 +30,11 @@ const SHARE_OF_AVAILABLE: u64 = 2;
 #[derive(Default)]
 pub(super) struct Streamed {
     constants: Vec<HostTensor>,
+    /// What the executable keeps in a file, once that is known.
+    kept: OnceLock<Vec<HostTensor>>,
     calls: AtomicU32,
+    /// Whether there is any.
+    any: AtomicBool,
 }
 
 impl Streamed {
@@ -39,19 +43,32 @@ impl Streamed {
         let mut constants = Vec::new();
         collect(plan, &mut constants);
         // Most plans have none, and the system is not asked.
-        if !constants.is_empty() && !matches!(huge_page_mode(), HugePageMode::Always | HugePageMode::Madvise) {
+        if !constants.is_empty() && !has_huge_pages() {
             constants.clear();
         }
         Streamed {
+            any: AtomicBool::new(!constants.is_empty()),
             constants,
-            calls: AtomicU32::new(0),
+            ..Streamed::default()
         }
+    }
+
+    /// Adds what the executable keeps in a file.
+    pub(super) fn add(&self, kept: Vec<HostTensor>) {
+        if !kept.is_empty() && has_huge_pages() && self.kept.set(kept).is_ok() {
+            self.any.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn all(&self) -> Vec<HostTensor> {
+        let kept = self.kept.get().into_iter().flatten();
+        self.constants.iter().chain(kept).cloned().collect()
     }
 
     /// Counts a call; behind the last that is waited for, the constants are copied on a thread.
     #[inline]
     pub(super) fn called(&self) {
-        if !self.constants.is_empty() && self.calls.load(Ordering::Relaxed) < CALLS {
+        if self.any.load(Ordering::Relaxed) && self.calls.load(Ordering::Relaxed) < CALLS {
             self.count();
         }
     }
@@ -62,7 +79,7 @@ impl Streamed {
         if self.calls.fetch_add(1, Ordering::Relaxed) + 1 != CALLS {
             return;
         }
-        let constants = self.constants.clone();
+        let constants = self.all();
         // Where no thread is to be had, calls go on with the file.
         let _ = std::thread::Builder::new()
             .name("tlc-place".into())
@@ -70,12 +87,16 @@ impl Streamed {
     }
 }
 
+fn has_huge_pages() -> bool {
+    matches!(huge_page_mode(), HugePageMode::Always | HugePageMode::Madvise)
+}
+
 impl Executable {
     /// Copies what calls read from mapped files end to end to huge pages now, where the system has them and memory for it, which calls would otherwise
     /// have done in the background after the first few. Results are the same.
     pub fn place_constants(&self) {
         self.streamed.calls.store(CALLS, Ordering::Relaxed);
-        place(&self.streamed.constants);
+        place(&self.streamed.all());
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use rustc_hash::{FxHashMap, FxHasher};
 
 use super::frame::Frame;
-use super::init::Kept;
+use super::kept::Kept;
 use super::walk::{Finish, Walk};
 use super::{Bound, CallState, Executable, Observe, RunError, lock};
 use crate::binding::segments::{MOST_OPERATIONS, Segment};

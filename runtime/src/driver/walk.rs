@@ -319,6 +319,32 @@ impl<'r, H: Host> Walk<'r, H> {
         Ok(())
     }
 
+    /// Runs what a step says, in its own queue: of several launches of the host that do not depend on each other those of these numbers alone.
+    pub(super) fn part(
+        &self,
+        step: &BoundStep<H::Product>,
+        numbers: &[usize],
+        frame: &mut Frame,
+    ) -> Result<(), RunError> {
+        match &step.work {
+            BoundWork::Launches {
+                launches,
+                alone,
+                sequence: None,
+            } if step.on == 0 && !numbers.is_empty() && numbers.len() < launches.len() => {
+                for of_a_run in numbers.chunk_by(|a, b| a + 1 == *b) {
+                    let part = &launches[of_a_run[0]..of_a_run[0] + of_a_run.len()];
+                    part.iter().for_each(|l| point(l, frame));
+                    let at = places(self.code.of_host(), frame, self.scratch);
+                    // SAFETY: the frame is that of this binding: every slot that these launches touch has its bytes.
+                    unsafe { self.host.launch(step.queue, part, *alone, &at)? };
+                }
+                Ok(())
+            }
+            _ => self.work(step, step.queue, frame).map(drop),
+        }
+    }
+
     /// Runs what a step says, or gives it to a queue of its device.
     #[inline]
     pub(super) fn work(

@@ -114,6 +114,10 @@ pub struct Global {
     /// Choices that `tlc tune` found to be faster on this processor; they change no result
     #[arg(long, global = true, value_name = "FILE.json")]
     pub tuned: Option<PathBuf>,
+    /// A file of weights in the order in which a CPU multiplies them. What it has is not put into that order again; what it lacks
+    /// `tlc run` writes there
+    #[arg(long, global = true, value_name = "FILE")]
+    pub packed: Option<PathBuf>,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
     pub max_memory: Option<u64>,

@@ -234,6 +234,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
         session.console.result(&memory_text(&need))?;
     }
     let (outputs, seconds) = timed(&model, &tensors, &executable)?;
+    session.keep_packed(&executable)?;
     let files = match &args.output_dir {
         Some(dir) => write_outputs(dir, &outputs)?,
         None => vec![],

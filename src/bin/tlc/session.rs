@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
-use tlc::{CompileOptions, DType, Device, Executable};
+use tlc::{CompileOptions, DType, Device, Executable, PackedWeights, PackedWeightsError};
 use tlc_codegen::cuda::capability;
-use tlc_formats::ReadOptions;
+use tlc_formats::{FormatError, ReadOptions};
 use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::target::Gpu;
@@ -27,6 +27,7 @@ use crate::failure::{Code, Failure};
 use crate::onnx::{self, Purpose, is_onnx};
 use crate::specialize::specialize;
 use crate::stages::Stages;
+use crate::staging::Outputs;
 use crate::tune::read_tuned;
 
 /// Longer model texts are refused before they are read.
@@ -84,6 +85,15 @@ pub fn display(path: &Path) -> String {
     } else {
         path.display().to_string()
     }
+}
+
+/// Maps the file of `--packed`.
+fn read_packed(path: &Path) -> Result<PackedWeights, Failure> {
+    let file = path.display().to_string();
+    PackedWeights::open(path).map_err(|e| match e {
+        PackedWeightsError::Io { source, .. } => Failure::reading(&file, &source),
+        other => Failure::new(Code::Invalid, other.to_string()),
+    })
 }
 
 /// True for `-`.
@@ -259,6 +269,7 @@ impl Session {
             precision: self.global.precision,
             products: self.global.products,
             tuned: self.global.tuned.as_deref().map(read_tuned).transpose()?.map(Arc::new),
+            packed_weights: self.global.packed.as_deref().map(read_packed).transpose()?,
             ..CompileOptions::default()
         })
     }
@@ -293,6 +304,29 @@ impl Session {
         let executable = tlc::compile_ir(&model.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, executable.decisions())?;
         Ok(executable)
+    }
+
+    /// Writes the weights that an executable has packed to the file of `--packed`, if some of them were not there.
+    pub fn keep_packed(&self, executable: &Executable) -> Result<(), Failure> {
+        let Some(path) = &self.global.packed else { return Ok(()) };
+        let packed = executable.packed_use();
+        if packed.made == 0 {
+            return Ok(());
+        }
+        // Another process may have put something else there meanwhile.
+        read_packed(path)?;
+        let mut outputs = Outputs::new();
+        outputs.file(path, &mut |mut w| {
+            executable.write_packed_weights(&mut w).map_err(|e| match e {
+                FormatError::Io { source, .. } => source,
+                other => io::Error::other(other.to_string()),
+            })
+        })?;
+        outputs.commit()?;
+        let bytes = tlc::explain::bytes_text(packed.found + packed.made);
+        self.console
+            .note(&format!("wrote {}: {bytes} of packed weights", path.display()));
+        Ok(())
     }
 
     /// Where models run.

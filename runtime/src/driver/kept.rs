@@ -1,0 +1,254 @@
+//! Values that live as long as an executable, and what names them beyond it.
+//!
+//! A value has the name of its recipe: the steps that make it, the instructions they run by, and the constants they read. What two executables of
+//! a process keep under one name is there once, for as long as one of them lives; and what a process has written to a file under its name, a
+//! later one reads from there.
+//!
+//! Invariants:
+//! - Equal names mean equal bytes. A constant is told from others by its place in a file that has not changed, or else, within a process, by its
+//!   address, which stays its own as long as the value is kept; beyond a process, by its bytes.
+//! - What is shared is never written again.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use rustc_hash::FxHashMap;
+use tlc_ir::plan::recipe::{Init, Recipe};
+use tlc_ir::plan::{KernelId, Plan, SlotId, Storage};
+use tlc_ir::target::EmitterId;
+use tlc_ir::tensor::BytesOwner;
+use tlc_ir::{DType, HostTensor};
+
+use super::lock;
+use crate::cpu::level;
+use crate::device::DeviceBuffer;
+use crate::memory::AlignedBuffer;
+use crate::mmap;
+
+/// Smaller values are made by each executable: finding them would take longer.
+const MIN_BYTES: usize = 16 << 10;
+
+/// Bytes of a value that was kept before are a multiple of this: so are the places of values that lie one behind the other.
+pub const ALIGN: usize = 64;
+
+/// The name of a value that `init` steps make.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct KeptName([u64; 2]);
+
+impl fmt::Display for KeptName {
+    /// 32 hexadecimal digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
+    }
+}
+
+/// Values that were kept before, by the text of their names: their bytes, and zeros behind them.
+pub type KeptBefore = FxHashMap<String, HostTensor>;
+
+/// A value that an executable keeps.
+#[derive(Clone, Debug)]
+pub struct KeptValue {
+    /// Its name beyond this process.
+    pub name: KeptName,
+    /// Its bytes (u8), with zeros behind them up to a multiple of [`KEPT_ALIGN`](super::KEPT_ALIGN).
+    pub bytes: HostTensor,
+    /// Whether they were kept before and not made.
+    pub found: bool,
+}
+
+/// A value that executables share.
+pub(super) struct Shared {
+    data: AlignedBuffer,
+    /// The constants that its name knows by their addresses.
+    _constants: Vec<HostTensor>,
+}
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        self.data.as_slice()
+    }
+}
+
+/// Memory that lives as long as the executable.
+pub(super) enum Buffer {
+    /// Of this executable alone.
+    Host(AlignedBuffer),
+    /// Of every executable that keeps the value.
+    Shared(Arc<Shared>),
+    /// In a file.
+    Before(HostTensor),
+    /// Of another device.
+    Other(DeviceBuffer),
+}
+
+impl Buffer {
+    pub(super) fn start(&self) -> *mut u8 {
+        match self {
+            Buffer::Host(b) => b.as_ptr().cast_mut(),
+            Buffer::Shared(s) => s.data.as_ptr().cast_mut(),
+            // Pages of a file are small; see `placed`.
+            Buffer::Before(t) => t.placed_bytes().unwrap_or_else(|| t.bytes()).as_ptr().cast_mut(),
+            Buffer::Other(b) => b.start(),
+        }
+    }
+}
+
+/// What the `init` steps left.
+pub(super) struct Kept {
+    /// By slot.
+    pub(super) buffers: Vec<Option<Buffer>>,
+    /// Slots with a name beyond this process, if names were asked for.
+    pub(super) names: Vec<(usize, KeptName)>,
+}
+
+impl Kept {
+    /// Where a slot's bytes are. They are only read.
+    pub(super) fn address(&self, slot: usize) -> *mut u8 {
+        let buffer = self.buffers.get(slot).and_then(Option::as_ref);
+        buffer.map_or(std::ptr::null_mut(), Buffer::start)
+    }
+
+    /// The values that have a name beyond this process.
+    pub(super) fn values(&self) -> impl Iterator<Item = KeptValue> {
+        self.names
+            .iter()
+            .filter_map(|&(slot, name)| match self.buffers[slot].as_ref()? {
+                Buffer::Shared(shared) => {
+                    let owner: BytesOwner = shared.clone();
+                    let bytes = HostTensor::from_owner(DType::U8, &[shared.data.len()], &owner, 0).ok()?;
+                    Some(KeptValue {
+                        name,
+                        bytes,
+                        found: false,
+                    })
+                }
+                Buffer::Before(bytes) => Some(KeptValue {
+                    name,
+                    bytes: bytes.clone(),
+                    found: true,
+                }),
+                Buffer::Host(_) | Buffer::Other(_) => None,
+            })
+    }
+}
+
+/// The values that executables of this process keep.
+static SHARED: OnceLock<Mutex<FxHashMap<KeptName, Weak<Shared>>>> = OnceLock::new();
+
+/// The value of that name, if an executable of this process keeps it.
+pub(super) fn find(name: &KeptName) -> Option<Arc<Shared>> {
+    lock(SHARED.get_or_init(Mutex::default)).get(name)?.upgrade()
+}
+
+/// Has other executables find a value under its name. One that was made meanwhile takes its place.
+pub(super) fn share(name: KeptName, data: AlignedBuffer, constants: Vec<HostTensor>) -> Arc<Shared> {
+    let mut all = lock(SHARED.get_or_init(Mutex::default));
+    if let Some(known) = all.get(&name).and_then(Weak::upgrade) {
+        return known;
+    }
+    all.retain(|_, value| value.strong_count() > 0);
+    let value = Arc::new(Shared {
+        data,
+        _constants: constants,
+    });
+    all.insert(name, Arc::downgrade(&value));
+    value
+}
+
+/// What a constant is told from others by.
+#[derive(Hash)]
+enum Constant<'c> {
+    /// A place in a file.
+    Origin([u64; 2], usize),
+    Address(usize),
+    Bytes(&'c [u8]),
+}
+
+/// A value that may be kept under a name.
+pub(super) struct Named {
+    pub(super) slot: usize,
+    /// Its bytes.
+    pub(super) bytes: usize,
+    /// In this process.
+    pub(super) here: KeptName,
+    /// Beyond it, if that was asked for.
+    pub(super) beyond: Option<KeptName>,
+    recipe: Recipe,
+}
+
+impl Named {
+    /// The constants of which it is made.
+    pub(super) fn constants(&self, plan: &Plan) -> Vec<HostTensor> {
+        let constants = self.recipe.constants.iter();
+        constants.map(|k| plan.constants[*k as usize].clone()).collect()
+    }
+}
+
+fn name(plan: &Plan, recipe: &Recipe, emitters: &[EmitterId], beyond: bool) -> KeptName {
+    let constants = recipe.constants.iter().map(|k| plan.constants[*k as usize].bytes());
+    let constants: Vec<(Constant<'_>, usize)> = constants
+        .map(|bytes| {
+            let constant = match (mmap::origin(bytes), beyond) {
+                (Some((file, at)), _) => Constant::Origin(file, at),
+                (None, false) => Constant::Address(bytes.as_ptr().addr()),
+                (None, true) => Constant::Bytes(bytes),
+            };
+            (constant, bytes.len())
+        })
+        .collect();
+    let emitter = |k: &KernelId| emitters.get(k.0 as usize).copied().unwrap_or_default();
+    let emitters: Vec<EmitterId> = recipe.kernels.iter().map(emitter).collect();
+    let by = (env!("CARGO_PKG_VERSION"), level::name(), emitters);
+    KeptName([0u8, 1].map(|half| {
+        let mut hasher = DefaultHasher::new();
+        (half, &recipe.text, &by, &constants).hash(&mut hasher);
+        hasher.finish()
+    }))
+}
+
+/// The slots of values that calls read and that may be kept under names, where all is the host's.
+pub(super) fn named(
+    plan: &Plan,
+    emitters: &[EmitterId],
+    read: &[bool],
+    slot_bytes: &[u64],
+    beyond: bool,
+) -> Vec<Named> {
+    if plan.devices.len() > 1 || plan.init.is_empty() {
+        return Vec::new();
+    }
+    let init = Init::of(plan);
+    let slots = plan.slots.iter().zip(read).zip(slot_bytes).enumerate();
+    let large = slots.filter(|(_, ((s, read), bytes))| {
+        matches!(s.storage, Storage::Persistent) && **read && **bytes >= MIN_BYTES as u64
+    });
+    large
+        .filter_map(|(slot, (_, bytes))| {
+            let recipe = init.recipe(SlotId(slot as u32))?;
+            Some(Named {
+                slot,
+                bytes: *bytes as usize,
+                here: name(plan, &recipe, emitters, false),
+                beyond: beyond.then(|| name(plan, &recipe, emitters, true)),
+                recipe,
+            })
+        })
+        .collect()
+}
+
+/// Bytes that an executable of a plan would keep of which no executable of this process has a copy that it could share. `emitters` are those of
+/// the plan's own kernels.
+pub fn kept_bytes_to_make(plan: &Plan, emitters: &[EmitterId]) -> u64 {
+    let bytes = |s: &tlc_ir::plan::Slot| match s.storage {
+        Storage::Persistent => u64::try_from(s.len.as_const()?)
+            .ok()?
+            .checked_mul(s.dtype.bytes() as u64),
+        _ => None,
+    };
+    let slot_bytes: Vec<u64> = plan.slots.iter().map(|s| bytes(s).unwrap_or(0)).collect();
+    let shared = named(plan, emitters, &vec![true; plan.slots.len()], &slot_bytes, false);
+    let shared = shared.iter().filter(|value| find(&value.here).is_some());
+    let shared: u64 = shared.map(|value| value.bytes as u64).sum();
+    slot_bytes.iter().sum::<u64>().saturating_sub(shared)
+}
