@@ -9,9 +9,10 @@
 #[path = "differential/states.rs"]
 mod states;
 
+use std::path::Path;
 use std::sync::Arc;
 
-use tlc::{CompileOptions, compile_ir};
+use tlc::{CompileOptions, PackedWeights, PackedWeightsError, compile_ir};
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
@@ -31,17 +32,21 @@ use tlc_runtime::simulated::Simulated;
 
 use states::{compare_all, to_host, view, without_paths};
 
-/// The outputs, and the graph that was compiled if contractions in it were regrouped.
+/// The outputs, and the graph that was compiled if contractions in it were regrouped. What the executable keeps is left in a file, if one is given, and
+/// looked for there.
 fn run(
     case: &Case,
     inputs: &[HostTensor],
     threads: usize,
     passes: Option<&str>,
+    packed: Option<&Path>,
 ) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
+    let failed = |e: PackedWeightsError| format!("packed weights: {e}");
     let options = CompileOptions {
         threads: Some(threads),
         passes: passes.map(String::from),
         symbols: case.symbols(),
+        packed_weights: packed.map(PackedWeights::open).transpose().map_err(failed)?,
         ..Default::default()
     };
     let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
@@ -50,6 +55,9 @@ fn run(
     let outputs = executable
         .run(&inputs.iter().map(Into::into).collect::<Vec<_>>())
         .map_err(|e| format!("run: {e}"))?;
+    if let Some(packed) = packed.filter(|_| executable.packed_use().made > 0) {
+        executable.save_packed_weights(packed).map_err(failed)?;
+    }
     let decisions = executable.decisions();
     let regrouped = (!decisions.paths.is_empty()).then(|| decisions.graph.clone());
     Ok((outputs.iter().map(|o| o.to_host()).collect(), regrouped))
@@ -61,8 +69,11 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
         symbols: case.symbols(),
         ..interp::Options::default()
     };
-    let (one, regrouped) = run(case, &inputs, 1, passes)?;
-    let (two, _) = run(case, &inputs, 2, passes)?;
+    // The second finds what the first has kept.
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let packed = folder.path().join("packed");
+    let (one, regrouped) = run(case, &inputs, 1, passes, Some(&packed))?;
+    let (two, _) = run(case, &inputs, 2, passes, Some(&packed))?;
     for (k, (a, b)) in one.iter().zip(&two).enumerate() {
         if a != b {
             return Err(format!("output {k} differs between one and two threads"));
@@ -81,7 +92,7 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
         let exact_regrouped = interpret(&regrouped, &inputs, &options).map_err(exact_of)?;
         let bounded_regrouped = interpret_with_bounds(&regrouped, &inputs, &options).map_err(exact_of)?;
         compare_all(found, &exact_regrouped, &bounded_regrouped).map_err(|e| format!("regrouped: {e}"))?;
-        let (plain, _) = run(case, &inputs, 1, Some(&without_paths(passes)))?;
+        let (plain, _) = run(case, &inputs, 1, Some(&without_paths(passes)), None)?;
         compare_all(&plain, &exact, &bounded)
     };
     judge(&one, regrouped)?;

@@ -61,6 +61,51 @@ fn networks_take_no_more_memory_than_they_are_said_to() {
     }
     assert!(networks >= 13, "{networks} networks");
     copies_of_frozen_entries_go_with_the_last_state_that_has_them();
+    executables_of_one_model_keep_its_weights_once();
+}
+
+/// What is made of weights is there once, however many executables read it, a version for fixed sizes among them, and goes with the last.
+fn executables_of_one_model_keep_its_weights_once() {
+    const BYTES: usize = 2048 * 3072 * 4;
+    let g = Graph::new("layer");
+    let x = g.input("x", DType::F32, [g.symbol("n", 1..=4096), 2048.into()]);
+    let w: Vec<f32> = (0..2048 * 3072).map(|i| (i % 101) as f32 / 64.0).collect();
+    let w = g.constant(HostTensor::from_slice(&[3072, 2048], &w).expect("small"));
+    g.output("y", &x.matmul(&w.permute([1, 0])));
+    let compiled = || {
+        let options = CompileOptions {
+            threads: Some(1),
+            specialize: Specialize::After(2),
+            ..CompileOptions::default()
+        };
+        g.compile(&options).expect("it compiles")
+    };
+    let x = HostTensor::zeros(DType::F32, &[32, 2048]).expect("small");
+    let given = [Input::from(&x)];
+    let run = |layer: &tlc::Executable| drop(layer.run(&given).expect("it runs"));
+    let before = live_bytes();
+    let first = compiled();
+    run(&first);
+    let one = live_bytes();
+    assert!(one - before >= BYTES, "{}", one - before);
+    (0..4).for_each(|_| run(&first));
+    first.wait_for_specializations();
+    (0..4).for_each(|_| run(&first));
+    assert!(!first.specializations().is_empty());
+    let others: Vec<_> = (0..4).map(|_| compiled()).collect();
+    others.iter().for_each(run);
+    let five = live_bytes();
+    assert!(
+        five - one < BYTES,
+        "{} bytes for 5 and {} for one",
+        five - before,
+        one - before
+    );
+    drop(first);
+    others.iter().for_each(run);
+    assert!(live_bytes() - before >= BYTES);
+    drop(others);
+    assert!(live_bytes() - before < BYTES, "{}", live_bytes() - before);
 }
 
 /// What is packed of a frozen entry is as large as it is said to be, is there once for all states that share the entry, and goes with it.

@@ -3,5 +3,6 @@
 mod allocations;
 mod calls;
 mod float_mode;
+mod packed_weights;
 mod print;
 mod recorded;

@@ -16,6 +16,7 @@ mod measure;
 mod models;
 mod numbering;
 mod onnx;
+mod packed;
 mod plan;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "../onnx/proto.rs"]

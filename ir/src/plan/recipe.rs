@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{KernelId, Launch, Plan, Slot, SlotId, Step, Storage};
+use super::{KernelId, Launch, Plan, Slot, SlotId, Step, Storage, Work};
 use crate::kernel::Access;
 
 /// What a kept value is made by, and of.
@@ -154,6 +154,11 @@ impl<'p> Init<'p> {
                 kernels.len() - 1
             }) as u32);
             l.label.clear();
+            // How the work is shared out, and what is known of it, changes no bytes.
+            (l.bytes, l.flops) = (0.into(), 0.into());
+            if let Work::Chunks { grain } = &mut l.work {
+                *grain = 1.into();
+            }
         };
         for step in &mut steps {
             match step {

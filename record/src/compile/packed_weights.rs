@@ -178,8 +178,7 @@ impl Executable {
     /// As [`Executable::write_packed_weights`], to a file that appears whole or not at all, in place of one that [`PackedWeights::open`] reads.
     ///
     /// ```
-    /// use std::sync::Arc;
-    /// use tlc::{CompileOptions, Graph, DType, PackedUse, PackedWeights, inputs};
+    /// use tlc::{CompileOptions, DType, Graph, PackedWeights, inputs};
     ///
     /// # let folder = tempfile::tempdir()?;
     /// # let file = folder.path().join("model.packed");
@@ -193,7 +192,7 @@ impl Executable {
     ///     ..CompileOptions::default()
     /// };
     /// let layer = g.compile(&options)?;
-    /// layer.run(inputs![vec![1.0f32; 64 * 256]])?;
+    /// layer.run(&inputs![vec![1.0f32; 64 * 256]])?;
     /// layer.save_packed_weights(&file)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -26,8 +26,9 @@ use crate::device::DeviceBuffer;
 use crate::memory::AlignedBuffer;
 use crate::mmap;
 
-/// Smaller values are made by each executable: finding them would take longer.
-const MIN_BYTES: usize = 16 << 10;
+/// Smaller values are made by each executable: finding them would take longer. Builds with debug assertions look for all of them, so that random
+/// graphs, which are small, try it.
+const MIN_BYTES: usize = if cfg!(debug_assertions) { 1 } else { 16 << 10 };
 
 /// Bytes of a value that was kept before are a multiple of this: so are the places of values that lie one behind the other.
 pub const ALIGN: usize = 64;
