@@ -62,7 +62,7 @@ fn recipes(executable: &Executable) -> Vec<Recipe> {
 fn a_recipe_is_the_same_whatever_else_a_plan_keeps() {
     let (a, b) = (weights(0.0), weights(1.0));
     let alone = recipes(
-        &layers(&[a.clone()])
+        &layers(std::slice::from_ref(&a))
             .compile(&CompileOptions::default())
             .expect("it compiles"),
     );
