@@ -107,6 +107,7 @@ fn what_is_no_file_of_packed_weights_stays_as_it_is() {
     // Neither outputs nor a part of the file are left where it cannot be written.
     run("none/m.packed").code(3);
     run(".").code(3);
+    run("-").code(2);
     assert!(p.list("out").is_empty(), "{:?}", p.list("out"));
     run("m.packed").code(0);
     let whole = std::fs::read(p.path("m.packed")).expect("it is there");

@@ -89,6 +89,10 @@ pub fn display(path: &Path) -> String {
 
 /// Maps the file of `--packed`.
 fn read_packed(path: &Path) -> Result<PackedWeights, Failure> {
+    if is_stdin(path) {
+        let message = "--packed -: expected a file, such as ./-; weights are neither read from standard input nor written to standard output";
+        return Err(Failure::new(Code::Usage, message));
+    }
     let file = path.display().to_string();
     PackedWeights::open(path).map_err(|e| match e {
         PackedWeightsError::Io { source, .. } => Failure::reading(&file, &source),
