@@ -148,7 +148,9 @@ pub(super) fn share(name: KeptName, data: AlignedBuffer, constants: Vec<HostTens
     if let Some(known) = all.get(&name).and_then(Weak::upgrade) {
         return known;
     }
-    all.retain(|_, value| value.strong_count() > 0);
+    if all.len() == all.capacity() {
+        all.retain(|_, value| value.strong_count() > 0);
+    }
     let value = Arc::new(Shared {
         data,
         _constants: constants,
