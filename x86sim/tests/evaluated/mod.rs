@@ -10,7 +10,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use tlc_x86sim::{Code, Counts, Fault, HostFunction, Machine, Memory, Permission, Region, State, Vector, iced_x86};
 
 /// Where code is loaded.
-const CODE: u64 = 0x40_0000;
+pub const CODE: u64 = 0x40_0000;
 /// Where the tables of the calling convention are.
 const TABLES: u64 = 0x1000_0000;
 /// Where parameters begin: each has 16 GiB of its own.
@@ -19,8 +19,6 @@ const APART: u64 = 1 << 34;
 const SCRATCH: u64 = 0x2000_0000_0000;
 /// Where host functions are said to be.
 const HOSTS: u64 = 0x6000_0000_0000;
-/// More instructions than any kernel of a test takes.
-const LIMIT: u64 = 1 << 28;
 
 /// The code of a kernel, with the instruction for products of bytes or without.
 ///
@@ -34,11 +32,11 @@ pub fn code(kernel: &Kernel, level: Level, dots: bool) -> Result<CompiledCode, C
 pub struct Ran {
     /// How much.
     pub counts: Counts,
-    /// Each instruction that did, once.
-    pub codes: Vec<iced_x86::Code>,
+    /// Each instruction that did, once, in the order of their addresses.
+    pub instructions: Vec<iced_x86::Instruction>,
 }
 
-/// Runs code over parts of the kernel's range, one after another, and puts what it wrote into the buffers.
+/// Runs code over parts of the kernel's range, one after another, of at most so many instructions, and puts what it wrote into the buffers.
 ///
 /// # Errors
 /// [`Fault`].
@@ -46,8 +44,8 @@ pub fn run(
     kernel: &Kernel,
     code: &CompiledCode,
     buffers: &mut [Vec<u8>],
-    symbols: &[i64],
-    parts: &[(i64, i64)],
+    (symbols, parts): (&[i64], &[(i64, i64)]),
+    limit: u64,
 ) -> Result<Ran, Fault> {
     let functions = RuntimeFunction::all();
     let mut bytes = code.bytes.clone();
@@ -60,7 +58,7 @@ pub fn run(
         bytes[at..at + 8].copy_from_slice(&address.wrapping_add_signed(reloc.addend).to_le_bytes());
         hosts.push((address, reloc.target));
     }
-    let mut machine = Machine::new(Code { base: CODE, bytes }, LIMIT).expect("places for code and stack");
+    let mut machine = Machine::new(Code { base: CODE, bytes }, limit).expect("places for code and stack");
     for (address, function) in hosts {
         machine.host(address, host(function));
     }
@@ -94,7 +92,7 @@ pub fn run(
     }
     Ok(Ran {
         counts: machine.counts(),
-        codes: machine.executed().map(|i| i.code()).collect(),
+        instructions: machine.executed().copied().collect(),
     })
 }
 

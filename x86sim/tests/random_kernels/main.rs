@@ -3,151 +3,25 @@
 //!
 //! `TLC_SEEDS=from..to` runs other seeds, for as long as one likes; failures are printed as they are found.
 
+#[path = "../evaluated/mod.rs"]
 mod evaluated;
+mod faults;
+mod graphs;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use tlc_codegen::code::CompiledCode;
 use tlc_codegen::wide::{self, Level};
 use tlc_ir::kernel::interp::{KernelError, interpret};
-use tlc_ir::kernel::{Access, Kernel, Memory};
+use tlc_ir::kernel::Memory;
 use tlc_ir::rng::Rng;
-use tlc_ir::target::{Cpu, CpuEmitter, EmitterId};
-use tlc_ir::testgen::{GenOptions, random_case, random_tensor, seeds};
-use tlc_ir::{DType, HostTensor, Precision, Scalar};
-use tlc_passes::planner::Planned;
-use tlc_passes::{Options, compile};
+use tlc_ir::testgen::seeds;
+use tlc_ir::{DType, HostTensor, Scalar};
 use tlc_runtime::cpu::jit::{self, Args, JitOptions};
 use tlc_runtime::cpu::level;
 use tlc_x86sim::iced_x86;
 
-/// A machine whose widest level is this one.
-fn machine(level: Level, scales: bool) -> Cpu {
-    let table = match scales && level == Level::Avx512 {
-        true => wide::emitter(level).with_scales(),
-        false => wide::emitter(level),
-    };
-    Cpu::with_emitters(vec![
-        CpuEmitter::modest(Arc::new(tlc_codegen::clif::emitter(true))),
-        CpuEmitter::modest(Arc::new(table)),
-    ])
-}
-
-fn options(seed: u64) -> GenOptions {
-    let wide = GenOptions {
-        max_nodes: 10,
-        max_elements: 1500,
-        max_rank: 4,
-        extents: vec![1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 100],
-        ranges: vec![(0, 40), (9, 17), (1, 65), (1, 4)],
-        ..GenOptions::default()
-    };
-    let common = GenOptions {
-        symbolic: seed % 3 == 2,
-        guards: false,
-        control: seed % 7 == 3,
-        max_terms: 4000,
-        ..wide
-    };
-    match seed % 2 {
-        0 => common,
-        _ => GenOptions {
-            max_nodes: 16,
-            max_elements: 600,
-            extents: vec![1, 2, 3, 4, 5, 1, 2, 3, 8, 20],
-            ..common
-        },
-    }
-}
-
-/// Data of which some is where operations go wrong.
-fn data(rng: &mut Rng, dtype: DType, len: usize, edges: bool) -> HostTensor {
-    let mut data = random_tensor(rng, dtype, &[len]);
-    for i in 0..len {
-        if !edges || dtype == DType::Bool || !rng.chance(1, 4) {
-            continue;
-        }
-        let bits = match (dtype.is_float(), rng.below(4)) {
-            (true, 0) => {
-                let numbers = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -0.0, 1e300, 1e-40, 65504.0, 2147483648.0];
-                Scalar::from_f64(dtype, numbers[rng.below(numbers.len())]).bits()
-            }
-            (false, 0) => [0, u64::MAX, 1 << (dtype.bits() - 1), (1 << (dtype.bits() - 1)) - 1][rng.below(4)],
-            _ => rng.bits(),
-        };
-        data.set(i, Scalar::from_bits(dtype, bits));
-    }
-    data
-}
-
-/// A kernel with what it is called with.
-struct Call {
-    kernel: Kernel,
-    symbols: Vec<i64>,
-    arguments: Vec<HostTensor>,
-}
-
-impl Call {
-    fn buffers(&self) -> Vec<Vec<u8>> {
-        self.arguments.iter().map(|t| t.bytes().to_vec()).collect()
-    }
-
-    /// The whole range, in two parts if it has more than one iteration; a kernel without one runs once.
-    fn parts(&self, rng: &mut Rng) -> Vec<(i64, i64)> {
-        let extent = self.kernel.parallel_extent().eval_symbols(&self.symbols).expect("an extent");
-        match extent {
-            0 | 1 => vec![(0, extent)],
-            _ => {
-                let middle = rng.range(0, extent);
-                vec![(0, middle), (middle, extent)]
-            }
-        }
-    }
-}
-
-/// The kernels that the wide emitter makes of a random graph on such a machine.
-fn calls(seed: u64, level: Level) -> Result<Vec<Call>, String> {
-    let case = random_case(seed, &options(seed));
-    let settings = Options {
-        precision: if seed % 5 == 4 { Precision::Fast } else { Precision::Exact },
-        ..Options::new(machine(level, seed % 4 < 2))
-    };
-    let planned = compile(&case.graph, &settings).map_err(|e| format!("compile: {e}"))?.planned;
-    let mut calls = Vec::new();
-    add_calls(&planned, &case.binding, (&mut Rng::new(seed), seed % 3 == 1), &mut calls);
-    Ok(calls)
-}
-
-fn add_calls(planned: &Planned, binding: &[i64], (rng, edges): (&mut Rng, bool), calls: &mut Vec<Call>) {
-    let mut seen = BTreeSet::new();
-    for launch in planned.plan.launches() {
-        let number = launch.kernel.0 as usize;
-        if planned.emitters.get(number) != Some(&EmitterId(1)) || !seen.insert(number) {
-            continue;
-        }
-        let kernel = planned.plan.kernels[number].clone();
-        let symbols: Option<Vec<i64>> = launch.symbols.iter().map(|s| s.eval_symbols(binding)).collect();
-        // In a loop they may be what only a call knows.
-        let Some(symbols) = symbols else { continue };
-        let arguments = kernel.params.iter().map(|p| {
-            let len = p.len.eval_symbols(&symbols).expect("a length") as usize;
-            match p.access {
-                Access::Write => HostTensor::zeros(p.dtype, &[len]).expect("a small tensor"),
-                _ => data(rng, p.dtype, len, edges),
-            }
-        });
-        let arguments = arguments.collect();
-        calls.push(Call {
-            kernel,
-            symbols,
-            arguments,
-        });
-    }
-    for body in &planned.bodies {
-        add_calls(&body.planned, binding, (rng, edges), calls);
-    }
-}
+use graphs::{Call, calls};
 
 /// Runs a kernel on this machine's processor.
 fn on_silicon(call: &Call, level: Level, dots: bool, parts: &[(i64, i64)]) -> Vec<Vec<u8>> {
@@ -186,6 +60,9 @@ fn on_silicon(call: &Call, level: Level, dots: bool, parts: &[(i64, i64)]) -> Ve
     });
     taken.collect()
 }
+
+/// More instructions than any of these kernels takes.
+const LIMIT: u64 = 1 << 26;
 
 /// What has run in all.
 #[derive(Default)]
@@ -232,11 +109,11 @@ fn check(call: &Call, code: &CompiledCode, (level, dots): (Level, bool), rng: &m
     totals.without_meaning += u64::from(!has_meaning);
     let parts = call.parts(rng);
     let mut found = call.buffers();
-    let ran = evaluated::run(kernel, code, &mut found, &call.symbols, &parts).map_err(|e| e.to_string())?;
+    let ran = evaluated::run(kernel, code, &mut found, (&call.symbols, &parts), LIMIT).map_err(|e| e.to_string())?;
     totals.kernels += 1;
     totals.instructions += ran.counts.instructions;
     totals.accesses += ran.counts.accesses;
-    totals.codes.extend(ran.codes);
+    totals.codes.extend(ran.instructions.iter().map(|i| i.code()));
     if level::all().contains(&level) && (!dots || level::multiplies_bytes(level)) {
         totals.on_silicon += 1;
         let native = on_silicon(call, level, dots, &parts);
@@ -274,7 +151,7 @@ fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
     }
     let mut failures = Vec::new();
     let mut totals = Totals::default();
-    for seed in seeds(0..150) {
+    for seed in seeds(0..600) {
         for level in Level::ALL {
             let dots = seed % 2 == 0;
             let calls = match calls(seed, level) {
