@@ -90,7 +90,13 @@ macro_rules! real {
 }
 
 real!(u32, f32, 0xffc0_0000, 0x0040_0000, 0x7f80_0000);
-real!(u64, f64, 0xfff8_0000_0000_0000, 0x0008_0000_0000_0000, 0x7ff0_0000_0000_0000);
+real!(
+    u64,
+    f64,
+    0xfff8_0000_0000_0000,
+    0x0008_0000_0000_0000,
+    0x7ff0_0000_0000_0000
+);
 
 /// The result of an operation that was computed, with the NaN that an operation without a meaning gives.
 fn meant<R: Real>(result: R) -> R {

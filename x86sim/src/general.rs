@@ -113,12 +113,7 @@ impl Execution<'_> {
                     false => Next::Following,
                 }));
             }
-            Code::Sete_rm8
-            | Code::Setne_rm8
-            | Code::Setb_rm8
-            | Code::Setbe_rm8
-            | Code::Setl_rm8
-            | Code::Setle_rm8 => {
+            Code::Sete_rm8 | Code::Setne_rm8 | Code::Setb_rm8 | Code::Setbe_rm8 | Code::Setl_rm8 | Code::Setle_rm8 => {
                 let holds = self.condition()?;
                 self.put_integer(0, holds.into())?;
             }

@@ -131,7 +131,9 @@ impl Features {
                 && is_x86_feature_detected!("avx512cd")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl"),
-            avx2: is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"),
+            avx2: is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c"),
             dots: is_x86_feature_detected!("avx512vnni"),
             narrow_dots: is_x86_feature_detected!("avxvnni"),
         }
@@ -154,10 +156,46 @@ const BYTES: usize = 8192;
 const CODE: u64 = 0x40_0000;
 
 const SINGLES: [u32; 40] = [
-    0, 0x8000_0000, 0x3f80_0000, 0xbf80_0000, 0x3f00_0000, 0xbf00_0000, 0x3fc0_0000, 0x4020_0000, 0xc020_0000, 0x7f80_0000, 0xff80_0000,
-    0x7fc0_0000, 0xffc0_0000, 0x7fc1_2345, 0xffd5_4321, 0x7f80_0001, 0xff80_0001, 0x7fa5_5555, 0xffbf_ffff, 1, 0x8000_0001, 0x007f_ffff,
-    0x807f_ffff, 0x0080_0000, 0x7f7f_ffff, 0xff7f_ffff, 0x4f00_0000, 0x4eff_ffff, 0xcf00_0000, 0xcf00_0001, 0x4f80_0000, 0x4f7f_ffff,
-    0x5f00_0000, 0xdf00_0000, 0x5f80_0000, 0x477f_e000, 0x477f_f000, 0x3380_0000, 0x3300_0001, 0x3f7f_ffff,
+    0,
+    0x8000_0000,
+    0x3f80_0000,
+    0xbf80_0000,
+    0x3f00_0000,
+    0xbf00_0000,
+    0x3fc0_0000,
+    0x4020_0000,
+    0xc020_0000,
+    0x7f80_0000,
+    0xff80_0000,
+    0x7fc0_0000,
+    0xffc0_0000,
+    0x7fc1_2345,
+    0xffd5_4321,
+    0x7f80_0001,
+    0xff80_0001,
+    0x7fa5_5555,
+    0xffbf_ffff,
+    1,
+    0x8000_0001,
+    0x007f_ffff,
+    0x807f_ffff,
+    0x0080_0000,
+    0x7f7f_ffff,
+    0xff7f_ffff,
+    0x4f00_0000,
+    0x4eff_ffff,
+    0xcf00_0000,
+    0xcf00_0001,
+    0x4f80_0000,
+    0x4f7f_ffff,
+    0x5f00_0000,
+    0xdf00_0000,
+    0x5f80_0000,
+    0x477f_e000,
+    0x477f_f000,
+    0x3380_0000,
+    0x3300_0001,
+    0x3f7f_ffff,
 ];
 
 /// A float of 64 bits at which operations go wrong.
@@ -166,12 +204,36 @@ fn double(rng: &mut Rng) -> u64 {
     match rng.below(4) {
         0 => {
             let numbers = [
-                1u64, 1 << 63 | 1, 0x000f_ffff_ffff_ffff, 0x0010_0000_0000_0000, 0x7fef_ffff_ffff_ffff, 0xffef_ffff_ffff_ffff,
-                0x7ff0_0000_0000_0000, 0xfff0_0000_0000_0000, 0x7ff0_0000_0000_0001, 0xfff7_ffff_ffff_ffff, 0x7ff8_0000_0000_0000,
-                0xfff9_1234_5678_9abc, 0x7ff4_0000_2000_0000, 0x41df_ffff_ffc0_0000, 0x41e0_0000_0000_0000, 0x43e0_0000_0000_0000,
-                0x43df_ffff_ffff_ffff, 0xc3e0_0000_0000_0000, 0xc3e0_0000_0000_0001, 0x43f0_0000_0000_0000, 0x43ef_ffff_ffff_ffff,
-                0x41ef_ffff_ffff_ffff, 0xbfef_ffff_ffff_ffff, 0x36a0_0000_0000_0000, 0x3690_0000_0000_0001, 0x47ef_ffff_e000_0000,
-                0x47ef_ffff_f000_0000, 0x380f_ffff_f000_0000, 0x4330_0000_0000_0001, 0x4320_0000_0000_0001,
+                1u64,
+                1 << 63 | 1,
+                0x000f_ffff_ffff_ffff,
+                0x0010_0000_0000_0000,
+                0x7fef_ffff_ffff_ffff,
+                0xffef_ffff_ffff_ffff,
+                0x7ff0_0000_0000_0000,
+                0xfff0_0000_0000_0000,
+                0x7ff0_0000_0000_0001,
+                0xfff7_ffff_ffff_ffff,
+                0x7ff8_0000_0000_0000,
+                0xfff9_1234_5678_9abc,
+                0x7ff4_0000_2000_0000,
+                0x41df_ffff_ffc0_0000,
+                0x41e0_0000_0000_0000,
+                0x43e0_0000_0000_0000,
+                0x43df_ffff_ffff_ffff,
+                0xc3e0_0000_0000_0000,
+                0xc3e0_0000_0000_0001,
+                0x43f0_0000_0000_0000,
+                0x43ef_ffff_ffff_ffff,
+                0x41ef_ffff_ffff_ffff,
+                0xbfef_ffff_ffff_ffff,
+                0x36a0_0000_0000_0000,
+                0x3690_0000_0000_0001,
+                0x47ef_ffff_e000_0000,
+                0x47ef_ffff_f000_0000,
+                0x380f_ffff_f000_0000,
+                0x4330_0000_0000_0001,
+                0x4320_0000_0000_0001,
             ];
             numbers[rng.below(numbers.len())]
         }
@@ -403,7 +465,9 @@ fn case(form: &Form, rng: &mut Rng, start: u64) -> Case {
         registers.general[2] = (registers.general[0] as i64 >> 63) as u64;
     }
     let mut encoder = Encoder::new(64);
-    encoder.encode(&inst, 0).unwrap_or_else(|e| panic!("{}: {e}", form.name));
+    encoder
+        .encode(&inst, 0)
+        .unwrap_or_else(|e| panic!("{}: {e}", form.name));
     Case {
         bytes: encoder.take_buffer(),
         inst,
@@ -426,7 +490,10 @@ fn evaluate(case: &Case, start: u64) -> Result<(Box<Registers>, Vec<u8>, u32), F
         to.0 = *from;
     }
     for flag in Flag::ALL {
-        machine.state.flags.put(flag, case.registers.flags >> flag.bit() & 1 != 0);
+        machine
+            .state
+            .flags
+            .put(flag, case.registers.flags >> flag.bit() & 1 != 0);
     }
     machine.run(CODE)?;
     let (flags, defined) = machine.state.flags.bits();
@@ -443,11 +510,17 @@ fn evaluate(case: &Case, start: u64) -> Result<(Box<Registers>, Vec<u8>, u32), F
 /// Where two states differ.
 fn difference(one: &Registers, other: &Registers, defined: u32, wide: bool) -> Option<String> {
     if (one.flags ^ other.flags) & u64::from(defined) != 0 {
-        return Some(format!("flags {:#x}, not {:#x}, of {defined:#x}", one.flags, other.flags));
+        return Some(format!(
+            "flags {:#x}, not {:#x}, of {defined:#x}",
+            one.flags, other.flags
+        ));
     }
     for r in (0..16).filter(|r| *r != 4) {
         if one.general[r] != other.general[r] {
-            return Some(format!("general register {r}: {:#x}, not {:#x}", one.general[r], other.general[r]));
+            return Some(format!(
+                "general register {r}: {:#x}, not {:#x}",
+                one.general[r], other.general[r]
+            ));
         }
     }
     for k in (0..8).filter(|k| wide && one.masks[*k] != other.masks[*k]) {
@@ -458,7 +531,11 @@ fn difference(one: &Registers, other: &Registers, defined: u32, wide: bool) -> O
         let (a, b) = (&one.vectors[v][..bytes], &other.vectors[v][..bytes]);
         if let Some(at) = a.iter().zip(b).position(|(a, b)| a != b) {
             let word = |v: &[u8]| u64::from_le_bytes(v[at / 8 * 8..at / 8 * 8 + 8].try_into().expect("8 bytes"));
-            return Some(format!("vector {v}, byte {at}: {:#018x}, not {:#018x}", word(a), word(b)));
+            return Some(format!(
+                "vector {v}, byte {at}: {:#018x}, not {:#018x}",
+                word(a),
+                word(b)
+            ));
         }
     }
     None
@@ -470,9 +547,18 @@ fn instructions_compute_what_the_processor_does() {
     let forms: Vec<Form> = (tlc_codegen::wide::instructions().filter(|c| !is_control(*c)))
         .map(Form::of)
         .collect();
-    let lacking: Vec<&str> = forms.iter().filter(|f| !features.have(f)).map(|f| f.name.as_str()).collect();
+    let lacking: Vec<&str> = forms
+        .iter()
+        .filter(|f| !features.have(f))
+        .map(|f| f.name.as_str())
+        .collect();
     if !lacking.is_empty() {
-        println!("SKIP {} instructions that this machine lacks, of {}: {}", lacking.len(), forms.len(), lacking.join(" "));
+        println!(
+            "SKIP {} instructions that this machine lacks, of {}: {}",
+            lacking.len(),
+            forms.len(),
+            lacking.join(" ")
+        );
     }
     let mut buffer = vec![0u64; BYTES / 8 + 8];
     let start = (buffer.as_mut_ptr() as u64).next_multiple_of(64);
@@ -515,7 +601,15 @@ fn instructions_compute_what_the_processor_does() {
             }
         }
     }
-    let lines: Vec<String> = failures.iter().map(|(n, f)| format!("{n}: {} times; {}", f.len(), f[0])).collect();
+    let lines: Vec<String> = failures
+        .iter()
+        .map(|(n, f)| format!("{n}: {} times; {}", f.len(), f[0]))
+        .collect();
     println!("{compared} compared, {divided} divisions without a result");
-    assert!(failures.is_empty(), "{} instructions differ:\n{}", failures.len(), lines.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} instructions differ:\n{}",
+        failures.len(),
+        lines.join("\n")
+    );
 }

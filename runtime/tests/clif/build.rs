@@ -142,18 +142,22 @@ pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
         }
         buffers.clone_from_slice(&these);
         if let Maker::Wide(level) = maker {
-            on_silicon.push((level, level::multiplies_bytes(level), these));
+            on_silicon.push((level, these));
         }
     }
-    for (level, dots) in Level::ALL.into_iter().flat_map(|l| [(l, false), (l, true)]) {
-        let these = evaluate(kernel, (level, dots), &before, symbols);
+    for level in Level::ALL {
+        // With the instruction for products of bytes or without, the bits are the same.
+        let these = evaluate(kernel, (level, true), &before, symbols);
         for (p, (one, other)) in kernel.params.iter().zip(buffers.iter().zip(&these)) {
             let (one, other) = (scalars(p.dtype, one), scalars(p.dtype, other));
             let differs = one.iter().zip(&other).position(|(a, b)| !same(*a, *b));
             assert_eq!(differs, None, "{level:?} differs on the evaluated processor\n{kernel}");
         }
-        for (_, _, found) in on_silicon.iter().filter(|(l, d, _)| (*l, *d) == (level, dots)) {
-            assert!(*found == these, "{level:?} is not the processor's bit for bit\n{kernel}");
+        for (_, found) in on_silicon.iter().filter(|(l, _)| *l == level) {
+            assert!(
+                *found == these,
+                "{level:?} is not the processor's bit for bit\n{kernel}"
+            );
         }
     }
 }

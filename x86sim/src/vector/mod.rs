@@ -10,9 +10,7 @@ mod permute;
 
 use iced_x86::{Mnemonic, Register};
 
-use crate::float::{
-    Real, arithmetic, compares, maximum, minimum, multiply_add, range, rounded, scaled, square_root,
-};
+use crate::float::{Real, arithmetic, compares, maximum, minimum, multiply_add, range, rounded, scaled, square_root};
 use crate::machine::{Execution, Step, Stop, vector_number};
 use crate::state::{Lane, Vector};
 

@@ -29,6 +29,7 @@ pub fn code(kernel: &Kernel, level: Level, dots: bool) -> Result<CompiledCode, C
 }
 
 /// What ran.
+#[allow(dead_code, reason = "not every test that includes this asks for it")]
 pub struct Ran {
     /// How much.
     pub counts: Counts,
@@ -51,7 +52,11 @@ pub fn run(
     let mut bytes = code.bytes.clone();
     let mut hosts = Vec::new();
     for reloc in &code.relocs {
-        assert_eq!(reloc.kind, RelocKind::Absolute8, "the only kind that the wide emitter writes");
+        assert_eq!(
+            reloc.kind,
+            RelocKind::Absolute8,
+            "the only kind that the wide emitter writes"
+        );
         let number = functions.iter().position(|f| *f == reloc.target).expect("a function");
         let address = HOSTS + 16 * number as u64;
         let at = reloc.offset as usize;
@@ -73,14 +78,24 @@ pub fn run(
             Access::Write => Permission::Write,
             Access::ReadWrite => Permission::ReadWrite,
         };
-        add(Region::new(format!("parameter {number}"), base, bytes.clone(), permission));
+        add(Region::new(
+            format!("parameter {number}"),
+            base,
+            bytes.clone(),
+            permission,
+        ));
     }
     let symbols_bytes = symbols.iter().flat_map(|s| s.to_le_bytes()).collect();
     let scratch = kernel.cache_scratch_bytes().eval_symbols(symbols).expect("a size") as usize;
     let tables = [TABLES + 0x10_0000, TABLES + 0x20_0000, SCRATCH];
     let arguments = tables.iter().flat_map(|a| a.to_le_bytes()).collect();
     add(Region::new("the arguments", TABLES, arguments, Permission::Read));
-    add(Region::new("the table of buffers", tables[0], addresses, Permission::Read));
+    add(Region::new(
+        "the table of buffers",
+        tables[0],
+        addresses,
+        Permission::Read,
+    ));
     add(Region::new("the symbols", tables[1], symbols_bytes, Permission::Read));
     add(Region::new("the scratch", SCRATCH, vec![0; scratch], Permission::Write));
     for (begin, end) in parts {
@@ -123,7 +138,13 @@ fn host(function: RuntimeFunction) -> HostFunction<'static> {
             element, transposed, ..
         } => Box::new(move |state: &mut State, memory: &mut Memory| {
             let [to, to_pitch, from, from_pitch, rows, columns] = [7, 6, 2, 1, 8, 9].map(|r| state.general[r] as i64);
-            copy((to, to_pitch), (from, from_pitch), (rows, columns), (element.into(), transposed), memory)
+            copy(
+                (to, to_pitch),
+                (from, from_pitch),
+                (rows, columns),
+                (element.into(), transposed),
+                memory,
+            )
         }),
     }
 }
@@ -167,9 +188,13 @@ fn copy(
                 true => from + c * from_pitch + r * element,
                 false => from + r * from_pitch + c * element,
             };
-            memory.read(source as u64, bytes).map_err(|e| format!("a copy at {source:#x}: {e}"))?;
+            memory
+                .read(source as u64, bytes)
+                .map_err(|e| format!("a copy at {source:#x}: {e}"))?;
             let target = to + r * to_pitch + c * element;
-            memory.write(target as u64, bytes).map_err(|e| format!("a copy to {target:#x}: {e}"))?;
+            memory
+                .write(target as u64, bytes)
+                .map_err(|e| format!("a copy to {target:#x}: {e}"))?;
         }
     }
     Ok(())

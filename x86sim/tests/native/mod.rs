@@ -32,7 +32,9 @@ struct Writer {
 
 impl Writer {
     fn push(&mut self, inst: Instruction) {
-        self.encoder.encode(&inst, 0).unwrap_or_else(|e| panic!("{e}: {inst:?}"));
+        self.encoder
+            .encode(&inst, 0)
+            .unwrap_or_else(|e| panic!("{e}: {inst:?}"));
     }
 
     fn two(&mut self, code: Code, a: Register, place: i64) {
@@ -60,7 +62,11 @@ impl Writer {
         }
         for v in 0..self.vectors() {
             match self.wide {
-                true => self.two(Code::EVEX_Vmovups_zmm_k1z_zmmm512, Register::ZMM0 + v, 64 * i64::from(v)),
+                true => self.two(
+                    Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+                    Register::ZMM0 + v,
+                    64 * i64::from(v),
+                ),
                 false => self.two(Code::VEX_Vmovups_ymm_ymmm256, Register::YMM0 + v, 64 * i64::from(v)),
             }
         }
@@ -90,7 +96,11 @@ impl Writer {
         self.store(Code::Mov_rm64_r64, GENERAL + 8 * 7, Register::RAX);
         for v in 0..self.vectors() {
             match self.wide {
-                true => self.store(Code::EVEX_Vmovups_zmmm512_k1z_zmm, 64 * i64::from(v), Register::ZMM0 + v),
+                true => self.store(
+                    Code::EVEX_Vmovups_zmmm512_k1z_zmm,
+                    64 * i64::from(v),
+                    Register::ZMM0 + v,
+                ),
                 false => self.store(Code::VEX_Vmovups_ymmm256_ymm, 64 * i64::from(v), Register::YMM0 + v),
             }
         }

@@ -137,7 +137,16 @@ const MISTAKES: [Mistake; 12] = [
     Mistake {
         name: "a comparison with the other kind of sign",
         make: |inst, bytes| {
-            let of_signs = [M::Vpcmpb, M::Vpcmpw, M::Vpcmpd, M::Vpcmpq, M::Vpcmpub, M::Vpcmpuw, M::Vpcmpud, M::Vpcmpuq];
+            let of_signs = [
+                M::Vpcmpb,
+                M::Vpcmpw,
+                M::Vpcmpd,
+                M::Vpcmpq,
+                M::Vpcmpub,
+                M::Vpcmpuw,
+                M::Vpcmpud,
+                M::Vpcmpuq,
+            ];
             of_signs.contains(&inst.mnemonic()) && flip(bytes, Some(4), 1)
         },
         least: 4,
@@ -208,7 +217,8 @@ fn mistakes_show() {
             let calls = calls(seed, level).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let mut rng = Rng::new(seed);
             for call in &calls {
-                let code = evaluated::code(&call.kernel, level, false).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
+                let code =
+                    evaluated::code(&call.kernel, level, false).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
                 let parts = call.parts(&mut rng);
                 let mut right = call.buffers();
                 let ran = evaluated::run(&call.kernel, &code, &mut right, (&call.symbols, &parts), crate::LIMIT);
@@ -231,15 +241,22 @@ fn mistakes_show() {
                     let limit = 100 + 4 * ran.counts.instructions;
                     let ran = evaluated::run(&call.kernel, &wrong, &mut results, (&call.symbols, &parts), limit);
                     let shows = match ran {
-                        Err(Fault::Unknown { text, .. }) => panic!("{}: makes {text}, which is not known", mistake.name),
+                        Err(Fault::Unknown { text, .. }) => {
+                            panic!("{}: makes {text}, which is not known", mistake.name)
+                        }
                         Err(_) => true,
-                        Ok(_) => call.kernel.params.iter().zip(right.iter().zip(&results)).any(|(p, (a, b))| {
-                            let (a, b) = (scalars(p.dtype, a), scalars(p.dtype, b));
-                            (0..a.len()).any(|i| {
-                                let (a, b) = (a.get(i), b.get(i));
-                                a != b && !(a.is_nan() && b.is_nan())
-                            })
-                        }),
+                        Ok(_) => call
+                            .kernel
+                            .params
+                            .iter()
+                            .zip(right.iter().zip(&results))
+                            .any(|(p, (a, b))| {
+                                let (a, b) = (scalars(p.dtype, a), scalars(p.dtype, b));
+                                (0..a.len()).any(|i| {
+                                    let (a, b) = (a.get(i), b.get(i));
+                                    a != b && !(a.is_nan() && b.is_nan())
+                                })
+                            }),
                     };
                     let entry = found.entry(mistake.name).or_default();
                     entry.0 += usize::from(shows);
@@ -252,6 +269,10 @@ fn mistakes_show() {
         let (shown, made) = found.get(mistake.name).copied().unwrap_or_default();
         println!("{}: {shown} of {made} show", mistake.name);
         assert!(made > 0, "{} was never made", mistake.name);
-        assert!(100 * shown >= mistake.least * made, "{}: {shown} of {made} show", mistake.name);
+        assert!(
+            100 * shown >= mistake.least * made,
+            "{}: {shown} of {made} show",
+            mistake.name
+        );
     }
 }

@@ -60,7 +60,16 @@ fn data(rng: &mut Rng, dtype: DType, len: usize, edges: bool) -> HostTensor {
         }
         let bits = match (dtype.is_float(), rng.below(4)) {
             (true, 0) => {
-                let numbers = [f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -0.0, 1e300, 1e-40, 65504.0, 2147483648.0];
+                let numbers = [
+                    f64::INFINITY,
+                    f64::NEG_INFINITY,
+                    f64::NAN,
+                    -0.0,
+                    1e300,
+                    1e-40,
+                    65504.0,
+                    2147483648.0,
+                ];
                 Scalar::from_f64(dtype, numbers[rng.below(numbers.len())]).bits()
             }
             (false, 0) => [0, u64::MAX, 1 << (dtype.bits() - 1), (1 << (dtype.bits() - 1)) - 1][rng.below(4)],
@@ -86,7 +95,11 @@ impl Call {
 
     /// The whole range, in two parts if it has more than one iteration; a kernel without one runs once.
     pub fn parts(&self, rng: &mut Rng) -> Vec<(i64, i64)> {
-        let extent = self.kernel.parallel_extent().eval_symbols(&self.symbols).expect("an extent");
+        let extent = self
+            .kernel
+            .parallel_extent()
+            .eval_symbols(&self.symbols)
+            .expect("an extent");
         match extent {
             0 | 1 => vec![(0, extent)],
             _ => {
@@ -101,12 +114,23 @@ impl Call {
 pub fn calls(seed: u64, level: Level) -> Result<Vec<Call>, String> {
     let case = random_case(seed, &options(seed));
     let settings = Options {
-        precision: if seed % 5 == 4 { Precision::Fast } else { Precision::Exact },
+        precision: if seed % 5 == 4 {
+            Precision::Fast
+        } else {
+            Precision::Exact
+        },
         ..Options::new(machine(level, seed % 4 < 2))
     };
-    let planned = compile(&case.graph, &settings).map_err(|e| format!("compile: {e}"))?.planned;
+    let planned = compile(&case.graph, &settings)
+        .map_err(|e| format!("compile: {e}"))?
+        .planned;
     let mut calls = Vec::new();
-    add_calls(&planned, &case.binding, (&mut Rng::new(seed), seed % 3 == 1), &mut calls);
+    add_calls(
+        &planned,
+        &case.binding,
+        (&mut Rng::new(seed), seed % 3 == 1),
+        &mut calls,
+    );
     Ok(calls)
 }
 

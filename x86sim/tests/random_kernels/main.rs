@@ -12,8 +12,8 @@ use std::collections::BTreeSet;
 
 use tlc_codegen::code::CompiledCode;
 use tlc_codegen::wide::{self, Level};
-use tlc_ir::kernel::interp::{KernelError, interpret};
 use tlc_ir::kernel::Memory;
+use tlc_ir::kernel::interp::{KernelError, interpret};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
 use tlc_ir::{DType, HostTensor, Scalar};
@@ -41,8 +41,15 @@ fn on_silicon(call: &Call, level: Level, dots: bool, parts: &[(i64, i64)]) -> Ve
         memory.push((copy, skip));
     }
     // SAFETY: `skip` is inside.
-    let pointers: Vec<*mut u8> = memory.iter_mut().map(|(m, skip)| unsafe { m.as_mut_ptr().add(*skip).cast() }).collect();
-    let scratch_bytes = call.kernel.cache_scratch_bytes().eval_symbols(&call.symbols).expect("a size") as usize;
+    let pointers: Vec<*mut u8> = memory
+        .iter_mut()
+        .map(|(m, skip)| unsafe { m.as_mut_ptr().add(*skip).cast() })
+        .collect();
+    let scratch_bytes = call
+        .kernel
+        .cache_scratch_bytes()
+        .eval_symbols(&call.symbols)
+        .expect("a size") as usize;
     let mut scratch = words(scratch_bytes);
     let start = scratch.as_ptr().align_offset(64);
     let args = Args {
@@ -94,7 +101,13 @@ fn close(a: Scalar, b: Scalar) -> bool {
     (x - y).abs() <= tolerance * (1.0 + x.abs().max(y.abs()))
 }
 
-fn check(call: &Call, code: &CompiledCode, (level, dots): (Level, bool), rng: &mut Rng, totals: &mut Totals) -> Result<(), String> {
+fn check(
+    call: &Call,
+    code: &CompiledCode,
+    (level, dots): (Level, bool),
+    rng: &mut Rng,
+    totals: &mut Totals,
+) -> Result<(), String> {
     let kernel = &call.kernel;
     let mut meant = call.arguments.clone();
     let has_meaning = match interpret(kernel, &mut meant, &call.symbols) {
@@ -123,7 +136,10 @@ fn check(call: &Call, code: &CompiledCode, (level, dots): (Level, bool), rng: &m
                 let (a, b) = (scalars(dtype, a), scalars(dtype, b));
                 let i = at / dtype.bytes();
                 let bits = (a.get(i).bits(), b.get(i).bits());
-                return Err(format!("p{p}[{i}]: the processor has {:#x}, the evaluated one {:#x}", bits.0, bits.1));
+                return Err(format!(
+                    "p{p}[{i}]: the processor has {:#x}, the evaluated one {:#x}",
+                    bits.0, bits.1
+                ));
             }
         }
     }
@@ -145,7 +161,11 @@ fn check(call: &Call, code: &CompiledCode, (level, dots): (Level, bool), rng: &m
 
 #[test]
 fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
-    let lacking: Vec<&str> = Level::ALL.iter().filter(|l| !level::all().contains(l)).map(|l| l.name()).collect();
+    let lacking: Vec<&str> = Level::ALL
+        .iter()
+        .filter(|l| !level::all().contains(l))
+        .map(|l| l.name())
+        .collect();
     if !lacking.is_empty() {
         println!("SKIP beside the processor: it lacks {}", lacking.join(", "));
     }
@@ -160,7 +180,8 @@ fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
             };
             let mut rng = Rng::new(seed);
             for call in &calls {
-                let code = evaluated::code(&call.kernel, level, dots).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
+                let code =
+                    evaluated::code(&call.kernel, level, dots).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
                 if let Err(e) = check(call, &code, (level, dots), &mut rng, &mut totals) {
                     println!("seed {seed}, {}: {e}", level.name());
                     failures.push(format!("seed {seed}, {}: {e}\n{}", level.name(), call.kernel));
@@ -183,6 +204,9 @@ fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
     let never: Vec<_> = written.difference(&totals.codes).map(|c| format!("{c:?}")).collect();
     println!("never: {}", never.join(" "));
     let unlisted: Vec<_> = totals.codes.difference(&written).collect();
-    assert!(unlisted.is_empty(), "instructions that the emitter does not list: {unlisted:?}");
+    assert!(
+        unlisted.is_empty(),
+        "instructions that the emitter does not list: {unlisted:?}"
+    );
     assert!(failures.is_empty(), "{} failures; {}", failures.len(), failures[0]);
 }
