@@ -157,6 +157,15 @@ impl Execution<'_> {
         }
     }
 
+    /// The lanes of memory that are read: those of the mask, but for instructions that read all of it whatever the mask (type E4NF of the
+    /// manual's exceptions; permutations, which do so too, read [`Execution::whole`] operands).
+    fn read_mask(&self, lanes: usize) -> u64 {
+        match self.inst.mnemonic() {
+            Mnemonic::Vpmaddwd => u64::MAX,
+            _ => self.mask(lanes),
+        }
+    }
+
     /// A vector of a register or memory, of which lanes without a bit in the mask are not read.
     fn lanes(&mut self, operand: u32, lane_bytes: usize, mask: u64) -> Step<Vector> {
         if !self.is_memory(operand) {
@@ -230,7 +239,7 @@ impl Execution<'_> {
     /// Each lane by itself, of two operands.
     fn binary<T: Lane>(&mut self, of: impl Fn(T, T) -> T) -> Step<()> {
         let lanes = self.size(0) / T::BYTES;
-        let (a, b) = (self.register(1)?, self.lanes(2, T::BYTES, self.mask(lanes))?);
+        let (a, b) = (self.register(1)?, self.lanes(2, T::BYTES, self.read_mask(lanes))?);
         let mut result = Vector::default();
         for i in 0..lanes {
             of(T::get(&a, i), T::get(&b, i)).put(&mut result, i);

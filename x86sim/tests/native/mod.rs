@@ -1,6 +1,6 @@
 //! One instruction on this machine's processor, between registers and memory that are given and taken.
 
-#![cfg(all(target_arch = "x86_64", unix))]
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use memmap2::{Mmap, MmapMut};
 use tlc_x86sim::iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
