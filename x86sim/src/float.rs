@@ -321,7 +321,7 @@ pub(crate) fn half(a: u32, rounding: Rounding) -> u16 {
         return sign | if rounding == Rounding::Zero { 0x7bff } else { 0x7c00 };
     }
     // Of a subnormal number the leading bit is missing, and the exponent's field is one less.
-    sign | (((exponent + 14) as u16) << 10) + units as u16
+    sign | ((((exponent + 14) as u16) << 10) + units as u16)
 }
 
 /// An integer that floats are converted to: out of range it is the one that says so.
@@ -330,11 +330,11 @@ pub(crate) trait Integer: Lane {
 }
 
 macro_rules! integer {
-    ($($t:ty: $least:expr, $beyond:expr, $indefinite:expr;)*) => {$(
+    ($($t:ty: $range:expr, $indefinite:expr;)*) => {$(
         impl Integer for $t {
             /// Of an integral value, or a NaN.
             fn of(x: f64) -> $t {
-                match x >= $least && x < $beyond {
+                match $range.contains(&x) {
                     true => x as $t,
                     false => $indefinite,
                 }
@@ -344,10 +344,10 @@ macro_rules! integer {
 }
 
 integer! {
-    i32: -2147483648.0, 2147483648.0, i32::MIN;
-    u32: 0.0, 4294967296.0, u32::MAX;
-    i64: -9223372036854775808.0, 9223372036854775808.0, i64::MIN;
-    u64: 0.0, 18446744073709551616.0, u64::MAX;
+    i32: (-2147483648.0..2147483648.0), i32::MIN;
+    u32: (0.0..4294967296.0), u32::MAX;
+    i64: (-9223372036854775808.0..9223372036854775808.0), i64::MIN;
+    u64: (0.0..18446744073709551616.0), u64::MAX;
 }
 
 /// A float as an integer, rounded.

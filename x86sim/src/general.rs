@@ -145,7 +145,7 @@ impl Execution<'_> {
     fn result(&mut self, result: u64) {
         self.put(Zero, result == 0);
         self.put(Sign, result & HIGH != 0);
-        self.put(Parity, (result as u8).count_ones() % 2 == 0);
+        self.put(Parity, (result as u8).count_ones().is_multiple_of(2));
     }
 
     fn logical(&mut self, result: u64) {

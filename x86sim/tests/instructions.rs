@@ -534,7 +534,7 @@ fn difference(one: &Registers, other: &Registers, defined: u32, wide: bool) -> O
             ));
         }
     }
-    for k in (0..8).filter(|k| wide && one.masks[*k] != other.masks[*k]) {
+    if let Some(k) = (0..8).find(|k| wide && one.masks[*k] != other.masks[*k]) {
         return Some(format!("k{k}: {:#x}, not {:#x}", one.masks[k], other.masks[k]));
     }
     let (count, bytes) = if wide { (32, 64) } else { (16, 32) };

@@ -158,7 +158,7 @@ impl Execution<'_> {
         for i in 0..lanes {
             let (part, place) = (i / within, i % within);
             let at = part * within + place / 2 + if high { within / 2 } else { 0 };
-            let from = if place % 2 == 0 { &a } else { &b };
+            let from = if place.is_multiple_of(2) { &a } else { &b };
             T::get(from, at).put(&mut result, i);
         }
         self.finish(&result, T::BYTES, lanes)

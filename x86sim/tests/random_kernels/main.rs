@@ -174,7 +174,7 @@ fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
     let seeds = seeds(0..600);
     for seed in seeds.clone() {
         for level in Level::ALL {
-            let dots = seed % 2 == 0;
+            let dots = seed.is_multiple_of(2);
             let calls = match calls(seed, level) {
                 Ok(calls) => calls,
                 Err(e) => panic!("seed {seed}, {level:?}: {e}"),
