@@ -137,6 +137,7 @@ fn modules_import_each_other_in_one_direction() {
         "gpusim",
         "gpusim/driver",
         "gpusim/cublaslt",
+        "x86sim",
     ] {
         let source = root.join(krate).join("src");
         let mut files = BTreeSet::new();

@@ -82,6 +82,12 @@ impl Level {
     }
 }
 
+/// Every instruction that the emitter writes, at any level, by its name in iced-x86: what tests of its code have to know.
+#[doc(hidden)]
+pub fn instructions() -> impl Iterator<Item = iced_x86::Code> {
+    rows::all().map(|(code, _)| code)
+}
+
 /// The lowered form of a kernel as it is translated.
 ///
 /// # Errors

@@ -169,7 +169,6 @@ pub(super) fn row(code: Code) -> Option<&'static Row> {
 }
 
 /// Every instruction that has a row.
-#[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = (Code, &'static Row)> {
     ROWS.iter().map(|(code, row)| (*code, row))
 }

@@ -12,6 +12,8 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use tlc_runtime::cpu::jit::{self, Args, JitError, JitOptions, KernelFn, LoadedKernel};
 use tlc_runtime::cpu::level;
 
+use crate::evaluated;
+
 /// Builds a kernel statement by statement.
 #[derive(Default)]
 pub struct Builder {
@@ -124,9 +126,11 @@ pub fn compile(kernel: &Kernel) -> Result<KernelFn, JitError> {
 
 /// Runs a kernel over its whole range. The buffers are element-aligned only, and must have exactly the right length.
 ///
-/// Runs the code of each of [`makers`]; they must agree bit for bit, but for which NaN it is.
+/// Runs the code of each of [`makers`], and that of the wide emitter on the evaluated processor, at levels too that this machine lacks; they must
+/// agree bit for bit, but for which NaN it is.
 pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
     let before = buffers.to_vec();
+    let mut on_silicon = Vec::new();
     for (i, maker) in makers().into_iter().enumerate() {
         let mut these = before.clone();
         let f = compile_all(&maker, &[kernel]).remove(0).function;
@@ -137,7 +141,35 @@ pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
             assert_eq!(differs, None, "who makes the code differs\n{kernel}");
         }
         buffers.clone_from_slice(&these);
+        if let Maker::Wide(level) = maker {
+            on_silicon.push((level, these));
+        }
     }
+    for level in Level::ALL {
+        // With the instruction for products of bytes or without, the bits are the same.
+        let these = evaluate(kernel, (level, true), &before, symbols);
+        for (p, (one, other)) in kernel.params.iter().zip(buffers.iter().zip(&these)) {
+            let (one, other) = (scalars(p.dtype, one), scalars(p.dtype, other));
+            let differs = one.iter().zip(&other).position(|(a, b)| !same(*a, *b));
+            assert_eq!(differs, None, "{level:?} differs on the evaluated processor\n{kernel}");
+        }
+        for (_, found) in on_silicon.iter().filter(|(l, _)| *l == level) {
+            assert!(
+                *found == these,
+                "{level:?} is not the processor's bit for bit\n{kernel}"
+            );
+        }
+    }
+}
+
+/// What a kernel leaves in its buffers on the evaluated processor, with the instruction for products of bytes or without.
+pub fn evaluate(kernel: &Kernel, (level, dots): (Level, bool), buffers: &[Vec<u8>], symbols: &[i64]) -> Vec<Vec<u8>> {
+    let mut these = buffers.to_vec();
+    let code = evaluated::code(kernel, level, dots).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
+    let end = kernel.parallel_extent().eval_symbols(symbols).unwrap();
+    let ran = evaluated::run(kernel, &code, &mut these, (symbols, &[(0, end)]), 1 << 28);
+    ran.unwrap_or_else(|e| panic!("{level:?}: {e}\n{kernel}"));
+    these
 }
 
 pub fn run_function(

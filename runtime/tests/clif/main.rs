@@ -2,6 +2,8 @@
 
 mod build;
 mod contract;
+#[path = "../../../x86sim/tests/evaluated/mod.rs"]
+mod evaluated;
 mod functions;
 mod gathers;
 mod gpu;
