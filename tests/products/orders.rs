@@ -204,9 +204,9 @@ fn rows_have_the_same_bits_however_many_there_are() {
                         m,
                         n,
                         turned: [layout & 1 != 0, layout & 2 != 0],
-                        symbolic: number % 2 == 0,
-                        frozen: number / 2 % 3 == 0,
-                        behind: number / 3 % 2 == 0,
+                        symbolic: number.is_multiple_of(2),
+                        frozen: (number / 2).is_multiple_of(3),
+                        behind: (number / 3).is_multiple_of(2),
                         threads: 1 + number % 8,
                     };
                     let (g, given) = recorded(&case, &x, &y);
