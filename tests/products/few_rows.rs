@@ -146,8 +146,8 @@ fn few_rows_match_the_interpreter_whatever_is_before_and_behind() {
     }
 }
 
-/// A decoder's matrices, with columns that lie together: a product is one step with what follows it, and packs nothing, for it
-/// has no memory to pack into.
+/// A decoder's matrices, with columns that lie together: a product is one step with what follows it, and packs nothing of the matrix, for it
+/// has memory for a copy of the rows alone.
 #[test]
 fn few_rows_by_columns_that_lie_together_pack_nothing() {
     for (rows, k) in [(2usize, 768usize), (4, 768), (7, 400), (16, 768)] {
@@ -169,7 +169,9 @@ fn few_rows_by_columns_that_lie_together_pack_nothing() {
             let given: Vec<Input<'_>> = given.iter().map(Input::from).collect();
             let need = e.memory(&given).expect("it fits");
             let cfg = format!("{rows} rows of {k}, {threads} threads: {need:?}");
-            assert_eq!((need.scratch, need.arena, need.kept), (0, 0, 0), "{cfg}");
+            assert_eq!((need.arena, need.kept), (0, 0), "{cfg}");
+            let copies = threads * (rows * k * DType::F32.bytes());
+            assert!(need.scratch as usize <= copies, "{copies} bytes are enough for {cfg}");
         }
     }
 }

@@ -9,6 +9,7 @@ mod einsum_numpy;
 mod epilogues;
 mod few_rows;
 mod half;
+mod orders;
 mod quotients;
 mod regrouping;
 mod tuned;

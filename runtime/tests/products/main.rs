@@ -222,9 +222,30 @@ fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
     }
 }
 
-/// Few rows by a matrix whose columns lie together, and the mirror of that: each result has the bits that it has alone.
+/// Few rows by a matrix whose columns lie together, and the mirror of that: each result has the bits that it has among many rows, or, where there are few
+/// lines as well, those that it has alone.
 #[test]
-fn few_vectors_are_summed_as_each_of_them_alone() {
+fn few_vectors_are_summed_as_many_and_small_results_as_each_of_them_alone() {
+    fn among_many<T: Element>(case: Case, seed: u64) {
+        check::<T>(case, seed, &[1, 2, 3]);
+        let Case { m, n, k, orders, .. } = case;
+        let large = match m <= n {
+            true => Case { m: 100, ..case },
+            false => Case { n: 100, ..case },
+        };
+        let mut random = Random(seed);
+        let (la, lb) = (layout(orders[0], 1, large.m, k), layout(orders[1], 1, k, large.n));
+        let mut fill = |len: usize| -> Vec<T> { (0..len).map(|_| T::of(random.value())).collect() };
+        let (mut a, mut b) = (fill(la.len), fill(lb.len));
+        let (all, of_all) = run(large, &mut a, &mut b, &[1, 2]);
+        let (some, of_some) = run(case, &mut a, &mut b, &[1, 2]);
+        for i in 0..m {
+            for j in 0..n {
+                let (here, there) = (at(&of_all, 0, i, j), at(&of_some, 0, i, j));
+                assert_eq!(all[here].bits(), some[there].bits(), "{case:?} {i} {j}");
+            }
+        }
+    }
     fn alone<T: Element>(case: Case, seed: u64) {
         check::<T>(case, seed, &[1, 2, 3]);
         let Case { m, n, k, orders, .. } = case;
@@ -252,9 +273,11 @@ fn few_vectors_are_summed_as_each_of_them_alone() {
     let mut random = Random(5);
     for vectors in 2..=20 {
         for round in 0..4 {
-            // From 48 elements a vector on; below it is the micro-kernels'.
-            let k = [48, 49, 65, 80][round] * vectors + random.below(3) * 16;
+            // From 16 elements a vector on, of small results from 48; below it is the micro-kernels'.
             let lines = vectors + [0, 1, 11, 60][random.below(4)] + random.below(30);
+            let small = vectors < 16 && lines < 16;
+            let least = if small { 48 } else { 16 };
+            let k = (least + [0, 1, 17, 32][round]) * vectors + random.below(3) * 16;
             let (m, n) = match random.below(2) {
                 0 => (vectors, lines),
                 _ => (lines, vectors),
@@ -268,13 +291,13 @@ fn few_vectors_are_summed_as_each_of_them_alone() {
                 k,
                 orders,
             };
-            if vectors > 16 {
-                // The micro-kernels' by now, which sum in blocks.
-                check::<f32>(case, round as u64, &[1, 3]);
-                continue;
+            if small {
+                alone::<f32>(case, round as u64);
+                alone::<f64>(case, round as u64);
+            } else {
+                among_many::<f32>(case, round as u64);
+                among_many::<f64>(case, round as u64);
             }
-            alone::<f32>(case, round as u64);
-            alone::<f64>(case, round as u64);
             check::<f32>(Case { batch: 3, ..case }, 7, &[1, 3]);
         }
     }

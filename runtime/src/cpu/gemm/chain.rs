@@ -12,7 +12,8 @@
 use std::ops::Range;
 
 use super::{
-    Composite, Matrix, Operand, PackedLayout, Product, StridedDim, compute, copied, cut, dots, driver, pack, unit,
+    Composite, Matrix, Operand, PackedLayout, Product, StridedDim, compute, copied, cut, dots, pack, scratch_bytes,
+    unit,
 };
 use crate::pool::{Pool, PoolPanic};
 
@@ -152,16 +153,16 @@ pub fn chain(first: &Product<'_>, second: &Product<'_>, threads: usize) -> Chain
     };
     let together = blocks.div_ceil(handed_out).max(1);
     let part = [block(first, rows), block(second, rows)];
-    let product = part.iter().map(|p| match dots(p).is_some() {
-        true => 0,
-        false => driver::scratch_bytes(p),
-    });
+    // What the whole product is decides how its parts are computed.
+    let product = [first, second]
+        .into_iter()
+        .zip(&part)
+        .map(|(p, part)| scratch_bytes(p, part));
     let lines_at = product.max().unwrap_or(0).next_multiple_of(ALIGNMENT);
     let mut end = lines_at + rows.saturating_mul(row_bytes).next_multiple_of(ALIGNMENT);
     let mut copies = [None, None];
     if together > 1 {
         for (copy, whole) in copies.iter_mut().zip([first, second]) {
-            // What the whole product is decides how its parts are summed.
             let made = Panels::of(whole, rows).filter(|c| dots(whole).is_none() && c.layout.bytes() <= cache);
             *copy = made.map(|c| Panels { at: end, ..c });
             end += copy

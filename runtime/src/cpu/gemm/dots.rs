@@ -1,22 +1,24 @@
-//! Few rows times a matrix, all with the summed axis together in memory: dot products.
+//! One row times a matrix, both with the summed axis together in memory: dot products.
 //!
-//! Such a product reads every element of the matrix once for all rows, and packs nothing. Below, *vectors* are the few rows, or
-//! the few columns of the mirrored case, and *lines* those of the matrix. Each result is summed in two vector registers of
-//! accumulators, whatever its neighbours, in blocks of which the sums are added up, so its bits depend on the summed extent alone: they are
-//! those of one vector. One vector of bf16 is multiplied so as well, by pairs; several are the micro-kernels'.
+//! Such a product reads every element of the matrix once, and packs nothing. Below, the *vectors* are the row, or the column of the mirrored
+//! case, and *lines* are those of the matrix. Each result is summed in two vector registers of accumulators, whatever its neighbours, in
+//! blocks of which the sums are added up, so its bits depend on the summed extent alone. One vector of bf16 is multiplied so as well, by
+//! pairs. Several vectors are what [`lines`](super::lines) is for, whose sums have the order of micro-kernels, but for results with fewer
+//! rows and fewer columns than a vector has lanes: chains of so few results leave most of a machine idle (2 by 4096 by 2: six times as long).
 
 use std::arch::x86_64::*;
 
 use tlc_ir::DType;
 
-use super::{Matrix, Product, Unit};
+use super::{Matrix, Product, Unit, lines};
 use crate::cpu::level::{Halves, halves};
 
-/// The most vectors: with more, micro-kernels make up for what packing takes.
-const FEW: usize = 16;
-/// Elements of the sum for each vector, where there are several, from which on it takes longer to pack a line than to add up the lanes of
-/// its results.
-const LONG: usize = 48;
+/// Elements of the sum for each vector, where there are several, from which on it takes longer to pack a line than to multiply it as it lies.
+const LONG: usize = 16;
+/// As [`LONG`], of results that are added up in lanes: than to add up the lanes of its results.
+const LONG_IN_LANES: usize = 48;
+/// Results with fewer rows and fewer columns have long sums added up in lanes.
+const SMALL: usize = 16;
 /// Vectors whose accumulators are in registers at once.
 const VECTORS: usize = 4;
 /// Vectors of each line that are added up in a row: long sums are added up in blocks, and these in turn, so that they round less often.
@@ -35,11 +37,32 @@ pub(super) enum Shape {
     VectorsByLines,
 }
 
+impl Shape {
+    /// Whether each result is a dot product of its own, and not one of a group of chains.
+    pub(super) fn is_dots(self, p: &Product<'_>) -> bool {
+        self.vectors(p) == 1 || is_small(p)
+    }
+
+    /// How many vectors there are.
+    pub(super) fn vectors(self, p: &Product<'_>) -> usize {
+        match self {
+            Shape::LinesByVectors => p.n,
+            Shape::VectorsByLines => p.m,
+        }
+    }
+}
+
+/// Whether a result has few rows and few columns.
+fn is_small(p: &Product<'_>) -> bool {
+    p.m < SMALL && p.n < SMALL
+}
+
 /// What the operands of a product are, if it is such a product and this machine has the instructions.
 pub(super) fn shape(p: &Product<'_>) -> Option<Shape> {
     let together = p.lhs.composite.is_none() && p.rhs.composite.is_none() && p.lhs.column == 1 && p.rhs.row == 1;
     let pairs = p.dtype == DType::BF16 && halves() == Some(Halves::Pairs);
-    let few = |vectors: usize| vectors == 1 || !pairs && vectors <= FEW && p.k >= LONG * vectors;
+    let long = if is_small(p) { LONG_IN_LANES } else { LONG };
+    let few = |vectors: usize| vectors == 1 || !pairs && vectors <= lines::FEW && p.k >= long * vectors;
     let has = std::is_x86_feature_detected!("avx512f")
         || std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx");
     match (few(p.m) && p.m <= p.n, few(p.n)) {
@@ -64,44 +87,59 @@ pub(super) fn unit(p: &Product<'_>, shape: Shape) -> Unit {
 }
 
 /// Where vectors or lines begin, and how far apart.
-struct Walk<T> {
+pub(super) struct Walk<T> {
     start: *mut T,
-    stride: isize,
+    /// Elements from one to the next.
+    pub(super) stride: isize,
 }
 
 impl<T> Walk<T> {
-    fn new(start: *mut u8, stride: isize) -> Walk<T> {
+    pub(super) fn new(start: *mut u8, stride: isize) -> Walk<T> {
         let start = start.cast();
         Walk { start, stride }
     }
 
-    fn at(&self, number: usize) -> *mut T {
+    /// Where the one of this number begins.
+    pub(super) fn at(&self, number: usize) -> *mut T {
         self.start.wrapping_offset(number as isize * self.stride)
     }
 }
 
-/// Computes a piece of a product of a shape.
+/// Lines and vectors, each with how many there are, and where their results lie.
+pub(super) struct Operands<T> {
+    pub(super) lines: (Walk<T>, usize),
+    pub(super) vectors: (Walk<T>, usize),
+    pub(super) results: *mut T,
+    /// Elements from the result of a line to that of the next, and from vector to vector.
+    pub(super) steps: (isize, isize),
+}
+
+impl<T> Operands<T> {
+    /// Those of a product of a shape.
+    pub(super) fn of(p: &Product<'_>, shape: Shape) -> Operands<T> {
+        let walk = |m: &Matrix<'_>, stride: isize, count: usize| (Walk::new(m.start, stride), count);
+        let (rows, columns) = (walk(&p.lhs, p.lhs.row, p.m), walk(&p.rhs, p.rhs.column, p.n));
+        let (lines, vectors, steps) = match shape {
+            Shape::LinesByVectors => (rows, columns, (p.dst.row, p.dst.column)),
+            Shape::VectorsByLines => (columns, rows, (p.dst.column, p.dst.row)),
+        };
+        Operands {
+            lines,
+            vectors,
+            results: p.dst.start.cast(),
+            steps,
+        }
+    }
+}
+
+/// Computes a piece of a product of a shape that [`is_dots`](Shape::is_dots).
 ///
 /// # Safety
 /// As for [`super::multiply`]; the product has that [`shape`], or is a piece of one that has.
 pub(super) unsafe fn run(p: &Product<'_>, shape: Shape) {
-    let (matrix, vectors): ((&Matrix<'_>, usize, isize), (&Matrix<'_>, usize, isize)) = match shape {
-        Shape::LinesByVectors => ((&p.lhs, p.m, p.lhs.row), (&p.rhs, p.n, p.rhs.column)),
-        Shape::VectorsByLines => ((&p.rhs, p.n, p.rhs.column), (&p.lhs, p.m, p.lhs.row)),
-    };
-    let steps = match shape {
-        Shape::LinesByVectors => (p.dst.row, p.dst.column),
-        Shape::VectorsByLines => (p.dst.column, p.dst.row),
-    };
-    /// The matrix, the vectors and the results, with the results' strides from line to line and from vector to vector.
     macro_rules! call {
         ($f:ident) => {
-            $f(
-                (Walk::new(matrix.0.start, matrix.2), matrix.1),
-                (Walk::new(vectors.0.start, vectors.2), vectors.1),
-                p.k,
-                (p.dst.start.cast(), steps.0, steps.1),
-            )
+            $f(Operands::of(p, shape), p.k)
         };
     }
     // SAFETY: the caller's promise, and the instructions were looked for.
@@ -154,17 +192,19 @@ macro_rules! dots {
         $name:ident, $features:literal, $element:ty, $lanes:literal, at_once: $at_once:expr,
         $zero:ident, $load:ident, $fma:ident, $add:ident, $sum:ident
     ) => {
-        /// `y[i * y.1 + j * y.2] = Σ_k lines[i][k] * vectors[j][k]` for all lines and vectors.
+        /// `results[i * steps.0 + j * steps.1] = Σ_k lines[i][k] * vectors[j][k]` for all lines and vectors.
         ///
         /// # Safety
         /// The machine has the features, `k` elements of each line and vector can be read, and the results written.
         #[target_feature(enable = $features)]
-        unsafe fn $name(
-            (lines, line_count): (Walk<$element>, usize),
-            (vectors, vector_count): (Walk<$element>, usize),
-            k: usize,
-            y: (*mut $element, isize, isize),
-        ) {
+        unsafe fn $name(p: Operands<$element>, k: usize) {
+            let Operands {
+                lines: (lines, line_count),
+                vectors: (vectors, vector_count),
+                results,
+                steps,
+            } = p;
+            let y = (results, steps.0, steps.1);
             const LANES: usize = $lanes;
 
             /// `R` vectors by `C` lines.
@@ -373,21 +413,17 @@ unsafe fn dot(line: *const u16, x: *const u16, k: usize) -> u16 {
     }
 }
 
-/// As the others, of bf16 and one vector.
+/// As the others, of bf16.
 ///
 /// # Safety
 /// As for the others.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-unsafe fn avx512_bf16(
-    (lines, line_count): (Walk<u16>, usize),
-    (vector, _): (Walk<u16>, usize),
-    k: usize,
-    y: (*mut u16, isize, isize),
-) {
+unsafe fn avx512_bf16(p: Operands<u16>, k: usize) {
     // A line after the other: that is how memory is read best.
-    let x = vector.at(0).cast_const();
-    for line in 0..line_count {
-        let to = y.0.wrapping_offset(line as isize * y.1);
+    let (lines, count) = &p.lines;
+    let x = p.vectors.0.at(0).cast_const();
+    for line in 0..*count {
+        let to = p.results.wrapping_offset(line as isize * p.steps.0);
         // SAFETY: the caller's promise.
         unsafe { *to = dot(lines.at(line), x, k) };
     }
@@ -414,12 +450,13 @@ mod tests {
                                 let (a_walk, x_walk) = (walk(&mut a), walk(&mut x));
                                 // SAFETY: the vectors have so many elements, and the feature was looked for.
                                 unsafe {
-                                    $f(
-                                        (a_walk, lines),
-                                        (x_walk, vectors),
-                                        k,
-                                        (y.as_mut_ptr(), vectors as isize, 1),
-                                    )
+                                    let operands = Operands {
+                                        lines: (a_walk, lines),
+                                        vectors: (x_walk, vectors),
+                                        results: y.as_mut_ptr(),
+                                        steps: (vectors as isize, 1),
+                                    };
+                                    $f(operands, k)
                                 };
                                 for i in 0..lines {
                                     for j in 0..vectors {

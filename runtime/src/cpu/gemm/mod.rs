@@ -2,12 +2,14 @@
 //!
 //! A product, or a stack of them, is cut into pieces: ranges of rows and columns of one entry of the stack. The summed axis
 //! is never cut between pieces. On x86-64 a piece is computed by the micro-kernels of the crate `gemm` under our own loops
-//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing, or as dot
-//! products (`dots`) where one operand is a few vectors; elsewhere by the crate's own driver, one thread of it per piece.
+//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing, or, where both operands lie
+//! along the sum, by lines that are turned in registers (`lines`) if one is a few vectors, and as dot products (`dots`) if one is a single
+//! vector or both are few and long; elsewhere by the crate's own driver, one thread of it per piece.
 //!
 //! Invariants:
-//! - Every element of the result is summed in an order that depends on the summed extent alone, and on whether the whole product is one of
-//!   `dots`: blocks of the sum in turn, one chain of multiply-adds in each (of bf16, one chain of pairs). So results do not depend on the cut, nor on the number of threads.
+//! - Every element of the result is summed in an order that depends on the dtype and the summed extent alone, and on whether the whole product is one of
+//!   `dots` (an operand is one vector, or both lie along a long sum and are fewer than 16): blocks of the sum in turn, one chain of multiply-adds in each (of bf16, one chain of pairs). So results do
+//!   not depend on how many rows and columns there are besides, on the cut, nor on the number of threads.
 //! - A [`Cut`] and the run that follows it agree on the scratch bytes.
 
 use std::ops::Range;
@@ -21,6 +23,8 @@ use crate::pool::{Pool, PoolPanic};
 pub mod chain;
 #[cfg(target_arch = "x86_64")]
 mod dots;
+#[cfg(target_arch = "x86_64")]
+mod lines;
 #[cfg(not(target_arch = "x86_64"))]
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -227,7 +231,7 @@ fn edge(number: usize, pieces: usize, units: usize, unit: usize, extent: usize) 
     }
 }
 
-/// How a product is computed as dot products, if it is.
+/// How a product is computed by the lines of a matrix as they lie (`dots`, `lines`), if it is.
 #[cfg(target_arch = "x86_64")]
 fn dots(p: &Product<'_>) -> Option<dots::Shape> {
     dots::shape(p)
@@ -239,11 +243,27 @@ fn dots(_: &Product<'_>) -> Option<std::convert::Infallible> {
     None
 }
 
+/// Scratch that a part of a product needs, and any part of that.
+fn scratch_bytes(p: &Product<'_>, part: &Product<'_>) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(shape) = dots(p) {
+        return match shape.is_dots(p) {
+            true => 0,
+            false => lines::scratch_bytes(part, shape),
+        };
+    }
+    let _ = p;
+    driver::scratch_bytes(part)
+}
+
 /// The unit of cuts.
 fn unit(p: &Product<'_>) -> Unit {
     #[cfg(target_arch = "x86_64")]
     if let Some(shape) = dots(p) {
-        return dots::unit(p, shape);
+        return match shape.is_dots(p) {
+            true => dots::unit(p, shape),
+            false => lines::unit(p, shape),
+        };
     }
     driver::unit(p)
 }
@@ -262,7 +282,7 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
     };
     let unit = unit(p);
     let dots = dots(p).is_some();
-    let scratch_bytes = if dots { 0 } else { driver::scratch_bytes(p) };
+    let scratch_bytes = scratch_bytes(p, p);
     let entries = p.batch.iter().fold(1usize, |n, &d| n.saturating_mul(d));
     let work = p.m.saturating_mul(p.n).saturating_mul(p.k);
     let alone = Cut {
@@ -485,7 +505,12 @@ unsafe fn compute(p: &Product<'_>, part: &Product<'_>, scratch: *mut u8, progres
     #[cfg(target_arch = "x86_64")]
     if let Some(shape) = dots(p) {
         // SAFETY: a part of what the caller vouches for.
-        unsafe { dots::run(part, shape) };
+        unsafe {
+            match shape.is_dots(p) {
+                true => dots::run(part, shape),
+                false => lines::run(part, shape, scratch),
+            }
+        };
         if let Some((side, f)) = progress {
             f(part.lines(side));
         }

@@ -342,6 +342,11 @@ fn block<K: Tiles>(k: usize) -> usize {
     }
 }
 
+/// Elements along the sum of each block but the last, of a product of floats.
+pub(super) fn block_elements(p: &Product<'_>) -> usize {
+    with_tiles!(p.dtype, block(p.k))
+}
+
 /// Bytes of the second-level cache.
 fn second_level_bytes() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
