@@ -234,8 +234,8 @@ impl<'g> Rebuilder<'g> {
     pub fn padded(&mut self, node: NodeId, lo: Shape, hi: Shape, value: Scalar) -> Result<NodeId, GraphError> {
         let interior = lo.iter().map(|_| 0).collect();
         let view = View::Pad {
-            lo,
-            hi,
+            lo: lo.into_boxed_slice(),
+            hi: hi.into_boxed_slice(),
             interior,
             value,
         };
