@@ -337,11 +337,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
 ///
 /// # Errors
 /// As [`rebuild`].
-pub fn rebuild_of(
-    graph: &Graph,
-    concerns: &dyn Fn(&Node) -> bool,
-    f: &mut Rewrite<'_>,
-) -> Result<Graph, GraphError> {
+pub fn rebuild_of(graph: &Graph, concerns: &dyn Fn(&Node) -> bool, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> {
     // As it has them from the pass before, so that types and names are not found out again.
     let is_settled = graph.is_derived() && graph.guards().is_empty();
     let stays = || {
