@@ -244,7 +244,7 @@ fn after_pass(pass: &str, before: &Graph, after: Graph) -> Graph {
         }
         ("canonicalize", Fault::ReversalIsTrivial) => rebuild(&after, &mut |re, _, node, o| match &node.kind {
             NodeKind::View(View::Slice { size, step, .. })
-                if *size == re.graph.ty(o[0]).shape && step.contains(&-1) =>
+                if size[..] == re.graph.ty(o[0]).shape[..] && step.contains(&-1) =>
             {
                 Ok(o[0])
             }

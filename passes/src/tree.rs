@@ -1,5 +1,7 @@
 //! Moving through and rewriting statement trees.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{walk, walk_mut};
@@ -34,9 +36,14 @@ pub fn defined_vars(body: &[Stmt]) -> Vec<VarId> {
 pub fn substitute_in(kernel: &mut Kernel, body: &mut [Stmt], f: &mut dyn FnMut(VarId) -> Option<IndexExpr>) {
     substitute_in_extents(kernel, &defined_vars(body), f);
     let bounds: &Kernel = kernel;
+    // What is loaded is often stored as well.
+    let mut known: FxHashMap<IndexExpr, IndexExpr> = FxHashMap::default();
     walk_mut(body, &mut |s| {
         for e in s.indices_mut().filter(|e| e.has_vars()) {
-            *e = e.replace_vars(f).simplify(bounds);
+            *e = match known.entry(e.clone()) {
+                Entry::Occupied(new) => new.get().clone(),
+                Entry::Vacant(new) => new.insert(e.replace_vars(f).simplify(bounds)).clone(),
+            };
         }
     });
 }

@@ -17,6 +17,8 @@ use crate::index::{Bounds, IndexExpr};
 pub const MAX_INTERIOR: i64 = i32::MAX as i64;
 
 /// A change of coordinates: each result element is one operand element (or, for `Pad`, a fill value).
+///
+/// What pads and slices carry is in boxes: three lists of extents in place would make every node of a graph half as large again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum View {
     /// The same elements in C order under other extents.
@@ -30,22 +32,22 @@ pub enum View {
     /// of `lo + hi`. Interior padding is what undoes a slice with a step.
     Pad {
         /// Fill count before, per axis.
-        lo: Shape,
+        lo: Box<[IndexExpr]>,
         /// Fill count behind, per axis.
-        hi: Shape,
+        hi: Box<[IndexExpr]>,
         /// Fill count between neighbours, per axis, at most [`MAX_INTERIOR`].
-        interior: SmallVec<[i64; 4]>,
+        interior: Box<[i64]>,
         /// The fill value, of the operand's dtype.
         value: Scalar,
     },
     /// `result[i] = operand[start + i * step]` per axis; a step may be negative, never zero.
     Slice {
         /// First operand index, per axis.
-        start: Shape,
+        start: Box<[IndexExpr]>,
         /// Distance between taken elements, per axis.
-        step: SmallVec<[i64; 4]>,
+        step: Box<[i64]>,
         /// Result extent, per axis.
-        size: Shape,
+        size: Box<[IndexExpr]>,
     },
     /// Sliding windows: axis `axis` becomes the window's position, and a new last axis runs through the window:
     /// `result[.., o, .., k] = operand[.., o * stride + k * dilation, ..]`. A window longer than the axis has no position there,
@@ -191,7 +193,7 @@ impl View {
                 lo.iter().chain(hi).all(|p| p.is(0)) && interior.iter().zip(shape).all(nothing_between)
             }
             View::Slice { start, step, size } => {
-                start.iter().all(|s| s.is(0)) && step.iter().all(|&s| s == 1) && size == shape
+                start.iter().all(|s| s.is(0)) && step.iter().all(|&s| s == 1) && size[..] == shape[..]
             }
             View::Window { .. } => false,
         }
@@ -213,8 +215,9 @@ impl View {
     /// The same view of each entry of a batch, whose axis of extent `size` is in front of the operand's own. An expansion to more
     /// axes takes an operand that has them, of extent 1, behind the batch's.
     pub fn batched(&self, size: &IndexExpr) -> View {
-        let with =
-            |first: &IndexExpr, of_one: &Shape| -> Shape { std::iter::once(first).chain(of_one).cloned().collect() };
+        fn with<T: FromIterator<IndexExpr>>(first: &IndexExpr, of_one: &[IndexExpr]) -> T {
+            std::iter::once(first).chain(of_one).cloned().collect()
+        }
         let kept = |first: i64, of_one: &[i64]| std::iter::once(first).chain(of_one.iter().copied()).collect();
         match self {
             View::Reshape(shape) => View::Reshape(with(size, shape)),
@@ -336,7 +339,7 @@ impl View {
                 for axis in 0..t.rank() {
                     slice_axis(rule, axis, &t.shape[axis], &start[axis], step[axis], &size[axis])?;
                 }
-                Ok(size.clone())
+                Ok(size[..].into())
             }
             View::Window {
                 axis,

@@ -64,6 +64,7 @@ pub fn verify(plan: &Plan) -> PlanReport {
         roots: Vec::new(),
         lines: FxHashMap::default(),
         in_place: FxHashMap::default(),
+        looked_at: FxHashMap::default(),
     };
     if c.tables() && c.device_tables() {
         c.devices();
@@ -85,14 +86,20 @@ struct Checker<'p> {
     lines: FxHashMap<(KernelId, Vec<u32>), Option<Lines>>,
     /// What [`runs_in_place`] says of a kernel and two of its parameters.
     in_place: FxHashMap<(KernelId, u32, u32), bool>,
+    /// What that is known by: a kernel is looked at once for all of its pairs.
+    looked_at: FxHashMap<KernelId, InPlace<'p>>,
 }
 
 impl Checker<'_> {
     /// As [`runs_in_place`], once for each kernel and pair.
     fn runs_in_place(&mut self, kernel: KernelId, read: u32, written: u32) -> bool {
         let kernels = &self.plan.kernels;
+        let looked_at = self.looked_at.entry(kernel);
         let known = self.in_place.entry((kernel, read, written));
-        *known.or_insert_with(|| runs_in_place(&kernels[kernel.0 as usize], read, written))
+        *known.or_insert_with(|| {
+            let kernel = looked_at.or_insert_with(|| InPlace::of(&kernels[kernel.0 as usize]));
+            kernel.runs(read, written)
+        })
     }
 
     fn error(&mut self, rule: PlanRule) {

@@ -156,9 +156,9 @@ impl Generator<'_> {
         let mut operands: SmallVec<[NodeId; 4]> = smallvec![x];
         for k in 0..axes.len() {
             let row = View::Slice {
-                start: smallvec![IndexExpr::from(k), IndexExpr::ZERO],
-                step: smallvec![1, 1],
-                size: smallvec![IndexExpr::ONE, count.clone()],
+                start: [IndexExpr::from(k), IndexExpr::ZERO].into(),
+                step: [1, 1].into(),
+                size: [IndexExpr::ONE, count.clone()].into(),
             };
             let row = self.add(NodeKind::View(row), &[places], 100.0)?;
             operands.push(self.add(NodeKind::View(View::Reshape(smallvec![count.clone()])), &[row], 100.0)?);

@@ -175,7 +175,7 @@ impl Generator<'_> {
     fn windows_of(&mut self, mut x: NodeId, windows: &Windows) -> Option<NodeId> {
         if self.rng.chance(2, 3) {
             let most = [0, 0, windows.size[0] - 1, windows.size[1] - 1];
-            let mut sides: [Shape; 2] = Default::default();
+            let mut sides: [Vec<IndexExpr>; 2] = Default::default();
             for side in &mut sides {
                 for &n in &most {
                     side.push(IndexExpr::Const(self.rng.range(0, n.min(2))));
@@ -184,9 +184,9 @@ impl Generator<'_> {
             let value = self.rng.pick(&[0.0, 0.0, 0.0, 0.0, 0.0, -0.0, 1.0]);
             let [lo, hi] = sides;
             let pad = View::Pad {
-                lo,
-                hi,
-                interior: smallvec![0; 4],
+                lo: lo.into(),
+                hi: hi.into(),
+                interior: [0; 4].into(),
                 value: Scalar::from_f64(DType::F32, value),
             };
             x = self.add(NodeKind::View(pad), &[x], self.bound(x).max(1.0))?;

@@ -454,7 +454,7 @@ impl Generator<'_> {
                 (View::Expand(shape.clone()), before)
             }
             2 if !shape.is_empty() => {
-                let (mut start, mut step): (Shape, SmallVec<[i64; 4]>) = Default::default();
+                let (mut start, mut step) = (Vec::new(), Vec::new());
                 let mut before = shape.clone();
                 for (axis, d) in shape.iter().enumerate() {
                     let (from, by, whole) = match self.rng.below(4) {
@@ -468,11 +468,15 @@ impl Generator<'_> {
                     step.push(by);
                     before[axis] = whole;
                 }
-                let size = shape.clone();
-                (View::Slice { start, step, size }, before)
+                let slice = View::Slice {
+                    start: start.into(),
+                    step: step.into(),
+                    size: shape[..].into(),
+                };
+                (slice, before)
             }
             3 if shape.get(at).and_then(IndexExpr::as_const).is_some_and(|n| n > 1) => {
-                let (mut lo, mut hi): (Shape, Shape) = Default::default();
+                let (mut lo, mut hi) = (Vec::new(), Vec::new());
                 for axis in 0..shape.len() {
                     lo.push(IndexExpr::Const(if axis == at { self.rng.range(0, 1) } else { 0 }));
                     hi.push(IndexExpr::Const(if axis == at { self.rng.range(0, 1) } else { 0 }));
@@ -480,9 +484,9 @@ impl Generator<'_> {
                 let mut before = shape.clone();
                 before[at] = before[at].clone() - lo[at].clone() - hi[at].clone();
                 let pad = View::Pad {
-                    interior: smallvec![0; shape.len()],
-                    lo,
-                    hi,
+                    interior: vec![0; shape.len()].into(),
+                    lo: lo.into(),
+                    hi: hi.into(),
                     value: dtype.zero(),
                 };
                 (pad, before)
@@ -542,14 +546,18 @@ impl Generator<'_> {
                 }
             }
             ViewKind::Slice => {
-                let (mut start, mut step, mut size) = (Shape::new(), SmallVec::new(), Shape::new());
+                let (mut start, mut step, mut size) = (Vec::new(), Vec::new(), Vec::new());
                 for d in &ty.shape {
                     let (a, s, n) = self.slice_of(d);
                     start.push(a);
                     step.push(s);
                     size.push(n);
                 }
-                View::Slice { start, step, size }
+                View::Slice {
+                    start: start.into(),
+                    step: step.into(),
+                    size: size.into(),
+                }
             }
             ViewKind::Window => {
                 if rank == 0 {

@@ -237,12 +237,12 @@ impl Generator<'_> {
         most: f64,
     ) -> Option<NodeId> {
         let rank = self.ty(x).rank();
-        let (mut lo, mut hi): (Shape, Shape) = (smallvec![IndexExpr::ZERO; rank], smallvec![IndexExpr::ZERO; rank]);
+        let (mut lo, mut hi) = (vec![IndexExpr::ZERO; rank], vec![IndexExpr::ZERO; rank]);
         (lo[axis], hi[axis]) = (before.clone(), behind);
         let pad = View::Pad {
-            lo,
-            hi,
-            interior: smallvec![0; rank],
+            lo: lo.into(),
+            hi: hi.into(),
+            interior: vec![0; rank].into(),
             value,
         };
         self.add(NodeKind::View(pad), &[x], most)
@@ -296,7 +296,7 @@ impl Generator<'_> {
         let mut x = self.tame(x);
         let sizes: SmallVec<[i64; 2]> = (0..dims).map(|_| self.rng.pick(&[1, 2, 3, 3, 5])).collect();
         if self.rng.chance(2, 3) {
-            let mut sides: [Shape; 2] = [smallvec![IndexExpr::ZERO; 2], smallvec![IndexExpr::ZERO; 2]];
+            let mut sides = [vec![IndexExpr::ZERO; 2], vec![IndexExpr::ZERO; 2]];
             for side in &mut sides {
                 side.extend(sizes.iter().map(|&n| IndexExpr::Const(self.rng.range(0, n - 1))));
             }
@@ -307,9 +307,9 @@ impl Generator<'_> {
                 _ => dtype.zero(),
             };
             let pad = View::Pad {
-                lo,
-                hi,
-                interior: smallvec![0; 2 + dims],
+                lo: lo.into(),
+                hi: hi.into(),
+                interior: vec![0; 2 + dims].into(),
                 value,
             };
             x = self.add(NodeKind::View(pad), &[x], self.bound(x).max(value.as_f64().abs()))?;

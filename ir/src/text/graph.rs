@@ -568,10 +568,10 @@ pub(super) struct Attributes {
     pub(super) axes: Axes,
     stream: u32,
     /// `lo` of a pad, `start` of a slice.
-    pub(super) lo: Shape,
-    pub(super) hi: Shape,
-    pub(super) step: Option<SmallVec<[i64; 4]>>,
-    pub(super) interior: Option<SmallVec<[i64; 4]>>,
+    pub(super) lo: Box<[IndexExpr]>,
+    pub(super) hi: Box<[IndexExpr]>,
+    pub(super) step: Option<Box<[i64]>>,
+    pub(super) interior: Option<Box<[i64]>>,
     /// `size` of a window, `count` of a sort, `trip` of a loop.
     pub(super) size: Option<IndexExpr>,
     pub(super) stride: Option<i64>,

@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use smallvec::SmallVec;
-
 use super::cursor::Parsed;
 use super::expr::scalar;
 use super::graph::{Attributes, GraphParser};
@@ -78,16 +76,16 @@ impl GraphParser<'_, '_, '_, '_> {
                     self.c.reset(behind);
                 }
                 View::Pad {
-                    interior: a.interior.unwrap_or_else(|| SmallVec::from_elem(0, a.lo.len())),
+                    interior: a.interior.unwrap_or_else(|| vec![0; a.lo.len()].into()),
                     lo: a.lo,
                     hi: a.hi,
                     value,
                 }
             }
             ViewKind::Slice => View::Slice {
-                step: a.step.unwrap_or_else(|| SmallVec::from_elem(1, a.lo.len())),
+                step: a.step.unwrap_or_else(|| vec![1; a.lo.len()].into()),
                 start: a.lo,
-                size: ty.shape.clone(),
+                size: ty.shape[..].into(),
             },
             ViewKind::Window => View::Window {
                 axis: a.axis,

@@ -87,15 +87,15 @@ fn kind(words: &[&str], operands: &[HostTensor]) -> NodeKind {
             "permute" => View::Permute(numbers(words[2]).into()),
             "expand" => View::Expand(dims(words[2])),
             "pad" => View::Pad {
-                lo: dims(words[2]),
-                hi: dims(words[3]),
+                lo: dims(words[2]).into_boxed_slice(),
+                hi: dims(words[3]).into_boxed_slice(),
                 interior: dims(words[2]).iter().map(|_| 0).collect(),
                 value: Scalar::from_bits(operands[0].dtype(), u64::from_str_radix(words[4], 16).expect("hex")),
             },
             "slice" => View::Slice {
-                start: dims(words[2]),
+                start: dims(words[2]).into_boxed_slice(),
                 step: numbers(words[3]).into(),
-                size: dims(words[4]),
+                size: dims(words[4]).into_boxed_slice(),
             },
             _ => View::Window {
                 axis: words[2].parse().expect("an axis"),

@@ -65,22 +65,19 @@ fn einsum(labels: &[&[u16]], output: &[u16]) -> NodeKind {
 }
 
 fn pad(lo: &[i64], value: Scalar) -> NodeKind {
-    let lo: tlc_ir::graph::Shape = lo.iter().map(|&d| d.into()).collect();
-    let hi = smallvec![IndexExpr::ZERO; 2];
-    let interior = smallvec![0; 2];
     NodeKind::View(View::Pad {
-        lo,
-        hi,
-        interior,
+        lo: lo.iter().map(|&d| d.into()).collect(),
+        hi: [IndexExpr::ZERO, IndexExpr::ZERO].into(),
+        interior: [0; 2].into(),
         value,
     })
 }
 
 fn slice(start: i64, step: i64, size: i64) -> NodeKind {
     NodeKind::View(View::Slice {
-        start: smallvec![start.into(), 0.into()],
-        step: smallvec![step, 1],
-        size: smallvec![size.into(), 3.into()],
+        start: [start.into(), 0.into()].into(),
+        step: [step, 1].into(),
+        size: [size.into(), 3.into()].into(),
     })
 }
 
@@ -343,9 +340,9 @@ fn unknown_symbols_are_errors_in_types_and_in_attributes() {
     assert_eq!(only_error(&g), "%0: an extent names an unknown symbol");
     let mut g = base();
     let kind = NodeKind::View(View::Slice {
-        start: smallvec![SymId(3).into(), 0.into()],
-        step: smallvec![1, 1],
-        size: smallvec![1.into(), 3.into()],
+        start: [SymId(3).into(), 0.into()].into(),
+        step: [1, 1].into(),
+        size: [1.into(), 3.into()].into(),
     });
     push(&mut g, kind, &[X], ty(DType::F32, &[1, 3]));
     assert_eq!(only_error(&g), "%0: an extent names an unknown symbol");

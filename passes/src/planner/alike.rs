@@ -319,16 +319,16 @@ mod tests {
         let of_detail = |is: bool| IndexExpr::from(usize::from(is));
         let fill = Scalar::from_f64(DType::F32, if detail == Fill { 1.0 } else { 0.0 });
         let pad = View::Pad {
-            lo: shape([1.into(), 1.into()]),
-            hi: shape([1.into(), 1.into()]),
-            interior: [0, 0].into_iter().collect(),
+            lo: [1.into(), 1.into()].into(),
+            hi: [1.into(), 1.into()].into(),
+            interior: [0, 0].into(),
             value: fill,
         };
         value = add(g, NodeKind::View(pad), &[value]);
         let slice = View::Slice {
-            start: shape([IndexExpr::ZERO, of_detail(detail == Start)]),
-            step: [1, 1].into_iter().collect(),
-            size: square.clone(),
+            start: [IndexExpr::ZERO, of_detail(detail == Start)].into(),
+            step: [1, 1].into(),
+            size: square[..].into(),
         };
         value = add(g, NodeKind::View(slice), &[value]);
         if detail == Transposed {

@@ -193,8 +193,10 @@ impl Planner<'_> {
         legalize_as(&mut kernel, target.emitter(emitter), self.placement.precision());
         // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
         let mut in_place = nest.in_place.clone();
-        let proof = InPlace::of(&kernel);
-        in_place.retain(|&(r, w)| proof.runs(r, w));
+        if !in_place.is_empty() {
+            let proof = InPlace::of(&kernel);
+            in_place.retain(|&(r, w)| proof.runs(r, w));
+        }
         let known = Known {
             kernel: self.intern(kernel, setting.device, emitter),
             schedule: Arc::new(made),

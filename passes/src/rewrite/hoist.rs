@@ -9,10 +9,10 @@
 use std::sync::Arc;
 
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, TensorType};
-use tlc_ir::{Graph, NodeId, NodeKind};
+use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{self, Budget, Fixed, Layouts};
-use super::{Context, Failure, Pass, Rebuilder, rebuild};
+use super::{Context, Failure, Pass, Rebuilder, rebuild, rebuild_of};
 
 /// A value may be so many times larger than the captures and constants that it is made of.
 const MAX_GROWTH: i64 = 2;
@@ -37,7 +37,8 @@ impl Pass for Hoist {
 pub fn run(graph: &Graph, layouts: Layouts) -> Result<Graph, GraphError> {
     let mut budget = Budget::default();
     let constant = Fixed::new(graph, &|_| false);
-    rebuild(graph, &mut |re, _, node, operands| {
+    let is_loop = |n: &Node| matches!(n.kind, NodeKind::Loop(_));
+    rebuild_of(graph, &is_loop, &mut |re, _, node, operands| {
         let NodeKind::Loop(l) = &node.kind else {
             return re.keep(node, operands);
         };

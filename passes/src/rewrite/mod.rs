@@ -234,8 +234,8 @@ impl<'g> Rebuilder<'g> {
     pub fn padded(&mut self, node: NodeId, lo: Shape, hi: Shape, value: Scalar) -> Result<NodeId, GraphError> {
         let interior = lo.iter().map(|_| 0).collect();
         let view = View::Pad {
-            lo,
-            hi,
+            lo: lo.into_boxed_slice(),
+            hi: hi.into_boxed_slice(),
             interior,
             value,
         };
@@ -268,14 +268,7 @@ pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder<'_>, NodeId, &Node, &[NodeId]) -
 /// # Errors
 /// What `f` or the builder refuses: a bug in the pass.
 pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> {
-    let mut live = vec![false; graph.len()];
-    graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
-    let binders = graph.binders();
-    for i in (0..graph.len()).rev() {
-        if live[i] {
-            graph.visit_needs(NodeId(i as u32), &binders, &mut |o| live[o.index()] = true);
-        }
-    }
+    let live = live(graph);
     let mut re = Rebuilder::new(&graph.name);
     re.graph.adopt_symbols(graph);
     re.graph.set_derived();
@@ -337,6 +330,38 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     re.graph.adopt_guards(graph, &map);
     re.graph.settle();
     Ok(re.graph)
+}
+
+/// As [`rebuild`], for a pass that keeps all nodes but those that `concerns` holds of: where there are none, and nothing is left out either, the
+/// graph is what it was.
+///
+/// # Errors
+/// As [`rebuild`].
+pub fn rebuild_of(graph: &Graph, concerns: &dyn Fn(&Node) -> bool, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> {
+    // As it has them from the pass before, so that types and names are not found out again.
+    let is_settled = graph.is_derived() && graph.guards().is_empty();
+    let stays = || {
+        let live = live(graph);
+        let mut nodes = graph.nodes();
+        nodes.all(|(id, n)| (live[id.index()] || matches!(n.kind, NodeKind::Input { .. })) && !concerns(n))
+    };
+    match is_settled && stays() {
+        true => Ok(graph.clone()),
+        false => rebuild(graph, f),
+    }
+}
+
+/// By node: whether an output needs it.
+fn live(graph: &Graph) -> Vec<bool> {
+    let mut live = vec![false; graph.len()];
+    graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
+    let binders = graph.binders();
+    for i in (0..graph.len()).rev() {
+        if live[i] {
+            graph.visit_needs(NodeId(i as u32), &binders, &mut |o| live[o.index()] = true);
+        }
+    }
+    live
 }
 
 /// The graph with other bodies in its loops: `f` is shown each body once and returns the new one. `None` if there are no

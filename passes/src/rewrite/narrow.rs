@@ -3,7 +3,7 @@
 //! The derivative of a convolution by its image is a product of windows over a padded cotangent, from which the padding of the image is cut off
 //! again. What is cut off is not computed, and the result lies where it is wanted. The elements that stay are the same sums of the same terms.
 
-use tlc_ir::graph::{GraphError, Shape, View};
+use tlc_ir::graph::{GraphError, View};
 use tlc_ir::{IndexExpr, NodeId, NodeKind};
 
 use super::Rebuilder;
@@ -17,15 +17,15 @@ use super::sink_layout::add_canonical;
 pub fn less_padding(
     re: &mut Rebuilder,
     contraction: NodeId,
-    start: &Shape,
-    size: &Shape,
+    start: &[IndexExpr],
+    size: &[IndexExpr],
 ) -> Result<Option<NodeId>, GraphError> {
     let below = re.graph.node(contraction).clone();
     let NodeKind::Einsum { inputs, output, .. } = &below.kind else {
         return Ok(None);
     };
     let mut operands = below.operands.to_vec();
-    let (mut starts, mut changed) = (start.clone(), false);
+    let (mut starts, mut changed): (Box<[IndexExpr]>, bool) = (start.into(), false);
     for (axis, &label) in output.iter().enumerate() {
         let (Some(from), Some(count)) = (start[axis].as_const(), size[axis].as_const()) else {
             continue;
@@ -50,11 +50,11 @@ pub fn less_padding(
         return Ok(None);
     }
     let new = add_canonical(re, &below.kind, inputs.to_vec(), output.clone(), &operands)?;
-    if re.graph.ty(new).shape == *size {
+    if re.graph.ty(new).shape[..] == size[..] {
         return Ok(Some(new));
     }
     let step = size.iter().map(|_| 1).collect();
-    let (start, size) = (starts, size.clone());
+    let (start, size) = (starts, size.into());
     re.add(NodeKind::View(View::Slice { start, step, size }), &[new])
         .map(Some)
 }

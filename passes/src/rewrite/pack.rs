@@ -137,11 +137,13 @@ fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphErro
     if axes.iter().any(|a| usize::from(a.0) >= size.len()) || axes.iter().all(|a| a.1 == 1) {
         return Ok(windows);
     }
-    let (start, mut step) = (size.iter().map(|_| IndexExpr::ZERO).collect(), smallvec![1; size.len()]);
+    let start = size.iter().map(|_| IndexExpr::ZERO).collect();
+    let mut step: Box<[i64]> = size.iter().map(|_| 1).collect();
     for (axis, stride, extent) in &axes {
         let axis = usize::from(*axis);
         (step[axis], size[axis]) = (*stride, extent.clone());
     }
+    let size = size.into_boxed_slice();
     let kept = re.add(NodeKind::View(View::Slice { start, step, size }), &[image])?;
     let copy = re.add(NodeKind::Copy, &[kept])?;
     axes.iter().rev().try_fold(copy, |at, &(axis, ..)| {
@@ -210,6 +212,7 @@ fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightB
         size.iter().map(|_| IndexExpr::ZERO).collect(),
         size.iter().map(|_| 1).collect(),
     );
+    let size = size.into_boxed_slice();
     re.add(NodeKind::View(View::Slice { start, step, size }), &[sum])
 }
 

@@ -52,8 +52,10 @@ impl Pass for Quotients {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    super::rebuild(
+    let to_bytes = |n: &Node| matches!(n.kind, NodeKind::Convert(DType::U8 | DType::I8));
+    super::rebuild_of(
         graph,
+        &to_bytes,
         &mut |re, _, node, operands| match quantized(re, node, operands)? {
             Some(new) => Ok(new),
             None => re.keep(node, operands),

@@ -126,9 +126,9 @@ fn part(re: &mut Rebuilder, x: NodeId, axis: usize, start: i64, size: i64) -> Re
     starts[axis] = IndexExpr::Const(start);
     shape[axis] = IndexExpr::Const(size);
     let view = View::Slice {
-        start: starts,
-        step: smallvec![1; shape.len()],
-        size: shape,
+        start: starts.into_boxed_slice(),
+        step: vec![1; shape.len()].into(),
+        size: shape.into_boxed_slice(),
     };
     re.add(NodeKind::View(view), &[x])
 }

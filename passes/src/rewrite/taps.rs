@@ -225,7 +225,8 @@ fn part(re: &mut Rebuilder, x: NodeId, start: Shape, size: Shape) -> Result<Node
     if re.graph.ty(x).shape == size {
         return Ok(x);
     }
-    let step = smallvec![1; size.len()];
+    let step = vec![1; size.len()].into();
+    let (start, size) = (start.into_boxed_slice(), size.into_boxed_slice());
     re.add(NodeKind::View(View::Slice { start, step, size }), &[x])
 }
 
@@ -336,7 +337,7 @@ impl Shortened {
         let NodeKind::View(View::Pad { hi, value, .. }) = &self.padding(re, operands[windows]).kind else {
             return Ok(operands.to_vec());
         };
-        let (value, mut lo, mut hi) = (*value, self.constants(&self.before), hi.clone());
+        let (value, mut lo, mut hi) = (*value, self.constants(&self.before), Shape::from(&hi[..]));
         for w in &self.windows {
             let extent = shape[w.axis].as_const().unwrap_or(0);
             // What the elements that stay touch, counted from the first of the image.

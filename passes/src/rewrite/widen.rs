@@ -54,7 +54,11 @@ pub fn run(graph: &Graph, lanes: Option<i64>, products: HostProducts) -> Result<
     let fixed = Fixed::new(graph, &|_| false);
     // Constants that are converted, and the bytes that are left for more.
     let (mut converted, mut left) = (Vec::new(), MAX_WIDENED_BYTES);
-    super::rebuild(graph, &mut |re, id, node, operands| {
+    let of_halves = |n: &Node| {
+        let mut operands = n.operands.iter();
+        matches!(n.kind, NodeKind::Einsum { .. }) && operands.any(|o| is_half(graph.ty(*o).dtype))
+    };
+    super::rebuild_of(graph, &of_halves, &mut |re, id, node, operands| {
         let multiplied = match multiplied(graph, node) {
             // The library multiplies them as they are.
             _ if node.ty.dtype == DType::BF16 && matrix_product(graph, id, products).is_some() => {

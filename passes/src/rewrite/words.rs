@@ -69,7 +69,13 @@ pub(super) fn word_emitter<'a>(context: &Context<'a>) -> Option<&'a Emitter> {
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
     let fixed = Fixed::new(graph, &|_| false);
-    super::rebuild(graph, &mut |re, id, node, operands| {
+    let of_integers = |n: &Node| match n.kind {
+        NodeKind::Einsum { accumulator, .. } => {
+            accumulator == DType::I32 || graph.ty(n.operands[0]).dtype == DType::I32
+        }
+        _ => false,
+    };
+    super::rebuild_of(graph, &of_integers, &mut |re, id, node, operands| {
         if let NodeKind::Einsum { .. } = node.kind
             && !fixed.contains(id)
             && graph.ty(node.operands[0]).dtype == DType::I32
@@ -538,9 +544,9 @@ fn part(re: &mut Rebuilder, x: NodeId, axis: usize, start: i64, size: i64) -> Re
     let mut starts: Shape = smallvec![IndexExpr::ZERO; shape.len()];
     (starts[axis], shape[axis]) = (IndexExpr::Const(start), IndexExpr::Const(size));
     let view = View::Slice {
-        start: starts,
-        step: smallvec![1; shape.len()],
-        size: shape,
+        start: starts.into_boxed_slice(),
+        step: vec![1; shape.len()].into(),
+        size: shape.into_boxed_slice(),
     };
     re.add(NodeKind::View(view), &[x])
 }

@@ -3,6 +3,7 @@
 //! A directive names loops by variable, checks its own precondition and returns why it does not apply; it never applies
 //! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
 
+use rustc_hash::FxHashMap;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
@@ -292,60 +293,59 @@ enum Fusing {
 }
 
 fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, how: Fusing) -> Result<Vec<VarId>, DirectiveRefusal> {
-    // Most loops of which none should come divisions cannot be fused so: the first indices say it.
-    let most = match how {
-        Fusing::Clean => count_divisions(nested(kernel, outer, inner)?),
-        Fusing::Plain | Fusing::Guarded => {
-            nested(kernel, outer, inner)?;
-            usize::MAX
-        }
-    };
+    let inside = nested(kernel, outer, inner)?;
     let ei = kernel.extents[inner.0 as usize].clone();
-    let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
-    let mut fused = kernel.clone();
-    let var = fused.new_var(total);
     // Where the inner loop is known to be empty nothing runs, and nothing divides by zero all the same.
     let divisor = if how == Fusing::Guarded || ei.is(0) {
         IndexExpr::max(&ei, &IndexExpr::ONE)
     } else {
         ei.clone()
     };
+    let may_be_empty = how == Fusing::Plain && divisor.interval(kernel).lo < 1;
+    let most = match how == Fusing::Clean || may_be_empty {
+        true => count_divisions(inside),
+        false => usize::MAX,
+    };
+    let (own, total) = (
+        defined_vars(inside),
+        kernel.extents[outer.0 as usize].clone() * ei.clone(),
+    );
+    let before = kernel.extents.clone();
+    let var = kernel.new_var(total);
     let (q, r) = (
         IndexExpr::floor_div(&var.into(), &divisor),
         IndexExpr::modulo(&var.into(), &divisor),
     );
-    let mut divisions = 0;
-    rewrite(&mut fused, outer, &mut |kernel, bind, body| {
+    let mut instead = |v: VarId| match v {
+        v if v == outer => Some(q.clone()),
+        v if v == inner => Some(r.clone()),
+        _ => None,
+    };
+    // What goes through both along one line needs no quotient, whatever the divisor.
+    let flat = |e: &IndexExpr| e.flattened(outer, inner, &ei, var);
+    for v in &own {
+        let extent = flat(&kernel.extents[v.0 as usize]);
+        kernel.extents[v.0 as usize] = extent;
+    }
+    substitute_in_extents(kernel, &own, &mut instead);
+    let Some(indices) = fused_indices(kernel, outer, most, &mut |e| match flat(e) {
+        e if e.has_vars() => e.replace_vars(&mut instead).simplify(kernel),
+        e => e,
+    }) else {
+        kernel.extents = before;
+        return Err(match how {
+            Fusing::Clean => DirectiveRefusal::Divides(outer, inner),
+            Fusing::Plain | Fusing::Guarded => DirectiveRefusal::MayBeEmpty(inner),
+        });
+    };
+    let mut indices = indices.into_iter();
+    rewrite(kernel, outer, &mut |_, bind, body| {
         let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else {
             unreachable!("checked above")
         };
-        let mut instead = |v: VarId| match v {
-            v if v == outer => Some(q.clone()),
-            v if v == inner => Some(r.clone()),
-            _ => None,
-        };
-        // What goes through both along one line needs no quotient, whatever the divisor.
-        let flat = |e: &IndexExpr| e.flattened(outer, inner, &ei, var);
-        let own = defined_vars(&inside);
-        for v in &own {
-            let extent = flat(&kernel.extents[v.0 as usize]);
-            kernel.extents[v.0 as usize] = extent;
-        }
-        substitute_in_extents(kernel, &own, &mut instead);
-        let bounds: &Kernel = kernel;
         walk_mut(&mut inside, &mut |s| {
-            for e in s.indices_mut().filter(|e| e.has_vars()) {
-                if divisions > most {
-                    return;
-                }
-                *e = flat(e);
-                if e.has_vars() {
-                    *e = e.replace_vars(&mut instead).simplify(bounds);
-                }
-                if how == Fusing::Clean {
-                    divisions += divisions_of(e);
-                }
-            }
+            let moved = s.indices_mut().filter(|e| e.has_vars());
+            moved.zip(&mut indices).for_each(|(e, new)| *e = new);
         });
         vec![Stmt::Loop {
             var,
@@ -353,15 +353,35 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, how: Fusing) -> Result<
             body: inside,
         }]
     });
-    if divisions > most {
-        return Err(DirectiveRefusal::Divides(outer, inner));
-    }
-    let may_be_empty = how == Fusing::Plain && divisor.interval(kernel).lo < 1;
-    if may_be_empty && count_divisions(&fused.body) > count_divisions(&kernel.body) {
-        return Err(DirectiveRefusal::MayBeEmpty(inner));
-    }
-    *kernel = fused;
     Ok(vec![var])
+}
+
+/// What the indices with loop variables become inside of a loop and the one in it, in the order of the statements; `None` as soon as they are
+/// divided more often than that. Most loops of which no divisions should come cannot be fused so: the first indices say it, and nothing was
+/// copied for them.
+fn fused_indices(
+    kernel: &Kernel,
+    outer: VarId,
+    most: usize,
+    new: &mut dyn FnMut(&IndexExpr) -> IndexExpr,
+) -> Option<Vec<IndexExpr>> {
+    let mut known: FxHashMap<&IndexExpr, IndexExpr> = FxHashMap::default();
+    let (mut all, mut divisions) = (Vec::new(), 0);
+    for e in walk(loop_body(&kernel.body, outer)?).flat_map(|s| s.indices()) {
+        if !e.has_vars() {
+            continue;
+        }
+        // What is loaded is often stored as well.
+        let e = known.entry(e).or_insert_with(|| new(e)).clone();
+        if most < usize::MAX {
+            divisions += divisions_of(&e);
+        }
+        if divisions > most {
+            return None;
+        }
+        all.push(e);
+    }
+    Some(all)
 }
 
 /// The scratch that each iteration of the nested loops sets before all else, and nothing outside of them uses.

@@ -555,7 +555,7 @@ impl Builder {
                 }
             }
             4 => {
-                let (mut start, mut step, mut size) = (Shape::new(), SmallVec::new(), Shape::new());
+                let (mut start, mut step, mut size) = (Vec::new(), Vec::new(), Vec::new());
                 for d in &ty.shape {
                     match d.as_const() {
                         Some(n) if n > 0 && self.rng.chance(70) => {
@@ -578,7 +578,11 @@ impl Builder {
                         }
                     }
                 }
-                View::Slice { start, step, size }
+                View::Slice {
+                    start: start.into(),
+                    step: step.into(),
+                    size: size.into(),
+                }
             }
             5 => {
                 let axis = self.rng.below(rank);

@@ -9,7 +9,7 @@ use tlc_ir::graph::{Labels, Monoid, Origin, Semiring, TensorType, View};
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::Cpu;
-use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
+use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp};
 use tlc_passes::legalize::{convert_statements, map_statements};
 use tlc_passes::{Compiled, Options, compile};
 
@@ -261,7 +261,7 @@ fn operands_of_contractions_scans_and_windows_fit() {
     // Windows of images, which the schedule copies out in several ways: at the edges, and rows together.
     let mut g = Graph::new("windows");
     let x = input(&mut g, "x", DType::F32, &[20, 30, 30]);
-    let pad = |n: i64| -> tlc_ir::graph::Shape { [0, n, n].into_iter().map(|n: i64| n.into()).collect() };
+    let pad = |n: i64| -> Box<[IndexExpr]> { [0, n, n].into_iter().map(|n: i64| n.into()).collect() };
     let (lo, hi) = (pad(1), pad(1));
     let value = Scalar::from_f64(DType::F32, 0.0);
     let mut y = add(

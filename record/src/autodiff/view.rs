@@ -20,7 +20,7 @@ pub(super) fn rule(view: &View, at: &At<'_>) -> Step<Cotangents> {
             d.view(View::Slice {
                 start: lo.clone(),
                 step: interior.iter().map(|p| p + 1).collect(),
-                size: x.ty().shape.clone(),
+                size: x.extents().into(),
             })
         }),
         View::Slice { start, step, size } => at.some(|_| match size.iter().any(|s| s.is(0)) {
@@ -62,10 +62,10 @@ fn expand(x: &Tensor, d: &Tensor, shape: &Shape) -> Step {
 
 /// Each element at its place among zeros: by padding where the sizes prove that there is no less than none of it, else by a
 /// scatter along the axis.
-fn slice(x: &Tensor, d: &Tensor, start: &Shape, step: &[i64]) -> Step {
+fn slice(x: &Tensor, d: &Tensor, start: &[IndexExpr], step: &[i64]) -> Step {
     let graph = x.graph();
     let rank = x.rank();
-    let none = || Shape::from_elem(IndexExpr::ZERO, rank);
+    let none = || vec![IndexExpr::ZERO; rank];
     let (mut flip_start, mut flip_step) = (none(), vec![1; rank]);
     let (mut lo, mut hi, mut interior) = (none(), none(), vec![0; rank]);
     let mut scattered = vec![];
@@ -90,15 +90,15 @@ fn slice(x: &Tensor, d: &Tensor, start: &Shape, step: &[i64]) -> Step {
     let mut placed = d.clone();
     if flip_step.contains(&-1) {
         placed = placed.view(View::Slice {
-            start: flip_start,
+            start: flip_start.into(),
             step: flip_step.into(),
-            size: d.ty().shape.clone(),
+            size: d.extents().into(),
         })?;
     }
     if lo.iter().chain(&hi).any(|p| !p.is(0)) || interior.iter().any(|&p| p > 0) {
         placed = placed.view(View::Pad {
-            lo,
-            hi,
+            lo: lo.into(),
+            hi: hi.into(),
             interior: interior.into(),
             value: d.dtype().zero(),
         })?;

@@ -190,14 +190,14 @@ fn in_terms(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Tensor>> {
 /// Element `k` of each window.
 fn place_in_window(d: &Tensor, k: i64) -> Step {
     let last = d.rank() - 1;
-    let mut start = Shape::from_elem(IndexExpr::ZERO, last + 1);
+    let mut start = vec![IndexExpr::ZERO; last + 1];
     start[last] = k.into();
-    let mut size = d.ty().shape.clone();
+    let mut size = d.extents().to_vec();
     size[last] = IndexExpr::ONE;
     d.view(View::Slice {
-        start,
+        start: start.into(),
         step: (0..=last).map(|_| 1).collect(),
-        size,
+        size: size.into(),
     })?
     .without(&[last])
 }
@@ -280,8 +280,8 @@ impl Seen {
     /// The views again, of a tensor in which the two axes have other extents.
     fn again(&self, mut t: Tensor, extents: &[IndexExpr; 2]) -> Step {
         for Between { view, axes } in self.between.iter().rev() {
-            let resized = |shape: &Shape| {
-                let mut shape = shape.clone();
+            let resized = |shape: &[IndexExpr]| {
+                let mut shape = Shape::from(shape);
                 axes.iter().zip(extents).for_each(|(&a, e)| shape[a] = e.clone());
                 shape
             };
@@ -290,7 +290,7 @@ impl Seen {
                 View::Slice { start, step, size } => View::Slice {
                     start: start.clone(),
                     step: step.clone(),
-                    size: resized(size),
+                    size: resized(size).into_boxed_slice(),
                 },
                 other => other.clone(),
             })?;
@@ -387,12 +387,12 @@ fn joined(blocks: &Tensor, axis: usize, line: &Line) -> Step {
     if flat.extents()[axis] == line.extent {
         return Ok(flat);
     }
-    let mut size = flat.ty().shape.clone();
+    let mut size = flat.extents().to_vec();
     size[axis] = line.extent.clone();
     flat.view(View::Slice {
-        start: Shape::from_elem(IndexExpr::ZERO, last),
+        start: vec![IndexExpr::ZERO; last].into(),
         step: (0..last).map(|_| 1).collect(),
-        size,
+        size: size.into(),
     })
 }
 
@@ -584,7 +584,7 @@ impl Product {
             weights = weights.view(View::Slice {
                 start: start.into(),
                 step: step.into(),
-                size: weights.ty().shape.clone(),
+                size: weights.extents().into(),
             })?;
         }
         operands[k] = weights;

@@ -7,9 +7,8 @@
 
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-use smallvec::SmallVec;
 use tlc_ir::IndexExpr;
-use tlc_ir::graph::{Shape, View};
+use tlc_ir::graph::View;
 
 use crate::dim::Dim;
 use crate::graph::Tensor;
@@ -284,9 +283,9 @@ impl Tensor {
     }
 
     pub(crate) fn sliced(&self, slices: &[(usize, Slice)]) -> Step {
-        let mut start: Shape = self.extents().iter().map(|_| IndexExpr::ZERO).collect();
-        let mut step: SmallVec<[i64; 4]> = SmallVec::from_elem(1, self.rank());
-        let mut size = self.ty().shape.clone();
+        let mut start: Box<[IndexExpr]> = self.extents().iter().map(|_| IndexExpr::ZERO).collect();
+        let mut step: Box<[i64]> = vec![1; self.rank()].into();
+        let mut size: Box<[IndexExpr]> = self.extents().into();
         let mut gone = vec![];
         for (axis, slice) in slices {
             (start[*axis], step[*axis], size[*axis]) = self.resolve(*axis, slice)?;

@@ -47,6 +47,8 @@ pub(super) struct Table {
 struct Batch<'p> {
     kernels: Vec<ToLoad<'p>>,
     numbers: FxHashMap<ToLoad<'p>, usize>,
+    /// The numbers by where the kernels lie, and whether they write where they read: those that were hashed once.
+    met: FxHashMap<(*const Kernel, bool), usize>,
     /// Whether sequences of launches are loaded as one kernel each.
     joins: bool,
     sequences: Vec<Vec<&'p Kernel>>,
@@ -56,10 +58,12 @@ struct Batch<'p> {
 impl<'p> Batch<'p> {
     /// The number of a kernel, which is one more if it is new.
     fn number(&mut self, key: ToLoad<'p>) -> usize {
-        *self.numbers.entry(key).or_insert_with(|| {
+        let number = *self.numbers.entry(key).or_insert_with(|| {
             self.kernels.push(key);
             self.kernels.len() - 1
-        })
+        });
+        self.met.insert((key.kernel, key.in_place), number);
+        number
     }
 
     /// As [`Batch::number`], of a sequence.
@@ -183,6 +187,8 @@ impl<K: Clone> Code<K> {
         for (batch, device) in batches[1..].iter_mut().zip(others) {
             batch.joins = device.joins_launches();
         }
+        // A table that grows hashes its kernels again.
+        batches[0].numbers.reserve(plan.kernels.len());
         collect(plan, Some(emitters), &mut batches);
         let count = batches.iter().map(|b| b.kernels.len() + b.sequences.len()).sum();
         let _span = tracing::info_span!("compile", kernels = count).entered();
@@ -216,7 +222,7 @@ impl<K: Clone> Code<K> {
             emitters,
             &|device| batches[device].joins,
             &mut |device, kernel, key| {
-                let number = batches[device].numbers[&key];
+                let number = batches[device].met[&(std::ptr::from_ref(key.kernel), key.in_place)];
                 let Some(other) = device.checked_sub(1) else {
                     code.host[kernel] = Some(own[number].clone());
                     return;

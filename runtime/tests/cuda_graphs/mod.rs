@@ -225,9 +225,9 @@ fn views() -> Case {
     let d = |v: &[i64]| -> Shape { v.iter().map(|&v| IndexExpr::from(v)).collect() };
     let pad = b.view(
         View::Pad {
-            lo: d(&[1, 2]),
-            hi: d(&[3, 0]),
-            interior: smallvec![0, 2],
+            lo: d(&[1, 2]).into_boxed_slice(),
+            hi: d(&[3, 0]).into_boxed_slice(),
+            interior: [0, 2].into(),
             value: Scalar::from_f64(DType::F32, -1.5),
         },
         x,
@@ -235,9 +235,9 @@ fn views() -> Case {
     let pad = b.map(ScalarOp::Exp, &[pad]);
     let slice = b.view(
         View::Slice {
-            start: d(&[11, 1]),
-            step: smallvec![-2, 3],
-            size: d(&[6, 6]),
+            start: d(&[11, 1]).into_boxed_slice(),
+            step: [-2, 3].into(),
+            size: d(&[6, 6]).into_boxed_slice(),
         },
         x,
     );

@@ -17,7 +17,7 @@ use crate::kernel::visit::walk;
 use crate::kernel::{Access, Bind, Kernel, Memory, Stmt};
 
 /// One access in the text of a kernel.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Touch {
     pub(super) index: IndexExpr,
     /// Variables in scope, outermost first.

@@ -230,6 +230,8 @@ fn conflict(kernel: &Kernel, symbols: &[Vec<i64>]) -> Option<Violation> {
     }
     let from_data = clamped(&kernel.body);
     let kernel = &*without_masked_lanes(kernel);
+    // What was seen not to meet: results that are written together are touched alike for the most part.
+    let mut apart: Vec<Vec<Touch>> = Vec::new();
     for p in 0..kernel.params.len() as u32 {
         if kernel.params[p as usize].access == Access::Read {
             continue;
@@ -246,7 +248,12 @@ fn conflict(kernel: &Kernel, symbols: &[Vec<i64>]) -> Option<Violation> {
             }
             !known
         });
-        if !touches.iter().any(|t| t.writes) || separate(kernel, *var, &touches, NODES) {
+        if !touches.iter().any(|t| t.writes) || apart.contains(&touches) {
+            continue;
+        }
+        let is_separate = separate(kernel, *var, &touches, NODES);
+        apart.push(touches.clone());
+        if is_separate {
             continue;
         }
         touches.retain(|t| !from_data.iter().any(|v| t.index.uses(*v)));

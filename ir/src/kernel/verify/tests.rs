@@ -324,3 +324,19 @@ fn what_is_refuted_at_the_ends_of_loops_needs_no_proof() {
     let found = refute(&k, &[vec![]]).expect("blocks overlap");
     assert!(matches!(found.rule, Rule::ParallelConflict { .. }), "{found}");
 }
+
+#[test]
+fn results_that_are_touched_alike_are_apart_alike_and_no_others_are() {
+    let with_third = |at: IndexExpr| {
+        let mut k = negate(8.into(), 8.into(), Bind::Parallel, vec![]);
+        k.params.extend([(); 2].map(|()| param(DType::F32, 8, Access::Write)));
+        inner(&mut k).push(store(Memory::Param(2), VarId(0), ValueId(1)));
+        inner(&mut k).push(store(Memory::Param(3), at, ValueId(1)));
+        k
+    };
+    let i = IndexExpr::from(VarId(0));
+    assert_eq!(refute(&with_third(i.clone()), &[vec![]]), None);
+    let found = refute(&with_third(IndexExpr::floor_div(&i, &2.into())), &[vec![]]);
+    let found = found.expect("two iterations store to one element");
+    assert!(matches!(found.rule, Rule::ParallelConflict { param: 3, .. }), "{found}");
+}

@@ -2,16 +2,14 @@
 
 use std::cell::{Ref, RefCell};
 
-use rustc_hash::FxHashMap;
-
 use super::{Checker, PlanRule};
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::nonnegative;
 use crate::kernel::visit::{Effect, MemoryAccess};
 use crate::kernel::{Bind, Kernel, Memory, Stmt, ValueId};
-use crate::plan::{KernelId, Step};
+use crate::plan::Step;
 
-impl<'p> Checker<'p> {
+impl Checker<'_> {
     /// A donated input has the output's size and is read for the last time before the output begins, or where it begins,
     /// by a kernel that may run in place.
     pub(super) fn donations(&mut self) {
@@ -21,21 +19,14 @@ impl<'p> Checker<'p> {
             return;
         }
         let touches = plan.lives();
-        let mut proofs = FxHashMap::default();
         for &(input, output) in &plan.donations {
-            if !self.may_donate(input, output, &touches, &mut proofs) {
+            if !self.may_donate(input, output, &touches) {
                 self.error(PlanRule::Donation(input, output));
             }
         }
     }
 
-    fn may_donate(
-        &self,
-        input: u32,
-        output: u32,
-        touches: &[Option<(usize, usize)>],
-        proofs: &mut FxHashMap<KernelId, InPlace<'p>>,
-    ) -> bool {
+    fn may_donate(&mut self, input: u32, output: u32, touches: &[Option<(usize, usize)>]) -> bool {
         let plan = self.plan;
         let given = plan.inputs.get(input as usize).and_then(|i| i.slot);
         let (Some(given), Some(taker)) = (given, plan.outputs.get(output as usize).map(|o| o.slot)) else {
@@ -73,10 +64,7 @@ impl<'p> Checker<'p> {
                 readers.next().is_some_and(|l| {
                     let at = |slot| l.args.iter().position(|&s| s == slot).map(|p| p as u32);
                     let pair = at(given).zip(at(taker));
-                    pair.is_some_and(|(r, w)| {
-                        let of = || InPlace::of(&plan.kernels[l.kernel.0 as usize]);
-                        proofs.entry(l.kernel).or_insert_with(of).runs(r, w)
-                    })
+                    pair.is_some_and(|(r, w)| self.runs_in_place(l.kernel, r, w))
                 }) && readers.next().is_none()
             }
             (last, first) => last < first,
