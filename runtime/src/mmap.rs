@@ -82,11 +82,7 @@ impl MappedFile {
             source,
         })?;
         #[cfg(target_os = "linux")]
-        {
-            let place = place(&map);
-            let identity = identity(&file, &path);
-            mapped().push(Mapping { place, identity });
-        }
+        mapped().push(place(&map));
         Ok(MappedFile { map: Some(map), path })
     }
 
@@ -164,58 +160,9 @@ fn page_size() -> Option<usize> {
 
 /// The mappings that there are. Whoever holds the lock knows that none of them ends.
 #[cfg(target_os = "linux")]
-fn mapped() -> std::sync::MutexGuard<'static, Vec<Mapping>> {
-    static MAPPED: std::sync::Mutex<Vec<Mapping>> = std::sync::Mutex::new(Vec::new());
+fn mapped() -> std::sync::MutexGuard<'static, Vec<Place>> {
+    static MAPPED: std::sync::Mutex<Vec<Place>> = std::sync::Mutex::new(Vec::new());
     MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// A mapping, and which file it is of.
-#[cfg(target_os = "linux")]
-struct Mapping {
-    place: Place,
-    identity: Option<[u64; 2]>,
-}
-
-/// What tells a file from every other, and from what it was before it was written to: where it is, its number there, its length, and when it and
-/// what the system knows of it last changed. `None` if that was a moment ago: a second change might have the same time.
-#[cfg(target_os = "linux")]
-fn identity(file: &File, path: &Path) -> Option<[u64; 2]> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    use std::os::unix::fs::MetadataExt;
-    /// Longer than a tick of any file system's clock.
-    const SETTLED: std::time::Duration = std::time::Duration::from_secs(2);
-
-    let known = file.metadata().ok()?;
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .ok()?;
-    let settled = i64::try_from(now.checked_sub(SETTLED)?.as_secs()).ok()?;
-    if known.mtime().max(known.ctime()) >= settled {
-        return None;
-    }
-    let path = path.canonicalize().ok()?;
-    let times = [known.mtime(), known.mtime_nsec(), known.ctime(), known.ctime_nsec()];
-    Some([0u64, 1].map(|half| {
-        let mut hasher = DefaultHasher::new();
-        (half, &path, known.ino(), known.len(), times).hash(&mut hasher);
-        hasher.finish()
-    }))
-}
-
-/// Which file `bytes` are part of, as far as a file can be told from others without reading it, and where in it they begin. `None` if they are
-/// no part of a [`MappedFile`], or the file was changed a moment before it was mapped.
-pub(crate) fn origin(bytes: &[u8]) -> Option<([u64; 2], usize)> {
-    #[cfg(target_os = "linux")]
-    {
-        let mapped = mapped();
-        let mapping = mapped.iter().find(|m| m.place.holds(bytes))?;
-        Some((mapping.identity?, bytes.as_ptr().addr() - mapping.place.start))
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = bytes;
-        None
-    }
 }
 
 /// The addresses of a mapping.
@@ -257,7 +204,7 @@ pub fn read_sparsely(bytes: &[u8]) -> Sparse {
         let mapped = mapped();
         let place = mapped
             .iter()
-            .map(|m| m.place)
+            .copied()
             .find(|p| p.holds(bytes) && p.end - p.start > SMALL);
         if let Some(place) = place {
             advise(place, libc::MADV_RANDOM);
@@ -276,7 +223,7 @@ impl Drop for Sparse {
     fn drop(&mut self) {
         let Some(place) = self.place else { return };
         let mapped = mapped();
-        if mapped.iter().any(|m| m.place == place) {
+        if mapped.contains(&place) {
             advise(place, libc::MADV_NORMAL);
         }
     }
@@ -296,7 +243,7 @@ fn advise(place: Place, advice: libc::c_int) {
 /// Whether `bytes` are part of a [`MappedFile`].
 pub(crate) fn holds(bytes: &[u8]) -> bool {
     #[cfg(target_os = "linux")]
-    return mapped().iter().any(|m| m.place.holds(bytes));
+    return mapped().iter().any(|p| p.holds(bytes));
     #[cfg(not(target_os = "linux"))]
     {
         let _ = bytes;
@@ -317,7 +264,7 @@ pub(crate) fn release(bytes: &[u8]) {
             return;
         };
         let whole = rest / page * page;
-        if whole > 0 && mapped.iter().any(|m| m.place.holds(bytes)) {
+        if whole > 0 && mapped.iter().any(|p| p.holds(bytes)) {
             let start = bytes[before..].as_ptr().cast_mut().cast::<libc::c_void>();
             // SAFETY: whole pages of a private read-only mapping of a file, which the lock keeps alive: they hold the file's
             // bytes, before and after.
@@ -337,7 +284,7 @@ impl Drop for MappedFile {
         if let Some(map) = &self.map {
             let place = place(map);
             let mut mapped = mapped();
-            if let Some(at) = mapped.iter().position(|m| m.place == place) {
+            if let Some(at) = mapped.iter().position(|p| *p == place) {
                 mapped.swap_remove(at);
             }
         }

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tlc_formats::{FormatError, safetensors};
+use tlc_formats::{Format, FormatError, safetensors};
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
 use tlc_runtime::driver::{KEPT_ALIGN, KeptBefore, KeptValue};
@@ -160,12 +160,13 @@ impl Executable {
         sum
     }
 
-    /// Writes the packed weights of the code for any sizes, found or made, for [`PackedWeights::open`].
+    /// Writes the packed weights of the code for any sizes, found or made, for [`PackedWeights::open`]. Those of a mapped file that somebody has
+    /// written to since they were packed are left out.
     ///
     /// # Errors
     /// What the writer says.
     pub fn write_packed_weights(&self, writer: &mut impl Write) -> Result<(), FormatError> {
-        let mut values: Vec<KeptValue> = self.general.inner.kept_values().collect();
+        let mut values: Vec<KeptValue> = self.general.inner.certain_kept_values();
         // Equal weights have one name.
         values.sort_by_key(|v| v.name);
         values.dedup_by_key(|v| v.name);
@@ -202,6 +203,20 @@ impl Executable {
     pub fn save_packed_weights(&self, path: impl AsRef<Path>) -> Result<(), PackedWeightsError> {
         let path = path.as_ref();
         PackedWeights::open(path)?;
-        Ok(written(path, |file| self.write_packed_weights(file))?)
+        let mut meanwhile = Ok(());
+        let written = written(path, |file| {
+            self.write_packed_weights(file)?;
+            // Something else may have been put there while this took its time.
+            meanwhile = PackedWeights::open(path).map(drop);
+            match meanwhile {
+                Ok(()) => Ok(()),
+                Err(_) => Err(FormatError::Io {
+                    format: Format::Safetensors,
+                    source: io::ErrorKind::AlreadyExists.into(),
+                }),
+            }
+        });
+        meanwhile?;
+        Ok(written?)
     }
 }

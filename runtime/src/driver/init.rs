@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tlc_ir::plan::recipe::{Init, Piece};
 use tlc_ir::plan::{SlotId, Storage};
 
-use super::kept::{self, Buffer, Kept, KeptBefore, KeptValue, Named};
+use super::kept::{self, Buffer, Kept, KeptBefore, KeptName, KeptValue, Named};
 use super::walk::Finish;
 use super::{Bound, CallState, Executable, RunError, lock};
 use crate::device::DeviceBuffer;
@@ -28,6 +28,14 @@ impl Executable {
         self.kept.get().into_iter().flat_map(Kept::values)
     }
 
+    /// As [`Executable::kept_values`], of those of which it is certain that the bytes are what the names stand for: constants in a mapped file that
+    /// somebody has written to since the first call began are others. Reads all constants that values were made of.
+    pub fn certain_kept_values(&self) -> Vec<KeptValue> {
+        let Some(kept) = self.kept.get() else { return Vec::new() };
+        let certain = |v: &KeptValue| v.found || !kept.has_changed(&self.plan, &self.emitters, v.name);
+        kept.values().filter(certain).collect()
+    }
+
     /// The results of the `init` steps; the first call computes them. `binding` is any binding of the plan.
     pub(super) fn kept(&self, binding: &Bound) -> Result<&Kept, RunError> {
         if let Some(kept) = self.kept.get() {
@@ -42,11 +50,11 @@ impl Executable {
     }
 
     /// The value of a name, from another executable or from a file.
-    fn kept_elsewhere(&self, value: &Named) -> Option<Buffer> {
+    fn kept_elsewhere(&self, value: &Named, beyond: Option<&KeptName>) -> Option<Buffer> {
         if let Some(shared) = kept::find(&value.here) {
             return Some(Buffer::Shared(shared));
         }
-        let before = self.kept_before.as_ref()?.get(&value.beyond?.to_string())?;
+        let before = self.kept_before.as_ref()?.get(&beyond?.to_string())?;
         (before.bytes().len() == value.bytes.next_multiple_of(kept::ALIGN)).then(|| Buffer::Before(before.clone()))
     }
 
@@ -58,7 +66,7 @@ impl Executable {
         if plan.init.is_empty() {
             return Ok(Kept {
                 buffers,
-                names: Vec::new(),
+                named: Vec::new(),
             });
         }
         let mut read = vec![false; slots];
@@ -66,9 +74,13 @@ impl Executable {
             step.visit_slots(&mut |s, _| read[plan.root(s).0 as usize] = true, &plan.kernels);
         }
         let sizes = &binding.sizes.slot_bytes;
-        let named = kept::named(plan, &self.emitters, &read, sizes, self.kept_before.is_some());
-        for value in &named {
-            buffers[value.slot] = self.kept_elsewhere(value);
+        let named = kept::named(plan, &self.emitters, &read, sizes);
+        let beyond = match self.kept_before {
+            Some(_) => kept::beyond(plan, &named, &self.emitters, self.threads())?,
+            None => Vec::new(),
+        };
+        for (i, value) in named.iter().enumerate() {
+            buffers[value.slot] = self.kept_elsewhere(value, beyond.get(i));
         }
         let pieces = self.missing(&read, &mut buffers);
 
@@ -119,34 +131,48 @@ impl Executable {
             // The steps of `init` run one after another.
             walk.settle(&[(step.on, step.queue)])?;
             // Pages of a file that nothing reads again need not stay beside what was made of them.
-            for (i, slot) in plan.slots.iter().enumerate() {
-                if let Storage::Constant(k) = slot.storage
-                    && last[i] == Some(number)
-                    && !read[i]
-                {
-                    crate::mmap::release(plan.constants[k as usize].bytes());
-                }
-            }
+            self.release_constants(&read, &|i| last[i] == Some(number));
+        }
+        if !beyond.is_empty() {
+            // Those of which a name was made, and nothing else.
+            self.release_constants(&read, &|i| last[i].is_none());
         }
         drop(finish);
         for (buffer, read) in buffers.iter_mut().zip(read) {
             buffer.take_if(|_| !read);
         }
-        let mut names = Vec::new();
-        for value in named {
+        for value in &named {
             let buffer = &mut buffers[value.slot];
             *buffer = match buffer.take() {
-                Some(Buffer::Host(data)) => Some(Buffer::Shared(kept::share(value.here, data, value.constants(plan)))),
+                Some(Buffer::Host(data)) => {
+                    let constants = value.constants().iter().map(|k| plan.constants[*k as usize].clone());
+                    Some(Buffer::Shared(kept::share(value.here, data, constants.collect())))
+                }
                 other => other,
             };
-            names.extend(value.beyond.map(|name| (value.slot, name)));
         }
         let in_a_file = buffers.iter().flatten().filter_map(|b| match b {
             Buffer::Before(t) => Some(t.clone()),
             Buffer::Host(_) | Buffer::Shared(_) | Buffer::Other(_) => None,
         });
         self.streamed.add(in_a_file.collect());
-        Ok(Kept { buffers, names })
+        Ok(Kept {
+            buffers,
+            // None of them without names beyond this process.
+            named: named.into_iter().zip(beyond).collect(),
+        })
+    }
+
+    /// Gives back the pages of constants that no step of a call reads, of those slots.
+    fn release_constants(&self, read: &[bool], of: &dyn Fn(usize) -> bool) {
+        for (i, slot) in self.plan.slots.iter().enumerate() {
+            if let Storage::Constant(k) = slot.storage
+                && !read[i]
+                && of(i)
+            {
+                crate::mmap::release(self.plan.constants[k as usize].bytes());
+            }
+        }
     }
 
     /// What has to be done for the values that are not there. A value that would be written on the way to another is made as well: what others

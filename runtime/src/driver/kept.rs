@@ -5,42 +5,47 @@
 //! later one reads from there.
 //!
 //! Invariants:
-//! - Equal names mean equal bytes. A constant is told from others by its place in a file that has not changed, or else, within a process, by its
-//!   address, which stays its own as long as the value is kept; beyond a process, by its bytes.
+//! - Equal names mean equal bytes. Within a process a constant is told from others by its address, which stays its own as long as the value is kept; beyond
+//!   it by its bytes, for nothing that a system says of a file tells for sure that it has not changed.
+//! - A value that was made is known beyond this process only if its constants have the bytes that they had when it was named: a file may have been
+//!   written to while it was read.
 //! - What is shared is never written again.
 
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustc_hash::FxHashMap;
 use tlc_ir::plan::recipe::{Init, Recipe};
-use tlc_ir::plan::{KernelId, Plan, SlotId, Storage};
+use tlc_ir::plan::{Plan, SlotId, Storage};
 use tlc_ir::target::EmitterId;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::lock;
 use crate::cpu::level;
 use crate::device::DeviceBuffer;
 use crate::memory::AlignedBuffer;
-use crate::mmap;
+use crate::pool::{Pool, PoolPanic};
 
 /// Smaller values are made by each executable: finding them would take longer. Builds with debug assertions look for all of them, so that random
 /// graphs, which are small, try it.
 const MIN_BYTES: usize = if cfg!(debug_assertions) { 1 } else { 16 << 10 };
+
+/// What a name stands for besides what its recipe says. Another number where recipes, or the kernels in them, come to mean something else.
+const MEANING: u32 = 1;
 
 /// Bytes of a value that was kept before are a multiple of this: so are the places of values that lie one behind the other.
 pub const ALIGN: usize = 64;
 
 /// The name of a value that `init` steps make.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct KeptName([u64; 2]);
+pub struct KeptName(u128);
 
 impl fmt::Display for KeptName {
     /// 32 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}{:016x}", self.0[0], self.0[1])
+        write!(f, "{:032x}", self.0)
     }
 }
 
@@ -99,8 +104,8 @@ impl Buffer {
 pub(super) struct Kept {
     /// By slot.
     pub(super) buffers: Vec<Option<Buffer>>,
-    /// Slots with a name beyond this process, if names were asked for.
-    pub(super) names: Vec<(usize, KeptName)>,
+    /// The values with names beyond this process, if those were asked for.
+    pub(super) named: Vec<(Named, KeptName)>,
 }
 
 impl Kept {
@@ -110,27 +115,31 @@ impl Kept {
         buffer.map_or(std::ptr::null_mut(), Buffer::start)
     }
 
-    /// The values that have a name beyond this process.
+    /// The values with names beyond this process.
     pub(super) fn values(&self) -> impl Iterator<Item = KeptValue> {
-        self.names
-            .iter()
-            .filter_map(|&(slot, name)| match self.buffers[slot].as_ref()? {
+        self.named.iter().filter_map(|(value, name)| {
+            let (bytes, found) = match self.buffers[value.slot].as_ref()? {
                 Buffer::Shared(shared) => {
                     let owner: BytesOwner = shared.clone();
-                    let bytes = HostTensor::from_owner(DType::U8, &[shared.data.len()], &owner, 0).ok()?;
-                    Some(KeptValue {
-                        name,
-                        bytes,
-                        found: false,
-                    })
+                    let bytes = HostTensor::from_owner(DType::U8, &[shared.data.len()], &owner, 0);
+                    (bytes.ok()?, false)
                 }
-                Buffer::Before(bytes) => Some(KeptValue {
-                    name,
-                    bytes: bytes.clone(),
-                    found: true,
-                }),
-                Buffer::Host(_) | Buffer::Other(_) => None,
+                Buffer::Before(bytes) => (bytes.clone(), true),
+                Buffer::Host(_) | Buffer::Other(_) => return None,
+            };
+            Some(KeptValue {
+                name: *name,
+                bytes,
+                found,
             })
+        })
+    }
+
+    /// Whether the constants of the value of that name are no longer what they were when it was named.
+    pub(super) fn has_changed(&self, plan: &Plan, emitters: &[EmitterId], name: KeptName) -> bool {
+        let mut all = self.named.iter();
+        let value = all.find(|(_, n)| *n == name);
+        value.is_none_or(|(value, _)| value.beyond(plan, emitters) != name)
     }
 }
 
@@ -159,15 +168,6 @@ pub(super) fn share(name: KeptName, data: AlignedBuffer, constants: Vec<HostTens
     value
 }
 
-/// What a constant is told from others by.
-#[derive(Hash)]
-enum Constant<'c> {
-    /// A place in a file.
-    Origin([u64; 2], usize),
-    Address(usize),
-    Bytes(&'c [u8]),
-}
-
 /// A value that may be kept under a name.
 pub(super) struct Named {
     pub(super) slot: usize,
@@ -175,49 +175,58 @@ pub(super) struct Named {
     pub(super) bytes: usize,
     /// In this process.
     pub(super) here: KeptName,
-    /// Beyond it, if that was asked for.
-    pub(super) beyond: Option<KeptName>,
     recipe: Recipe,
 }
 
 impl Named {
-    /// The constants of which it is made.
-    pub(super) fn constants(&self, plan: &Plan) -> Vec<HostTensor> {
-        let constants = self.recipe.constants.iter();
-        constants.map(|k| plan.constants[*k as usize].clone()).collect()
+    /// The constants of which it is made, by number.
+    pub(super) fn constants(&self) -> &[u32] {
+        &self.recipe.constants
+    }
+
+    /// Its name beyond this process, as its constants are now.
+    fn beyond(&self, plan: &Plan, emitters: &[EmitterId]) -> KeptName {
+        name(plan, &self.recipe, emitters, &|bytes| xxh3_128(bytes))
     }
 }
 
-fn name(plan: &Plan, recipe: &Recipe, emitters: &[EmitterId], beyond: bool) -> KeptName {
-    let constants = recipe.constants.iter().map(|k| plan.constants[*k as usize].bytes());
-    let constants: Vec<(Constant<'_>, usize)> = constants
-        .map(|bytes| {
-            let constant = match (mmap::origin(bytes), beyond) {
-                (Some((file, at)), _) => Constant::Origin(file, at),
-                (None, false) => Constant::Address(bytes.as_ptr().addr()),
-                (None, true) => Constant::Bytes(bytes),
-            };
-            (constant, bytes.len())
-        })
-        .collect();
-    let emitter = |k: &KernelId| emitters.get(k.0 as usize).copied().unwrap_or_default();
-    let emitters: Vec<EmitterId> = recipe.kernels.iter().map(emitter).collect();
-    let by = (env!("CARGO_PKG_VERSION"), level::name(), emitters);
-    KeptName([0u8, 1].map(|half| {
-        let mut hasher = DefaultHasher::new();
-        (half, &recipe.text, &by, &constants).hash(&mut hasher);
-        hasher.finish()
-    }))
+fn name(plan: &Plan, recipe: &Recipe, emitters: &[EmitterId], constant: &dyn Fn(&[u8]) -> u128) -> KeptName {
+    let mut hash = Xxh3::new();
+    for part in [env!("CARGO_PKG_VERSION"), level::name(), &recipe.text] {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.update(&MEANING.to_le_bytes());
+    for k in &recipe.kernels {
+        let emitter = emitters.get(k.0 as usize).copied().unwrap_or_default();
+        hash.update(format!("{emitter:?};").as_bytes());
+    }
+    for k in &recipe.constants {
+        let bytes = plan.constants[*k as usize].bytes();
+        hash.update(&(bytes.len() as u64).to_le_bytes());
+        hash.update(&constant(bytes).to_le_bytes());
+    }
+    KeptName(hash.digest128())
+}
+
+/// The names of values beyond this process, as their constants are now.
+pub(super) fn beyond(
+    plan: &Plan,
+    values: &[Named],
+    emitters: &[EmitterId],
+    threads: &Pool,
+) -> Result<Vec<KeptName>, PoolPanic> {
+    let names: Vec<OnceLock<KeptName>> = values.iter().map(|_| OnceLock::new()).collect();
+    threads.parallel_for(values.len() as u64, 1, &|_, begin, end| {
+        for i in begin as usize..end as usize {
+            let _ = names[i].set(values[i].beyond(plan, emitters));
+        }
+    })?;
+    Ok(names.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
 /// The slots of values that calls read and that may be kept under names, where all is the host's.
-pub(super) fn named(
-    plan: &Plan,
-    emitters: &[EmitterId],
-    read: &[bool],
-    slot_bytes: &[u64],
-    beyond: bool,
-) -> Vec<Named> {
+pub(super) fn named(plan: &Plan, emitters: &[EmitterId], read: &[bool], slot_bytes: &[u64]) -> Vec<Named> {
     if plan.devices.len() > 1 || plan.init.is_empty() {
         return Vec::new();
     }
@@ -232,8 +241,7 @@ pub(super) fn named(
             Some(Named {
                 slot,
                 bytes: *bytes as usize,
-                here: name(plan, &recipe, emitters, false),
-                beyond: beyond.then(|| name(plan, &recipe, emitters, true)),
+                here: name(plan, &recipe, emitters, &|bytes| bytes.as_ptr().addr() as u128),
                 recipe,
             })
         })
@@ -250,7 +258,7 @@ pub fn kept_bytes_to_make(plan: &Plan, emitters: &[EmitterId]) -> u64 {
         _ => None,
     };
     let slot_bytes: Vec<u64> = plan.slots.iter().map(|s| bytes(s).unwrap_or(0)).collect();
-    let shared = named(plan, emitters, &vec![true; plan.slots.len()], &slot_bytes, false);
+    let shared = named(plan, emitters, &vec![true; plan.slots.len()], &slot_bytes);
     let shared = shared.iter().filter(|value| find(&value.here).is_some());
     let shared: u64 = shared.map(|value| value.bytes as u64).sum();
     slot_bytes.iter().sum::<u64>().saturating_sub(shared)

@@ -114,8 +114,8 @@ pub struct Global {
     /// Choices that `tlc tune` found to be faster on this processor; they change no result
     #[arg(long, global = true, value_name = "FILE.json")]
     pub tuned: Option<PathBuf>,
-    /// A file of weights in the order in which a CPU multiplies them. What it has is not put into that order again; what it lacks
-    /// `tlc run` writes there
+    /// A file of a model's weights in the order in which a CPU multiplies them. What it has is not put into that order again; where it
+    /// lacks something `tlc run` writes it anew
     #[arg(long, global = true, value_name = "FILE")]
     pub packed: Option<PathBuf>,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]

@@ -234,7 +234,6 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
         session.console.result(&memory_text(&need))?;
     }
     let (outputs, seconds) = timed(&model, &tensors, &executable)?;
-    session.keep_packed(&executable)?;
     let files = match &args.output_dir {
         Some(dir) => write_outputs(dir, &outputs)?,
         None => vec![],
@@ -252,7 +251,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 value
             })
             .collect();
-        return session.console.json_result(&json!({
+        session.console.json_result(&json!({
             "graph": model.graph.name,
             "memory": {
                 "total_bytes": need.total(),
@@ -266,7 +265,8 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             },
             "seconds": seconds,
             "outputs": all,
-        }));
+        }))?;
+        return session.keep_packed(&executable);
     }
     if files.is_empty() || args.top.is_some() {
         let mut text = String::new();
@@ -283,5 +283,6 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
     files
         .iter()
         .for_each(|f| session.console.note(&format!("wrote {}", f.display())));
-    Ok(())
+    // Last: results do not wait for it, and are there if it fails.
+    session.keep_packed(&executable)
 }

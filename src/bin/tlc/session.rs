@@ -317,8 +317,6 @@ impl Session {
         if packed.made == 0 {
             return Ok(());
         }
-        // Another process may have put something else there meanwhile.
-        read_packed(path)?;
         let mut outputs = Outputs::new();
         outputs.file(path, &mut |mut w| {
             executable.write_packed_weights(&mut w).map_err(|e| match e {
@@ -326,6 +324,8 @@ impl Session {
                 other => io::Error::other(other.to_string()),
             })
         })?;
+        // Something else may have been put there meanwhile.
+        read_packed(path)?;
         outputs.commit()?;
         let bytes = tlc::explain::bytes_text(packed.found + packed.made);
         self.console

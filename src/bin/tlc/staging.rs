@@ -130,6 +130,36 @@ impl Drop for Staged {
     }
 }
 
+/// A new file beside a target, registered. Its name has the process's number, which processes of other containers have too: a file that is there
+/// already is somebody else's, and another name is taken.
+fn beside(target: PathBuf) -> io::Result<(Staged, File)> {
+    const MOST_TRIES: u32 = 1000;
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let mut tries = 0;
+    loop {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".tlc-{}-{number}.tmp", std::process::id());
+        let path = target.parent().unwrap_or(Path::new("")).join(name);
+        let listed = path.clone();
+        let mut files = temporary_with_room();
+        // Not removed by a handler of signals before it is ours: the list is locked.
+        match File::create_new(&path) {
+            Ok(file) => {
+                files.push(listed);
+                drop(files);
+                let staged = Staged {
+                    temporary: path,
+                    target,
+                    renamed: false,
+                };
+                return Ok((staged, file));
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tries < MOST_TRIES => tries += 1,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// Files that appear together or not at all.
 #[derive(Default)]
 pub struct Outputs {
@@ -190,18 +220,12 @@ impl Outputs {
             Ok(_) => fs::canonicalize(path).map_err(failed)?,
             Err(_) => path.to_path_buf(),
         };
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".tlc-{}-{number}.tmp", std::process::id());
-        let temporary_path = target.parent().unwrap_or(Path::new("")).join(name);
-        let listed = temporary_path.clone();
-        temporary_with_room().push(listed);
-        let staged = Staged {
-            temporary: temporary_path,
-            target,
-            renamed: false,
-        };
-        let mut out = BufWriter::new(Pieces(File::create_new(&staged.temporary).map_err(failed)?));
+        let (staged, file) = beside(target).map_err(failed)?;
+        // It takes the place of one that others may not read, if that is so.
+        if let Ok(known) = fs::metadata(&staged.target) {
+            file.set_permissions(known.permissions()).map_err(failed)?;
+        }
+        let mut out = BufWriter::new(Pieces(file));
         write(&mut out).and_then(|()| out.flush()).map_err(failed)?;
         self.staged.push(staged);
         Ok(())
