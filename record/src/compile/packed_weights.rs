@@ -91,7 +91,7 @@ impl std::fmt::Debug for PackedWeights {
 
 impl PackedWeights {
     /// Maps the file. Where there is none there are no weights yet; what it has of other models, other versions of tlc and other levels of
-    /// instructions is left alone. As with the weights of a model themselves, nobody looks at each byte: a file that was changed makes wrong results.
+    /// instructions is not used. As with the weights of a model themselves, nobody looks at each byte: a file that was changed makes wrong results.
     ///
     /// # Errors
     /// A file that cannot be read, or is something else.

@@ -238,7 +238,7 @@ const NAMED: usize = 40;
 
 /// Writes a file that appears whole or not at all, with the permissions of the one that it replaces. Where the path is a link, that is the
 /// file which the link leads to.
-pub(crate) fn written(
+pub(super) fn written(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), FormatError>,
 ) -> Result<(), StateFileError> {

@@ -31,9 +31,8 @@ impl Executable {
     /// As [`Executable::kept_values`], of those of which it is certain that the bytes are what the names stand for: constants in a mapped file that
     /// somebody has written to since the first call began are others. Reads all constants that values were made of.
     pub fn certain_kept_values(&self) -> Vec<KeptValue> {
-        let Some(kept) = self.kept.get() else { return Vec::new() };
-        let certain = |v: &KeptValue| v.found || !kept.has_changed(&self.plan, &self.emitters, v.name);
-        kept.values().filter(certain).collect()
+        let kept = self.kept.get();
+        kept.map_or_else(Vec::new, |kept| kept.certain_values(&self.plan, &self.emitters))
     }
 
     /// The results of the `init` steps; the first call computes them. `binding` is any binding of the plan.
@@ -74,7 +73,8 @@ impl Executable {
             step.visit_slots(&mut |s, _| read[plan.root(s).0 as usize] = true, &plan.kernels);
         }
         let sizes = &binding.sizes.slot_bytes;
-        let named = kept::named(plan, &self.emitters, &read, sizes);
+        let init = Init::of(plan);
+        let named = kept::named((plan, &init), &self.emitters, &read, sizes);
         let beyond = match self.kept_before {
             Some(_) => kept::beyond(plan, &named, &self.emitters, self.threads())?,
             None => Vec::new(),
@@ -82,13 +82,12 @@ impl Executable {
         for (i, value) in named.iter().enumerate() {
             buffers[value.slot] = self.kept_elsewhere(value, beyond.get(i));
         }
-        let pieces = self.missing(&read, &mut buffers);
+        let pieces = self.missing(&init, &read, &mut buffers);
 
         let threads = self.threads().threads() as u64;
         let mut state = CallState::new()?;
         state.scratch = AlignedBuffer::zeroed(binding.scratch_bytes.saturating_mul(threads) as usize)?;
         state.frame.fit(binding, plan.devices.len());
-        let init = Init::of(plan);
         // By slot: the last step that touches it, of those that run.
         let mut last = vec![None; slots];
         for &piece in &pieces {
@@ -177,9 +176,8 @@ impl Executable {
 
     /// What has to be done for the values that are not there. A value that would be written on the way to another is made as well: what others
     /// keep is not written.
-    fn missing(&self, read: &[bool], buffers: &mut [Option<Buffer>]) -> Vec<Piece> {
+    fn missing(&self, init: &Init<'_>, read: &[bool], buffers: &mut [Option<Buffer>]) -> Vec<Piece> {
         let plan = &self.plan;
-        let init = Init::of(plan);
         let persistent = |i: usize| matches!(plan.slots[i].storage, Storage::Persistent);
         loop {
             let absent = (0..plan.slots.len()).filter(|&i| persistent(i) && read[i] && buffers[i].is_none());

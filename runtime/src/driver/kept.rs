@@ -115,31 +115,39 @@ impl Kept {
         buffer.map_or(std::ptr::null_mut(), Buffer::start)
     }
 
-    /// The values with names beyond this process.
-    pub(super) fn values(&self) -> impl Iterator<Item = KeptValue> {
-        self.named.iter().filter_map(|(value, name)| {
-            let (bytes, found) = match self.buffers[value.slot].as_ref()? {
-                Buffer::Shared(shared) => {
-                    let owner: BytesOwner = shared.clone();
-                    let bytes = HostTensor::from_owner(DType::U8, &[shared.data.len()], &owner, 0);
-                    (bytes.ok()?, false)
-                }
-                Buffer::Before(bytes) => (bytes.clone(), true),
-                Buffer::Host(_) | Buffer::Other(_) => return None,
-            };
-            Some(KeptValue {
-                name: *name,
-                bytes,
-                found,
-            })
+    fn value(&self, (value, name): &(Named, KeptName)) -> Option<KeptValue> {
+        let (bytes, found) = match self.buffers[value.slot].as_ref()? {
+            Buffer::Shared(shared) => {
+                let owner: BytesOwner = shared.clone();
+                let bytes = HostTensor::from_owner(DType::U8, &[shared.data.len()], &owner, 0);
+                (bytes.ok()?, false)
+            }
+            Buffer::Before(bytes) => (bytes.clone(), true),
+            Buffer::Host(_) | Buffer::Other(_) => return None,
+        };
+        Some(KeptValue {
+            name: *name,
+            bytes,
+            found,
         })
     }
 
-    /// Whether the constants of the value of that name are no longer what they were when it was named.
-    pub(super) fn has_changed(&self, plan: &Plan, emitters: &[EmitterId], name: KeptName) -> bool {
-        let mut all = self.named.iter();
-        let value = all.find(|(_, n)| *n == name);
-        value.is_none_or(|(value, _)| value.beyond(plan, emitters) != name)
+    /// The values with names beyond this process.
+    pub(super) fn values(&self) -> impl Iterator<Item = KeptValue> {
+        self.named.iter().filter_map(|n| self.value(n))
+    }
+
+    /// As [`Kept::values`], without those that were made and whose constants are no longer what they were when they were named.
+    pub(super) fn certain_values(&self, plan: &Plan, emitters: &[EmitterId]) -> Vec<KeptValue> {
+        let certain = |n: &&(Named, KeptName)| {
+            let found = matches!(self.buffers[n.0.slot], Some(Buffer::Before(_)));
+            found || n.0.beyond(plan, emitters) == n.1
+        };
+        self.named
+            .iter()
+            .filter(certain)
+            .filter_map(|n| self.value(n))
+            .collect()
     }
 }
 
@@ -226,11 +234,15 @@ pub(super) fn beyond(
 }
 
 /// The slots of values that calls read and that may be kept under names, where all is the host's.
-pub(super) fn named(plan: &Plan, emitters: &[EmitterId], read: &[bool], slot_bytes: &[u64]) -> Vec<Named> {
-    if plan.devices.len() > 1 || plan.init.is_empty() {
+pub(super) fn named(
+    (plan, init): (&Plan, &Init<'_>),
+    emitters: &[EmitterId],
+    read: &[bool],
+    slot_bytes: &[u64],
+) -> Vec<Named> {
+    if plan.devices.len() > 1 {
         return Vec::new();
     }
-    let init = Init::of(plan);
     let slots = plan.slots.iter().zip(read).zip(slot_bytes).enumerate();
     let large = slots.filter(|(_, ((s, read), bytes))| {
         matches!(s.storage, Storage::Persistent) && **read && **bytes >= MIN_BYTES as u64
@@ -258,7 +270,8 @@ pub fn kept_bytes_to_make(plan: &Plan, emitters: &[EmitterId]) -> u64 {
         _ => None,
     };
     let slot_bytes: Vec<u64> = plan.slots.iter().map(|s| bytes(s).unwrap_or(0)).collect();
-    let shared = named(plan, emitters, &vec![true; plan.slots.len()], &slot_bytes);
+    let read = vec![true; plan.slots.len()];
+    let shared = named((plan, &Init::of(plan)), emitters, &read, &slot_bytes);
     let shared = shared.iter().filter(|value| find(&value.here).is_some());
     let shared: u64 = shared.map(|value| value.bytes as u64).sum();
     slot_bytes.iter().sum::<u64>().saturating_sub(shared)
