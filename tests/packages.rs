@@ -1,15 +1,9 @@
-//! The packages that are not of the workspace, and the compiler with its seeded faults, are built and tested as well, so that
-//! `cargo test --workspace` tests everything.
-//!
-//! Each is a run of cargo that shares what is built with the workspace.
+//! The packages that are not of the workspace are built and tested as well, so that `cargo test --workspace` tests everything: by
+//! runs of cargo that share what is built with the workspace.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
-
-/// Cargo locks its directories; waiting here keeps its "blocking" notes out of the output.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -26,7 +20,6 @@ fn target() -> PathBuf {
 
 /// Runs cargo, and returns what it printed.
 fn cargo(folder: &Path, arguments: &[&str], target: &Path) -> String {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO"));
     // What cargo sets for its tests is not meant for another cargo.
     for (name, _) in std::env::vars_os() {
@@ -171,44 +164,6 @@ fn packages_outside_of_the_workspace_compile_run_and_pass_their_tests() {
             );
         }
     }
-}
-
-/// The command that this test was built with, which tests after this one run: cargo puts the one with faults in its place.
-struct Kept {
-    command: PathBuf,
-    aside: PathBuf,
-}
-
-impl Kept {
-    fn new() -> Kept {
-        let command = PathBuf::from(env!("CARGO_BIN_EXE_tlc"));
-        let aside = command.with_extension("kept");
-        std::fs::copy(&command, &aside).expect("copied");
-        Kept { command, aside }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        // Not written into the file, which cargo shares with its own copy.
-        std::fs::rename(&self.aside, &self.command).expect("put back");
-    }
-}
-
-#[test]
-fn decisions_that_are_wrong_on_purpose_are_found_and_named() {
-    let _kept = Kept::new();
-    // The whole workspace, so that crates without faults are those that are built already.
-    let arguments = [
-        "test",
-        "--workspace",
-        "--features",
-        "tlc/seeded-faults",
-        "--test",
-        "seeded_faults",
-    ];
-    let text = cargo(root(), &arguments, &target());
-    assert!(text.contains("test result: ok"));
 }
 
 /// The blocks of a language in the README, in their order.

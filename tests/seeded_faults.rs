@@ -1,8 +1,6 @@
 //! Decisions that are wrong on purpose: each is found by `tlc::verify`, named, and shown by a small graph.
 //!
-//! `cargo test --features seeded-faults --test seeded_faults` (the compiler has the faults under that feature alone), which
-//! `tests/packages.rs` runs with all other tests;
-//! `TLC_FAULT=NAME` runs one and prints what was found. The table is printed with `--nocapture`.
+//! The compiler has the faults under a feature of `tlc-passes` that only tests ask for. `TLC_FAULT=NAME` runs one and prints what was found. The table is printed with `--nocapture`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Wrong decisions on purpose: what `tlc verify` has to find. Compiled for tests alone, under the feature `seeded-faults`.
+//! Wrong decisions on purpose: what `tlc verify` has to find. Compiled for tests alone, which ask for the feature `seeded-faults`.
 //!
 //! Each fault is what a bug in one decision would do, at the place where that decision is made; nothing is wrong unless a
 //! [`Fault`] is [seeded](seed) on the thread that compiles.
@@ -146,7 +146,7 @@ pub fn seed(fault: Fault) -> Seeded {
 
 fn plant(fault: Fault) {
     SEEDED.set(Some(fault));
-    change_with(change);
+    change_with(Some(change));
 }
 
 /// Seeds the fault that the variable `TLC_SEEDED_FAULT` names on this thread, for good: how the command line is tested.
@@ -164,6 +164,7 @@ pub fn seed_from_environment() {
 impl Drop for Seeded {
     fn drop(&mut self) {
         SEEDED.set(None);
+        change_with(None);
     }
 }
 

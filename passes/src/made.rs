@@ -1,7 +1,7 @@
 //! Where wrong decisions are seeded: each stage shows what it has made to one function, which tests fill.
 //!
 //! Decision code knows nothing of faults. The functions below do nothing, and cost nothing, but under the feature
-//! `seeded-faults`, where what is shown may be changed.
+//! `seeded-faults`, which tests have: there what is shown may be changed.
 
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::Kernel;
@@ -75,10 +75,20 @@ thread_local! {
     static CHANGE: std::cell::Cell<Option<fn(Made<'_>)>> = const { std::cell::Cell::new(None) };
 }
 
-/// Has a function change what stages make on this thread from now on.
+/// Has a function change what stages make on this thread from now on, or none.
 #[cfg(feature = "seeded-faults")]
-pub(crate) fn change_with(change: fn(Made<'_>)) {
-    CHANGE.set(Some(change));
+pub(crate) fn change_with(change: Option<fn(Made<'_>)>) {
+    CHANGE.set(change);
+}
+
+/// Whether something changes what stages make on this thread, so that it need not be right.
+#[inline]
+pub fn is_changed() -> bool {
+    #[cfg(feature = "seeded-faults")]
+    let changed = CHANGE.get().is_some();
+    #[cfg(not(feature = "seeded-faults"))]
+    let changed = false;
+    changed
 }
 
 /// Shows what a stage has made.

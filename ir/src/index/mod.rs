@@ -504,7 +504,7 @@ impl IndexExpr {
     }
 
     /// The value under given symbol values and loop variables; `None` on division by zero, overflow or an unknown symbol.
-    pub fn eval(&self, symbols: &[i64], vars: &dyn Fn(VarId) -> Option<i64>) -> Option<i64> {
+    pub fn eval(&self, symbols: &[i64], vars: &(impl Fn(VarId) -> Option<i64> + ?Sized)) -> Option<i64> {
         let n = match self {
             IndexExpr::Const(c) => return Some(*c),
             IndexExpr::Node(n) => n,
@@ -512,9 +512,18 @@ impl IndexExpr {
         match &**n {
             IndexNode::Sym(s) => symbols.get(s.0 as usize).copied(),
             IndexNode::Var(v) => vars(*v),
-            IndexNode::Sum { terms, constant, .. } => terms.iter().try_fold(*constant, |acc, (t, c)| {
-                acc.checked_add(t.eval(symbols, vars)?.checked_mul(*c)?)
-            }),
+            IndexNode::Sum { terms, constant, .. } => {
+                let mut sum = *constant;
+                for (t, c) in terms {
+                    // Most terms are variables.
+                    let value = match t.as_node() {
+                        Some(IndexNode::Var(v)) => vars(*v),
+                        _ => t.eval(symbols, vars),
+                    };
+                    sum = sum.checked_add(value?.checked_mul(*c)?)?;
+                }
+                Some(sum)
+            }
             IndexNode::Product(f) => f
                 .iter()
                 .try_fold(1i64, |acc, f| acc.checked_mul(f.eval(symbols, vars)?)),

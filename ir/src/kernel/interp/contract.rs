@@ -1,5 +1,7 @@
 //! The matrix micro-kernel, by the loops that define it.
 
+use std::ops::Range;
+
 use smallvec::smallvec;
 
 use super::{KernelError, Machine};
@@ -30,32 +32,53 @@ fn rounded(element: Scalar, precision: Precision) -> Scalar {
     }
 }
 
+/// At most so many steps of a sum at a time, whose operands' elements are kept.
+const STEPS: i64 = 256;
+
 impl Machine<'_> {
     pub(super) fn contract(&mut self, c: &Contract) -> Result<(), KernelError> {
         let extent = |m: &Self, v: VarId| m.index(&m.kernel.extents[v.0 as usize], 0);
         let [m, n, k] = [extent(self, c.m())?, extent(self, c.n())?, extent(self, c.k())?];
-        let accumulator = self.kernel.memory_dtype(c.dst);
         let mut from = 0;
-        while from < k {
-            let to = from.saturating_add(c.k_block).min(k);
-            for row in 0..m {
-                self.set(c.m(), row);
-                for column in 0..n {
-                    self.set(c.n(), column);
+        while from < k && m > 0 && n > 0 {
+            let to = from.saturating_add(c.k_block.min(STEPS)).min(k);
+            // An operand has the same element for all rows, or all columns, of the result, and is not written meanwhile.
+            let left = self.elements(c, &c.left, (c.m(), m), from..to)?;
+            let right = self.elements(c, &c.right, (c.n(), n), from..to)?;
+            let steps = (to - from) as usize;
+            for (row, left) in left.chunks_exact(steps).enumerate() {
+                self.set(c.m(), row as i64);
+                for (column, right) in right.chunks_exact(steps).enumerate() {
+                    self.set(c.n(), column as i64);
                     let at = self.index(&c.dst_index, 0)?;
-                    let mut sum = self.load(c.dst, at)?;
-                    for step in from..to {
-                        self.set(c.k(), step);
-                        let left = rounded(self.element(&c.left, accumulator)?, c.precision);
-                        let right = rounded(self.element(&c.right, accumulator)?, c.precision);
-                        sum = multiply_add(left, right, sum, c.words);
-                    }
-                    self.store(c.dst, at, sum)?;
+                    let sum = self.load(c.dst, at)?;
+                    let add = |sum, (&left, &right)| multiply_add(left, right, sum, c.words);
+                    self.store(c.dst, at, left.iter().zip(right).fold(sum, add))?;
                 }
             }
             from = to;
         }
         Ok(())
+    }
+
+    /// What is multiplied of an operand at some steps of the sum, line by line.
+    fn elements(
+        &mut self,
+        c: &Contract,
+        operand: &ContractOperand,
+        (line, lines): (VarId, i64),
+        steps: Range<i64>,
+    ) -> Result<Vec<Scalar>, KernelError> {
+        let accumulator = self.kernel.memory_dtype(c.dst);
+        let mut elements = Vec::new();
+        for at in 0..lines {
+            self.set(line, at);
+            for step in steps.clone() {
+                self.set(c.k(), step);
+                elements.push(rounded(self.element(operand, accumulator)?, c.precision));
+            }
+        }
+        Ok(elements)
     }
 
     pub(super) fn set(&mut self, var: VarId, value: i64) {
