@@ -125,7 +125,7 @@ impl Builder<'_, '_> {
     /// A load of the lanes whose mask is true.
     fn load_masked(&mut self, memory: Memory, index: &IndexExpr, r: &Resolved, mask: &Val) -> Result<Val> {
         let dtype = self.kernel.memory_dtype(memory);
-        if let Some((address, offsets)) = self.masked(memory, r)
+        if let Some((address, offsets)) = self.masked(memory, r).or_else(|| self.masked_every_other(memory, r))
             && self.has.loads_lanes(dtype, &offsets)
         {
             let load = Op::Load {
@@ -306,6 +306,14 @@ impl Builder<'_, '_> {
         let (address, offsets) = self
             .stepped(memory, r)
             .filter(|_| neighbours && self.has.masks_lanes(dtype))?;
+        (self.fits(dtype) && self.aligned(&address)).then_some((address, offsets))
+    }
+
+    /// Every other element, where the emitter loads those of some lanes only.
+    fn masked_every_other(&mut self, memory: Memory, r: &Resolved) -> Option<(Address, Offsets)> {
+        let dtype = self.kernel.memory_dtype(memory);
+        let masks = r.lane == LaneUse::Affine(2) && self.has.masks_every_other(dtype);
+        let (address, offsets) = self.stepped(memory, r).filter(|_| masks)?;
         (self.fits(dtype) && self.aligned(&address)).then_some((address, offsets))
     }
 

@@ -800,6 +800,11 @@ pub trait Capability {
         false
     }
 
+    /// Whether loads of every other element of that type take a mask that differs among lanes.
+    fn masks_every_other(&self, _: DType) -> bool {
+        false
+    }
+
     /// Whether masks have registers of their own, so that keeping one takes no vector's.
     fn mask_registers(&self) -> bool {
         false

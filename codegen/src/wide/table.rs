@@ -190,6 +190,10 @@ impl Capability for Machine {
         }
     }
 
+    fn masks_every_other(&self, dtype: DType) -> bool {
+        self.level == Level::Avx512 && dtype.bits() == 32
+    }
+
     fn mask_registers(&self) -> bool {
         self.level == Level::Avx512
     }

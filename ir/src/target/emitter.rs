@@ -297,6 +297,12 @@ impl Emitter {
         self.access(AccessKind::Masked).is_vector() || self.tiles.contains(&dtype)
     }
 
+    /// Whether a load of every other element of that type for some lanes is made as one for all lanes is.
+    pub fn masks_every_other(&self, dtype: DType) -> bool {
+        let both = [AccessKind::Apart, AccessKind::Masked];
+        dtype.bits() == 32 && both.into_iter().all(|kind| self.access(kind).is_vector())
+    }
+
     /// How an access of all lanes is made.
     pub fn access(&self, kind: AccessKind) -> Support {
         self.accesses[kind as usize]

@@ -102,7 +102,7 @@ impl Scheduler<'_> {
         };
         // A mask makes one vector of a short row, where else it is pieces that overlap.
         let short = known.filter(|n| masked && *n <= lanes && lanes > within).map(|_| lanes);
-        if self.windows_together(outer, *before, *last, (within, short)) {
+        if self.windows_together(outer, *before, *last, (within, short), masked) {
             return true;
         }
         if operations > UNROLLED_OPS {
@@ -145,8 +145,11 @@ impl Scheduler<'_> {
         let all = |body: &Vec<Stmt>| {
             walk(body).flat_map(|s| s.accesses()).all(|a| {
                 let step = |n: i64| a.index.affine_in(last).is_some_and(|(c, _)| c.is(n));
+                let dtype = self.kernel.memory_dtype(a.memory);
                 match a.memory {
-                    Memory::Param(_) => step(0) || step(1) && self.emitter.masks(self.kernel.memory_dtype(a.memory)),
+                    Memory::Param(_) if step(0) => true,
+                    Memory::Param(_) if step(2) => a.effect == Effect::Load && self.emitter.masks_every_other(dtype),
+                    Memory::Param(_) => step(1) && self.emitter.masks(dtype),
                     Memory::Scratch(_) => true,
                 }
             })
@@ -163,7 +166,14 @@ impl Scheduler<'_> {
 
     /// Sums of windows: several rows and a vector of results in each at once, whose accumulators stay in registers while the windows slide
     /// over the image. A row is vectors of so many lanes, or one with a mask. Returns whether it was done.
-    fn windows_together(&mut self, outer: &[VarId], before: VarId, last: VarId, lanes: (i64, Option<i64>)) -> bool {
+    fn windows_together(
+        &mut self,
+        outer: &[VarId],
+        before: VarId,
+        last: VarId,
+        lanes: (i64, Option<i64>),
+        masks: bool,
+    ) -> bool {
         let Some(body) = tree::loop_body(&self.kernel.body, last) else {
             return false;
         };
@@ -184,8 +194,8 @@ impl Scheduler<'_> {
         let registers = i64::from(self.emitter.vector_registers) - 2;
         let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
         let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
-        // Of elements that lie apart those that are padding are left out one by one.
-        let sums = sums && !(padded && strided);
+        // Where loads of elements that lie apart take no mask, those that are padding are left out one by one.
+        let sums = sums && (masks || !(padded && strided));
         let Some(model) = self.rows_at_once(before, most, many).filter(|_| sums) else {
             return false;
         };

@@ -50,6 +50,22 @@ fn behind(place: Place, bytes: i32) -> Place {
     }
 }
 
+/// The numbers, in two vectors one behind the other, of elements that are loaded as two runs of as many as there are lanes, the second from
+/// an element on.
+fn picks(bytes: usize, offsets: &[u8], from: u32) -> Vec<usize> {
+    let lanes = offsets.len();
+    // Lanes of the register, which a narrow vector does not fill.
+    let per = (16 << width(lanes as u32, 8 * bytes as u32)) / bytes;
+    let pick = |element: usize| {
+        if element < lanes {
+            element
+        } else {
+            per + element - from as usize
+        }
+    };
+    offsets.iter().map(|o| pick(usize::from(*o))).collect()
+}
+
 impl Selector<'_, '_> {
     pub(super) fn load(
         &mut self,
@@ -68,16 +84,19 @@ impl Selector<'_, '_> {
                 Some(_) => unsupported("a masked load of a scalar"),
             };
         }
+        if let Some(mask) = mask.filter(|_| !is_consecutive(offsets)) {
+            return Ok((Form::Vector, self.load_apart_masked(bytes, place, offsets, mask)?));
+        }
         let mask = mask.map(|m| self.mask(m, dtype.bits())).transpose()?;
         if !is_consecutive(offsets) {
-            return match mask {
-                None if is_every_other_byte(dtype, offsets) => Ok((Form::Vector, self.load_every_other(lanes, place)?)),
-                None if usize::from(most) >= 2 * offsets.len() => {
-                    Ok((Form::Vector, self.gather(bytes, place, offsets)))
-                }
-                None => Ok((Form::Vector, self.load_apart(bytes, place, offsets)?)),
-                Some(_) => unsupported("a masked load of elements that lie apart"),
+            let v = if is_every_other_byte(dtype, offsets) {
+                self.load_every_other(lanes, place)?
+            } else if usize::from(most) >= 2 * offsets.len() {
+                self.gather(bytes, place, offsets)
+            } else {
+                self.load_apart(bytes, place, offsets)?
             };
+            return Ok((Form::Vector, v));
         }
         let v = self.load_lanes(bytes, lanes, place, mask)?;
         if dtype != DType::Bool {
@@ -263,8 +282,6 @@ impl Selector<'_, '_> {
         let lanes = offsets.len() as u32;
         let most = u32::from(offsets.iter().copied().max().unwrap_or(0));
         let w = width(lanes, 8 * bytes as u32);
-        // Lanes of the register, which a narrow vector does not fill.
-        let per = (16 << w) / bytes as u32;
         let (low, high, from) = match most < lanes {
             true => {
                 let mask = (most + 1 < lanes).then(|| self.first_lanes(most + 1, lanes, 8 * bytes as u32));
@@ -278,12 +295,65 @@ impl Selector<'_, '_> {
                 (low, high, from)
             }
         };
-        let pick = |element: u32| if element < lanes { element } else { per + element - from };
-        let elements: Vec<usize> = offsets.iter().map(|o| pick(u32::from(*o)) as usize).collect();
+        let elements = picks(bytes, offsets, from);
         if !self.has_mask_registers() {
             return Ok(self.picked(bytes, w, low, high, &elements));
         }
-        let index = (0..per as usize)
+        Ok(self.permuted(bytes, w, [low, high], &elements))
+    }
+
+    /// As [`Self::load_apart`] of every other element, those that a mask says: each of the two loads has a mask of its own.
+    fn load_apart_masked(&mut self, bytes: usize, place: Place, offsets: &[u8], mask: Value) -> Result<Reg> {
+        let lanes = offsets.len() as u32;
+        if lanes < 2 || !self.has_mask_registers() || !offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == 2 * i)
+        {
+            return unsupported("a masked load of elements that lie apart");
+        }
+        let w = width(lanes, 8 * bytes as u32);
+        let from = lanes - 1;
+        let elements = picks(bytes, offsets, from);
+        let masks = match self.masks_apart.get(&(mask, bytes)) {
+            Some(masks) => *masks,
+            None => {
+                let whole = self.mask(mask, 8 * bytes as u32)?;
+                let masks = self.at(self.home(mask), |s| s.masks_of_loads(bytes, lanes, whole, &elements));
+                self.masks_apart.insert((mask, bytes), masks);
+                masks
+            }
+        };
+        let low = self.load_lanes(bytes, lanes, place, Some(masks[0]))?;
+        let high = self.load_lanes(
+            bytes,
+            lanes,
+            behind(place, (from as usize * bytes) as i32),
+            Some(masks[1]),
+        )?;
+        Ok(self.permuted(bytes, w, [low, high], &elements))
+    }
+
+    /// The masks of two loads from which lanes pick those elements: an element has the mask of the lane that picks it.
+    fn masks_of_loads(&mut self, bytes: usize, lanes: u32, mask: Mask, elements: &[usize]) -> [Mask; 2] {
+        let w = width(lanes, 8 * bytes as u32);
+        let per = (16 << w) / bytes;
+        let all = self.constant(u64::MAX, 32);
+        let lanes_on = self.select_or_zero(bytes, w, mask, all);
+        [0, per].map(|first| {
+            let lane_of = |element: usize| elements.iter().position(|e| *e == element);
+            let lanes: Vec<Option<usize>> = (first..first + per).map(lane_of).collect();
+            let from: Vec<usize> = lanes.iter().map(|lane| lane.unwrap_or(0)).collect();
+            let spread = self.permuted(bytes, w, [lanes_on, lanes_on], &from);
+            let picked = lanes
+                .iter()
+                .flat_map(|lane| std::iter::repeat_n(if lane.is_some() { 0xff } else { 0 }, bytes));
+            let picked = self.table(picked.collect());
+            self.common_bits(bytes, w, spread, picked)
+        })
+    }
+
+    /// Of each lane the element of two vectors that has that number.
+    fn permuted(&mut self, bytes: usize, w: usize, [low, high]: [Reg; 2], elements: &[usize]) -> Reg {
+        let per = (16 << w) / bytes;
+        let index = (0..per)
             .flat_map(|lane| {
                 let element = elements.get(lane).copied().unwrap_or(0) as u64;
                 element.to_le_bytes().into_iter().take(bytes)
@@ -292,7 +362,7 @@ impl Selector<'_, '_> {
         let index = self.table(index);
         let size = Size::VECTORS[w];
         let args = [Arg::Use(index, size), Arg::Use(high, size)];
-        Ok(self.vector_update(moves(bytes).permute, w, low, &args))
+        self.vector_update(moves(bytes).permute, w, low, &args)
     }
 
     pub(super) fn store(&mut self, a: &Address, offsets: &[u8], value: Value, mask: Option<Value>) -> Result<()> {

@@ -143,6 +143,8 @@ struct Selector<'f, 'k> {
     /// Other constants in registers.
     masks: FxHashMap<u64, Reg>,
     tables: FxHashMap<Vec<u8>, Reg>,
+    /// Masks of the two loads from which every other element of so many bytes is picked, by the mask of the lanes.
+    masks_apart: FxHashMap<(Value, usize), [Mask; 2]>,
     args: Reg,
     buffers: Option<Reg>,
     symbols: Option<Reg>,
@@ -197,6 +199,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         full: 0,
         masks: FxHashMap::default(),
         tables: FxHashMap::default(),
+        masks_apart: FxHashMap::default(),
         args,
         buffers: None,
         symbols: None,
