@@ -30,7 +30,7 @@ const SHORTEST_SUM: i64 = 9;
 /// The shortest sum of words, which nothing else multiplies by its instructions.
 const SHORTEST_SUM_OF_WORDS: i64 = 4;
 /// Of so many channels one may be zeros that fill a vector.
-const MOST_FILL: i64 = 40;
+const MOST_FILL: i64 = 24;
 /// The longest sum of words that takes less time than what is done with its result.
 const SHORT_SUM_OF_WORDS: i64 = 8;
 
