@@ -10,9 +10,10 @@ mod guarded;
 use std::sync::Arc;
 
 use guarded::{Edge, Guarded};
-use tlc_ir::HostTensor;
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::testgen::{Case, GenOptions, random_case, seeds};
+use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{Graph, HostTensor};
 use tlc_passes::{Options, compile};
 use tlc_runtime::cpu::level;
 use tlc_runtime::driver::{Executable, TensorView};
@@ -56,20 +57,29 @@ fn check(seed: u64) -> Result<(), String> {
     if std::env::var("TLC_SEED").is_ok() {
         println!("{}", case.graph);
     }
-    let inputs = case.input_data(seed);
+    judge(
+        &case.graph,
+        &case.input_data(seed),
+        &case.binding,
+        1 + seed as usize % 2,
+    )
+}
+
+/// Runs a graph beside closed pages, and compares what it computes.
+fn judge(graph: &Graph, inputs: &[HostTensor], binding: &[i64], threads: usize) -> Result<(), String> {
     let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
     let settings = Options {
         // Regrouped contractions would need the graph that was compiled to compare with.
         pipeline: "canonicalize,fold,cse,sink-layout,dce".parse().expect("passes"),
         ..Options::new(cpu)
     };
-    let plan = compile(&case.graph, &settings)
+    let plan = compile(graph, &settings)
         .map_err(|e| format!("compile: {e}"))?
         .planned
         .plan;
-    let names = case.graph.symbols().iter().map(|s| s.name.clone());
-    let symbols: Vec<(String, i64)> = names.zip(case.binding.iter().copied()).collect();
-    let pool = Arc::new(Pool::new(1 + seed as usize % 2));
+    let names = graph.symbols().iter().map(|s| s.name.clone());
+    let symbols: Vec<(String, i64)> = names.zip(binding.iter().copied()).collect();
+    let pool = Arc::new(Pool::new(threads));
     let executable = Executable::new(plan, pool, BufferPool::new(), tlc_passes::memory::pack)
         .map_err(|e| format!("load: {e}"))?
         .with_symbols(symbols.clone());
@@ -77,7 +87,7 @@ fn check(seed: u64) -> Result<(), String> {
         symbols,
         ..interp::Options::default()
     };
-    let bounded = interpret_with_bounds(&case.graph, &inputs, &meant).map_err(|e| format!("interpreter: {e}"))?;
+    let bounded = interpret_with_bounds(graph, inputs, &meant).map_err(|e| format!("interpreter: {e}"))?;
     for edge in [Edge::End, Edge::Start] {
         let copy = |t: &HostTensor| {
             let mut memory = Guarded::new(t.bytes().len(), edge);
@@ -106,6 +116,25 @@ fn check(seed: u64) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A sum over windows of padded images, which begin `stride` elements apart.
+fn windows_apart([h, w]: [i64; 2], size: i64, stride: i64, (before, behind): (i64, i64)) -> Graph {
+    let around = before + behind;
+    let [rows, columns] = [h, w].map(|n| (n + around - size) / stride + 1);
+    let text = format!(
+        "graph @windows(%x: f32[1, 20, {h}, {w}], %k: f32[20, {size}, {size}]) {{
+           %0 = pad %x {{lo=[0, 0, {before}, {before}], hi=[0, 0, {behind}, {behind}], value=0.0}} : f32[1, 20, {}, {}]
+           %1 = window %0 {{axis=2, size={size}, stride={stride}}} : f32[1, 20, {rows}, {}, {size}]
+           %2 = window %1 {{axis=3, size={size}, stride={stride}}} : f32[1, 20, {rows}, {columns}, {size}, {size}]
+           %3 = einsum %2, %k {{abcdef,bef->abcd}} : f32[1, 20, {rows}, {columns}]
+           return %3
+         }}",
+        h + around,
+        w + around,
+        w + around,
+    );
+    parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{text}: {e:?}"))
 }
 
 /// The same at every other level of this machine, each in a process of its own.
@@ -137,6 +166,30 @@ fn kernels_touch_nothing_beside_their_buffers() {
         if let Err(e) = check(seed) {
             println!("seed {seed}: {e}");
             failures.push(format!("seed {seed}: {e}"));
+        }
+    }
+    for (side, size, stride, around) in [
+        ([14, 14], 3, 2, (1, 1)),
+        ([15, 33], 3, 2, (1, 1)),
+        ([7, 70], 3, 2, (0, 1)),
+        ([28, 29], 5, 2, (2, 2)),
+        ([28, 28], 5, 2, (1, 2)),
+        ([9, 16], 2, 2, (1, 0)),
+        ([11, 40], 3, 3, (1, 1)),
+    ] {
+        let graph = windows_apart(side, size, stride, around);
+        let values = |shape: &[usize]| {
+            let count = shape.iter().product();
+            let all: Vec<f32> = (0..count).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
+            HostTensor::from_slice(shape, &all).expect("room")
+        };
+        let size = size as usize;
+        let inputs = [
+            values(&[1, 20, side[0] as usize, side[1] as usize]),
+            values(&[20, size, size]),
+        ];
+        if let Err(e) = judge(&graph, &inputs, &[], 1) {
+            failures.push(format!("{side:?}, {size}, {stride}, {around:?}: {e}"));
         }
     }
     assert!(

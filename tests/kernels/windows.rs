@@ -203,18 +203,13 @@ fn windows_slide_over_padded_images() {
             (2, (0, 1)),
             (3, (2, 5)),
         ] {
-            let image = [1, 20, h, w];
-            let results = [
-                1,
-                20,
-                h + around.0 + around.1 - size + 1,
-                w + around.0 + around.1 - size + 1,
-            ];
-            let shapes: [&[usize]; 4] = [&image, &[20, 1, size, size], &results, &[20, 1, 1]];
-            let conv = || Conv::new().groups(20);
             let padded = |x: &Tensor| x.pad(&[(0, 0), (0, 0), around, around], 0.0);
-            let what = format!("{h} by {w}, window {size}, {around:?} around");
-            for special in [false, true] {
+            for (stride, special) in [(1, false), (1, true), (2, false), (2, true)] {
+                let results = [h, w].map(|n| (n + around.0 + around.1 - size) / stride + 1);
+                let (image, results) = ([1, 20, h, w], [1, 20, results[0], results[1]]);
+                let shapes: [&[usize]; 4] = [&image, &[20, 1, size, size], &results, &[20, 1, 1]];
+                let conv = || Conv::new().groups(20).stride(stride);
+                let what = format!("{h} by {w}, window {size}, stride {stride}, {around:?} around");
                 check(&format!("{what}, activation"), &shapes, DType::F32, special, &|t| {
                     (padded(&t[0]).conv2d(&t[1], None, &conv()) + &t[3]).relu()
                 });
