@@ -1,4 +1,4 @@
-//! Elements picked by masks that the model holds, written among booleans, and resized where there are none.
+//! Elements picked by masks that the model holds, written among booleans, resized where there are none, and quantized where all are zero.
 
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, DType, HostTensor, Input, compile_ir};
@@ -170,4 +170,17 @@ fn no_images_are_resized_to_none() {
         let (found, _) = run(&model_of(19, of, vec![]), &[f32s(&[0, 3, 2, 2], &[])]);
         assert_eq!(found[0].shape(), [0, 3, 6, 4]);
     }
+}
+
+/// Scale, zero point and elements as of ONNX Runtime 1.32.
+#[test]
+fn zeros_alone_are_quantized_by_a_scale_of_one() {
+    let nodes = vec![op("DynamicQuantizeLinear x -> y s z", &[])];
+    let inputs = vec![value("x", FLOAT, &[D::N(3)])];
+    let outputs = vec![value("y", 2, &[]), value("s", FLOAT, &[]), value("z", 2, &[])];
+    let of = graph(nodes, vec![], inputs, outputs);
+    let (found, _) = run(&model_of(13, of, vec![]), &[f32s(&[3], &[0.0; 3])]);
+    assert_eq!(found[0].as_slice::<u8>(), Some(&[0, 0, 0][..]));
+    assert_eq!(found[1].as_slice::<f32>(), Some(&[1.0][..]));
+    assert_eq!(found[2].as_slice::<u8>(), Some(&[0][..]));
 }
