@@ -7,6 +7,7 @@ mod in_place;
 mod meaning;
 mod operators;
 mod packed;
+mod picked;
 mod proto;
 mod quantizer;
 mod random;

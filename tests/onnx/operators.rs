@@ -177,7 +177,7 @@ fn broken_nodes_are_refused_with_the_reason() {
         &[("axes", Is(vec![2]))],
         image,
         vec![list("s", &[-7])],
-        "a size of -7; expected a positive number",
+        "a size of -7; expected 0 or more",
     );
     refused(
         19,

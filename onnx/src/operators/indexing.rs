@@ -90,6 +90,23 @@ fn how(c: &Call<'_, '_, '_>) -> Outcome<ScatterOp> {
     })
 }
 
+/// `x` with `updates` at the coordinates on its first axes.
+fn scattered(x: &Tensor, coordinates: &[Tensor], updates: &Tensor, how: ScatterOp) -> Answer {
+    let axes: Vec<i64> = (0..coordinates.len() as i64).collect();
+    let indices: Vec<&Tensor> = coordinates.iter().collect();
+    if x.dtype() != DType::Bool {
+        return one(x.scatter(&axes, &indices, updates, how));
+    }
+    // Scatters take numbers.
+    if how != ScatterOp::Set {
+        return unsupported("a reduction of bool; expected none");
+    }
+    let number = |t: &Tensor| t.cast(DType::U8);
+    one(number(x)
+        .scatter(&axes, &indices, &number(updates), how)
+        .cast(DType::Bool))
+}
+
 pub(super) fn scatter_elements(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, indices, updates) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     if x.rank() != indices.rank() || updates.rank() != indices.rank() || updates.dtype() != x.dtype() {
@@ -98,7 +115,7 @@ pub(super) fn scatter_elements(c: &mut Call<'_, '_, '_>) -> Answer {
     let axis = c.axis(c.int("axis", 0)?, x.rank())?;
     within(c, &[x.dim(axis as i64)])?;
     let all = coordinates(&indices, axis, &x.dim(axis as i64))?;
-    one(x.scatter(&every_axis(&x), &all.iter().collect::<Vec<_>>(), &updates, how(c)?))
+    scattered(&x, &all, &updates, how(c)?)
 }
 
 /// The last axis of `indices` as coordinates of the axes of `x` from `batch` on.
@@ -144,8 +161,7 @@ pub(super) fn scatter_nd(c: &mut Call<'_, '_, '_>) -> Answer {
         );
     }
     let all = nd(c, &x, &indices, 0)?;
-    let axes: Vec<i64> = (0..all.len() as i64).collect();
-    one(x.scatter(&axes, &all.iter().collect::<Vec<_>>(), &updates, how(c)?))
+    scattered(&x, &all, &updates, how(c)?)
 }
 
 pub(super) fn one_hot(c: &mut Call<'_, '_, '_>) -> Answer {

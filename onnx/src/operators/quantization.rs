@@ -132,10 +132,10 @@ pub(super) fn dynamic(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
     let (hi, lo) = (x.max(..).maximum(0), x.min(..).minimum(0));
     let scale = (&hi - &lo) / 255.0;
-    // All zeros: any scale will do.
-    let divisor = scale.eq(0.0).select(1.0, &scale);
-    let zero = (-&lo / &divisor).round().clamp(0.0, 255.0).cast(DType::U8);
-    let y = quantized(&(&x / &divisor), Some(zero.clone()));
+    // Of zeros alone it is 1, as in ONNX Runtime.
+    let scale = scale.eq(0.0).select(1.0, &scale);
+    let zero = (-&lo / &scale).round().clamp(0.0, 255.0).cast(DType::U8);
+    let y = quantized(&(&x / &scale), Some(zero.clone()));
     Ok(vec![y.into(), Value::from(scale), zero.into()])
 }
 

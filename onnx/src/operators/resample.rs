@@ -169,8 +169,8 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
         return invalid(format!("a scale of {s}; expected a positive number"));
     }
     let numbers = sizes.iter().flatten().filter_map(Dim::as_const);
-    if let Some(s) = numbers.into_iter().find(|s| !(1..1 << 31).contains(s)) {
-        return invalid(format!("a size of {s}; expected a positive number"));
+    if let Some(s) = numbers.into_iter().find(|s| !(0..1 << 31).contains(s)) {
+        return invalid(format!("a size of {s}; expected 0 or more"));
     }
     let mut resolved = vec![];
     for &axis in &axes {

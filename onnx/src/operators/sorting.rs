@@ -1,10 +1,11 @@
 //! Sorting, and picking elements in a number that data decides.
 
-use tlc_ir::{DType, Scalar};
+use tlc_ir::{DType, HostTensor, Scalar};
 
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use tlc_record::Tensor;
+use tlc_record::dim::Dim;
 
 pub(super) fn top_k(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
@@ -50,18 +51,44 @@ pub(super) fn outside_of_bodies(c: &Call<'_, '_, '_>) -> Outcome<()> {
     }
 }
 
-pub(super) fn nonzero(c: &mut Call<'_, '_, '_>) -> Answer {
+/// The most elements of a mask whose places are counted while the model is imported.
+const MAX_KNOWN_MASK: i64 = 1 << 20;
+
+/// Where operand `i` is not zero: an `i64[rank, count]` in order. Of what follows from constants alone the places are constants, so
+/// that their number is none that data decides.
+fn places(c: &mut Call<'_, '_, '_>, i: usize) -> Outcome<Tensor> {
+    let value = c.required(i)?.clone();
+    let x = c.tensor(i)?;
+    let shape: Option<Vec<i64>> = x.shape().iter().map(Dim::as_const).collect();
+    let elements = shape.and_then(|s| s.iter().try_fold(1i64, |n, &e| n.checked_mul(e)));
+    if elements.is_some_and(|n| n <= MAX_KNOWN_MASK)
+        && let Ok(known) = c.importer.constant(&value, "the mask")
+    {
+        let rank = known.shape().len();
+        let found: Vec<usize> = (0..known.len()).filter(|&k| known.get(k).as_f64() != 0.0).collect();
+        let mut all = Vec::with_capacity(rank * found.len());
+        for axis in 0..rank {
+            let stride: usize = known.shape()[axis + 1..].iter().product();
+            let extent = known.shape()[axis];
+            all.extend(found.iter().map(|k| (k / stride % extent) as i64));
+        }
+        let all = HostTensor::from_slice(&[rank, found.len()], &all).or_else(|e| invalid(e.to_string()))?;
+        return Ok(c.graph().constant(all));
+    }
     outside_of_bodies(c)?;
-    one(c.tensor(0)?.nonzero())
+    Ok(x.nonzero())
+}
+
+pub(super) fn nonzero(c: &mut Call<'_, '_, '_>) -> Answer {
+    one(places(c, 0)?)
 }
 
 pub(super) fn compress(c: &mut Call<'_, '_, '_>) -> Answer {
-    outside_of_bodies(c)?;
     let (x, condition) = (c.tensor(0)?, c.tensor(1)?);
     if condition.rank() != 1 {
         return invalid(format!("a condition of rank {}; expected 1", condition.rank()));
     }
-    let places = condition.nonzero().select_index(0, 0);
+    let places = places(c, 1)?.select_index(0, 0);
     match c.maybe_int("axis")? {
         Some(axis) => {
             let axis = c.axis(axis, x.rank())? as i64;
