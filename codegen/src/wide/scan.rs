@@ -682,7 +682,7 @@ impl Scan<'_, '_> {
     /// The instruction that makes a value of nothing that is in registers, so that it is made again as cheaply as it is read from the stack.
     fn maker(&self, v: usize) -> Option<Number> {
         // What begins with a block is a parameter.
-        if self.lifetimes.begin[v] % 2 == 0 {
+        if self.lifetimes.begin[v].is_multiple_of(2) {
             return None;
         }
         let number = Number::new(self.lifetimes.begin[v] as usize / 2);

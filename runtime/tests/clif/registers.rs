@@ -430,12 +430,16 @@ fn crowded(dtype: DType, lanes: i64, [outer, inner]: [i64; 2], compared: bool) {
 
 #[test]
 fn more_values_around_a_loop_than_registers_keep_their_bits() {
-    for dtype in [DType::F32, DType::F64, DType::I64, DType::I32] {
-        for lanes in [1, 4, 8, 16] {
-            for trips in [[1, 1], [1, 5], [3, 2], [0, 3], [3, 0]] {
-                crowded(dtype, lanes, trips, false);
-                crowded(dtype, lanes, trips, true);
-            }
+    for (dtype, lanes) in [
+        (DType::F32, 16),
+        (DType::F64, 8),
+        (DType::I64, 4),
+        (DType::I32, 16),
+        (DType::F32, 1),
+    ] {
+        for compared in [false, true] {
+            crowded(dtype, lanes, [2, 3], compared);
         }
     }
+    crowded(DType::F32, 16, [0, 3], true);
 }
