@@ -1,4 +1,4 @@
-//! Which register each value is in: the code as allocators see it. `scan.rs` has the kernels whose values all fit, regalloc2 the others.
+//! Which register each value is in: the code as allocators see it. `scan.rs` has most kernels, regalloc2 the others.
 
 use std::sync::OnceLock;
 

@@ -9,12 +9,13 @@
 use std::cell::RefCell;
 
 use iced_x86::{Code, Formatter, Instruction, IntelFormatter, MemoryOperand, OpKind, Register};
-use regalloc2::{Allocation, Block as Label, Edit, InstOrEdit, Output, PReg, RegClass};
+use regalloc2::{Allocation, Block as Label, Edit, Inst as Number, InstOrEdit, Output, PReg, RegClass};
 
 use super::Level;
 use super::allocate::Linear;
 use super::assemble::{Assembler, refused};
 use super::machine::{Arg, Base, Block, End, Inst, Kind, Machine, Place, Size, general};
+use super::scan::MADE_AGAIN;
 use super::vex;
 use crate::code::{CodeReloc, CompiledCode, RelocKind};
 use crate::error::Result;
@@ -47,6 +48,8 @@ struct Emitter<'m> {
     listed: Option<Vec<(usize, Instruction, Option<Target>)>>,
     /// General registers that are given back.
     saved: Vec<usize>,
+    /// The instructions that stand for places on the stack from [`MADE_AGAIN`] on.
+    made_again: &'m [Number],
     frame_bytes: i32,
     aligned: bool,
 }
@@ -85,11 +88,18 @@ fn on_register(code: Code, r: Register) -> Instruction {
     inst
 }
 
-/// The code of a function, in the registers and places that `output` says.
+/// The code of a function, in the registers and places that `output` says. What `made_again` makes is made where it is read, as
+/// [`Scanned`](super::scan::Scanned) says.
 ///
 /// # Errors
 /// If the encoder refuses an instruction, which is a bug of this emitter.
-pub(super) fn encode(machine: &Machine, linear: &Linear<'_>, output: &Output, listing: bool) -> Result<CompiledCode> {
+pub(super) fn encode(
+    machine: &Machine,
+    linear: &Linear<'_>,
+    output: &Output,
+    made_again: &[Number],
+    listing: bool,
+) -> Result<CompiledCode> {
     let mut used = [false; 16];
     let mut see = |a: &Allocation| {
         if let Some(r) = a.as_reg().filter(|r| r.class() == RegClass::Int) {
@@ -109,6 +119,7 @@ pub(super) fn encode(machine: &Machine, linear: &Linear<'_>, output: &Output, li
         relocs: Vec::new(),
         listed: listing.then(Vec::new),
         saved,
+        made_again,
         frame_bytes: (output.num_spillslots * 8).next_multiple_of(ALIGNMENT) as i32,
         aligned: output.num_spillslots > 0 || machine.calls,
     };
@@ -117,7 +128,7 @@ pub(super) fn encode(machine: &Machine, linear: &Linear<'_>, output: &Output, li
     e.finish(&offsets)
 }
 
-impl Emitter<'_> {
+impl<'m> Emitter<'m> {
     /// Bytes written so far.
     fn at(&self) -> usize {
         self.out.bytes.len()
@@ -222,7 +233,7 @@ impl Emitter<'_> {
     }
 
     /// Writes all blocks; returns where each begins.
-    fn blocks(&mut self, linear: &Linear<'_>, output: &Output) -> Result<Vec<usize>> {
+    fn blocks(&mut self, linear: &Linear<'m>, output: &Output) -> Result<Vec<usize>> {
         let rare = |label: &usize| self.machine.blocks[linear.blocks[*label].0 as usize].rare;
         let (last, first): (Vec<usize>, Vec<usize>) = (0..linear.blocks.len()).partition(rare);
         let order: Vec<usize> = first.into_iter().chain(last).collect();
@@ -248,6 +259,8 @@ impl Emitter<'_> {
             }
             b
         };
+        let mut skipped = self.made_again.to_vec();
+        skipped.sort_unstable();
         let mut offsets = vec![0; self.machine.blocks.len()];
         let visible: Vec<usize> = order
             .into_iter()
@@ -259,7 +272,15 @@ impl Emitter<'_> {
             let next = visible.get(at + 1).map(|l| linear.blocks[*l]);
             for step in output.block_insts_and_edits(linear, Label::new(label)) {
                 match step {
-                    InstOrEdit::Edit(Edit::Move { from, to }) => self.move_(*from, *to)?,
+                    InstOrEdit::Edit(Edit::Move { from, to }) => match (self.made(*from), self.made(*to)) {
+                        (Some(number), _) => {
+                            let inst = linear.inst(number).ok_or_else(|| refused("nothing made again"))?;
+                            self.inst(inst, &[*to])?;
+                        }
+                        (None, Some(_)) => {}
+                        (None, None) => self.move_(*from, *to)?,
+                    },
+                    InstOrEdit::Inst(number) if skipped.binary_search(&number).is_ok() => {}
                     InstOrEdit::Inst(number) => match linear.inst(number) {
                         Some(inst) => self.inst(inst, output.inst_allocs(number))?,
                         None => self.end(&self.machine.blocks[block.0 as usize].end, &target, next)?,
@@ -296,6 +317,12 @@ impl Emitter<'_> {
         inst.set_op0_kind(OpKind::NearBranch64);
         inst.set_near_branch64(self.at() as u64);
         self.push(inst, Some(Target::Block(to)))
+    }
+
+    /// The instruction that makes what is said to be in a place.
+    fn made(&self, a: Allocation) -> Option<Number> {
+        let slot = a.as_stack()?.index().checked_sub(MADE_AGAIN as usize)?;
+        self.made_again.get(slot).copied()
     }
 
     fn slot(&self, a: Allocation) -> Option<MemoryOperand> {

@@ -173,6 +173,20 @@ impl Inst {
         self.args.iter().rposition(reads)
     }
 
+    /// Whether it makes one value of constants alone, whenever it is executed.
+    pub(super) fn is_constant(&self) -> bool {
+        let of_nothing = |a: &Arg| match a {
+            Arg::Memory(p) => matches!(p.base, Base::Pool(_)) && p.index.is_none(),
+            Arg::Same(_) | Arg::Imm8(_) => true,
+            _ => false,
+        };
+        let [Arg::Def(..), rest @ ..] = &self.args[..] else {
+            return false;
+        };
+        let plain = matches!(self.kind, Kind::Plain(_)) && self.mask.is_none() && self.fixed.is_empty();
+        plain && self.clobbers == PRegSet::empty() && rest.iter().all(of_nothing)
+    }
+
     /// Every register that it reads and writes, in the order in which the encoder asks for their places.
     pub(super) fn operands(&self, level: Level, out: &mut Vec<Operand>) {
         let spilled = self.spilled(level);

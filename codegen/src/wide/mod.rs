@@ -110,15 +110,15 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
     let linear = allocate::Linear::new(&machine);
     let scanned = scan::scan(&linear);
     if cfg!(debug_assertions)
-        && let Some(output) = &scanned
+        && let Some(scanned) = &scanned
     {
-        allocate::check(&linear, output)?;
+        allocate::check(&linear, &scanned.output)?;
     }
-    let output = match &scanned {
-        Some(output) => output,
-        None => allocate::allocate(&linear, context)?,
+    let (output, made_again) = match &scanned {
+        Some(scanned) => (&scanned.output, &scanned.made_again[..]),
+        None => (allocate::allocate(&linear, context)?, &[][..]),
     };
-    let code = encode::encode(&machine, &linear, output, text.disasm);
+    let code = encode::encode(&machine, &linear, output, made_again, text.disasm);
     // The allocator empties some of its tables for each value that it places, which takes as long as they are large.
     if scanned.is_none() && linear.is_large() {
         *context = Ctx::default();

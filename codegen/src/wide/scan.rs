@@ -1,13 +1,14 @@
-//! Registers by passes over the code, for kernels whose vectors and masks all have room in them.
+//! Registers by a few passes over the code.
 //!
 //! A linear scan of lifetimes (Poletto and Sarkar, TOPLAS 1999; over SSA form: Wimmer and Franz, CGO 2010). Most kernels never have more
-//! vectors at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
-//! several times as long. Where a vector or a mask finds no register, or the code calls something, the scan gives up and regalloc2 has the whole
-//! kernel.
+//! values at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
+//! several times as long. Where the code calls something, the scan gives up and regalloc2 has the whole kernel.
 //!
-//! General registers do run out: the addresses of all parameters live through the loops. A pass that finds none chooses a value that is used
-//! little in loops to live on the stack instead, and goes on as if it had been there, to see what else there is no room for. The next pass
-//! knows of all these from the start. Where much of what loops do would be reads from the stack, regalloc2 has the kernel.
+//! Registers do run out: the addresses of all parameters live through the loops, and so do constants of exponentials and masks of edges. A pass
+//! that finds none chooses a value that is used little in loops to live on the stack instead, a vector or a mask for as long as it is there, and
+//! goes on as if it had been there, to see what else there is no room for. The next pass knows of all these from the start. A constant is not
+//! written to the stack but made again where it is read. Where much of what loops do would be reads from the stack, regalloc2 has the kernel;
+//! so it does where vectors do not fit and there are few of them, for then it would always be much.
 //!
 //! A division wants its operands in particular registers. No value that lives across it is ever in one of these.
 //!
@@ -17,6 +18,8 @@
 //!   wherever a value is needed is between the two.
 //! - A value that lives on the stack is written there where it is defined. A register that no other value is in may hold a copy of it, from
 //!   where it was read or written to the end of the block, and of blocks that only this one branches to.
+//! - What is made again is in no register where it is defined, and for regalloc2's checker on the stack: a place of its own, which code neither
+//!   writes nor reads.
 //! - Nothing else is copied but what an instruction updates while it is needed later, and what a jump gives to a block in another place.
 
 use regalloc2::{
@@ -25,6 +28,7 @@ use regalloc2::{
 };
 use smallvec::SmallVec;
 
+use super::Level;
 use super::allocate::{Linear, registers};
 
 /// No register yet.
@@ -33,8 +37,11 @@ const NOWHERE: u8 = u8::MAX;
 /// No value, no instruction, or no place on the stack.
 const NONE: u32 = u32::MAX;
 
-/// General registers of the machine.
-const GENERAL: usize = 16;
+/// Registers of a class by which values in them are known.
+const MOST_REGISTERS: usize = 32;
+
+/// The first place on the stack that is none: what is "read" there is made again by the instruction that made it first.
+pub(super) const MADE_AGAIN: u32 = 1 << 20;
 
 /// Passes over the code before regalloc2 has it.
 const MOST_PASSES: usize = 8;
@@ -44,6 +51,9 @@ const MOST_RESERVED: usize = 64;
 
 /// One instruction of so many may read from the stack.
 const MOST_READS: u64 = 24;
+
+/// One instruction of so many may make a value again. Code of regalloc2 reads the same values from the stack more often.
+const MOST_MADE: u64 = 4;
 
 /// A use in a loop counts as so many outside of it, as a power of two.
 const LOOP_BITS: usize = 3;
@@ -222,15 +232,19 @@ struct Scan<'l, 'm> {
     /// By value: its place on the stack, if it is there.
     slot: Vec<u32>,
     slots: u32,
-    /// By general register: the value that is in it.
-    holder: [u32; GENERAL],
-    /// By general register that no value is in: the value on the stack that it has a copy of.
-    copied: [u32; GENERAL],
-    /// By general register: the instruction that used the copy in it last.
-    copied_for: [u32; GENERAL],
-    /// General registers with the values and with the copies that the instruction names.
-    named: u64,
-    named_copies: u64,
+    /// The instructions that make values again, by place from [`MADE_AGAIN`] on.
+    made_again: Vec<Number>,
+    /// By class and register: the value that is in it.
+    holder: [[u32; MOST_REGISTERS]; 3],
+    /// By class and register that no value is in: the value on the stack that it has a copy of.
+    copied: [[u32; MOST_REGISTERS]; 3],
+    /// By class: registers that have copies.
+    copies: [u64; 3],
+    /// By class and register: the instruction that used the copy in it last.
+    copied_for: [[u32; MOST_REGISTERS]; 3],
+    /// By class: registers with the values and with the copies that the instruction names.
+    named: [u64; 3],
+    named_copies: [u64; 3],
     /// Whether a value had to go to the stack in this pass, which then has to be done again.
     again: bool,
     /// By parameter: a register that something given to it is in.
@@ -242,8 +256,16 @@ struct Scan<'l, 'm> {
     output: Output,
 }
 
-/// The registers for all values; `None` if those of vectors or masks do not suffice, or if something is called.
-pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
+/// Where each value is.
+pub(super) struct Scanned {
+    pub output: Output,
+    /// Instructions whose result is nowhere until it is made again: a copy from a place on the stack from [`MADE_AGAIN`] on is the instruction of
+    /// that number here, and what is copied there needs no copy.
+    pub made_again: Vec<Number>,
+}
+
+/// The registers for all values; `None` if too much is executed to read values from the stack, or if something is called.
+pub(super) fn scan(linear: &Linear<'_>) -> Option<Scanned> {
     let reserved = reserved(linear)?;
     let values = linear.num_vregs();
     let (operands, offsets) = linear.operand_counts();
@@ -255,11 +277,13 @@ pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
         place: vec![NOWHERE; values],
         slot: vec![NONE; values],
         slots: 0,
-        holder: [NONE; GENERAL],
-        copied: [NONE; GENERAL],
-        copied_for: [0; GENERAL],
-        named: 0,
-        named_copies: 0,
+        made_again: Vec::new(),
+        holder: [[NONE; MOST_REGISTERS]; 3],
+        copied: [[NONE; MOST_REGISTERS]; 3],
+        copies: [0; 3],
+        copied_for: [[0; MOST_REGISTERS]; 3],
+        named: [0; 3],
+        named_copies: [0; 3],
         again: false,
         wish: vec![NOWHERE; values],
         free: registers(linear.level()).map(|r| r.all),
@@ -285,7 +309,10 @@ pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
             }
             scan.output.num_spillslots = scan.slots as usize;
             scan.output.edits.sort_by_key(|(at, _)| *at);
-            return Some(scan.output);
+            return Some(Scanned {
+                output: scan.output,
+                made_again: scan.made_again,
+            });
         }
         scan.restart();
     }
@@ -293,26 +320,29 @@ pub(super) fn scan(linear: &Linear<'_>) -> Option<Output> {
 }
 
 impl Scan<'_, '_> {
-    /// Whether of what is executed more than a small part is reads of values on the stack: regalloc2 has a value in a register in one loop and on
-    /// the stack in another.
+    /// Whether of what is executed more than a small part is reads from the stack, or more than a larger one makes values again: regalloc2 has a
+    /// value in a register in one loop and on the stack in another.
     fn reads_much(&self) -> bool {
         let executed = |number: usize| u64::from(self.lifetimes.executed[number]);
-        let from_stack = |edit: &Edit| {
-            let Edit::Move { from, .. } = edit;
-            from.is_stack()
-        };
-        let reads = self.output.edits.iter().filter(|(_, edit)| from_stack(edit));
-        let read: u64 = reads.map(|(at, _)| executed(at.inst().index())).sum();
+        let (mut read, mut made) = (0, 0);
+        for (at, Edit::Move { from, .. }) in &self.output.edits {
+            match from.as_stack() {
+                Some(slot) if slot.index() >= MADE_AGAIN as usize => made += executed(at.inst().index()),
+                Some(_) => read += executed(at.inst().index()),
+                None => {}
+            }
+        }
         let all: u64 = (0..self.lifetimes.executed.len()).map(executed).sum();
-        read.saturating_mul(MOST_READS) > all
+        read.saturating_mul(MOST_READS) > all || made.saturating_mul(MOST_MADE) > all
     }
 
     /// Forgets all but which values are on the stack.
     fn restart(&mut self) {
         self.place.fill(NOWHERE);
         self.wish.fill(NOWHERE);
-        self.holder = [NONE; GENERAL];
-        self.copied = [NONE; GENERAL];
+        self.holder = [[NONE; MOST_REGISTERS]; 3];
+        self.copied = [[NONE; MOST_REGISTERS]; 3];
+        self.copies = [0; 3];
         self.again = false;
         self.free = registers(self.linear.level()).map(|r| r.all);
         self.wanted = [0; 3];
@@ -347,10 +377,10 @@ impl Scan<'_, '_> {
             let branched =
                 before.is_some_and(|b| self.linear.jump(b).is_none() && self.linear.block_preds(label) == [b]);
             if !branched {
-                (0..GENERAL).for_each(|r| self.forget_copy(r));
+                (0..3).for_each(|class| self.forget_copies(class, u64::MAX));
             }
             before = Some(label);
-            (self.named, self.named_copies) = (0, 0);
+            (self.named, self.named_copies) = ([0; 3], [0; 3]);
             for p in self.linear.block_params(label) {
                 classes[p.vreg()] = p.class();
                 self.parameter(*p, label)?;
@@ -386,16 +416,12 @@ impl Scan<'_, '_> {
 
     /// The reads of an instruction, and what it updates; returns values whose registers its results have taken over.
     fn updates(&mut self, number: u32) -> Option<SmallVec<[u32; 2]>> {
-        (self.named, self.named_copies) = (0, 0);
+        (self.named, self.named_copies) = ([0; 3], [0; 3]);
         let mut kept = SmallVec::new();
         let (operands, at) = self.linear.operands_of(number);
         let wanting = self.reserved.binary_search_by_key(&number, |r| r.number);
         self.barred = wanting.map_or(0, |k| self.reserved[k].all);
-        for r in 0..GENERAL {
-            if self.barred >> r & 1 == 1 {
-                self.forget_copy(r);
-            }
-        }
+        self.forget_copies(0, self.barred);
         let is_updated = |k: usize| {
             let reuses = |o: &Operand| matches!(o.constraint(), OperandConstraint::Reuse(from) if from == k);
             operands.iter().any(reuses)
@@ -414,9 +440,10 @@ impl Scan<'_, '_> {
                 self.output.allocs[at + k] = to;
                 continue;
             }
-            if read && !(self.is_on_stack(operand.vreg()) && is_updated(k)) {
-                self.output.allocs[at + k] = self.read(operand.vreg(), number)?;
+            if !read || self.is_on_stack(operand.vreg()) && is_updated(k) {
+                continue;
             }
+            self.output.allocs[at + k] = self.read(operand.vreg(), number)?;
         }
         for operand in operands {
             let OperandConstraint::Reuse(updated) = operand.constraint() else {
@@ -430,11 +457,14 @@ impl Scan<'_, '_> {
                 kept.push(old);
                 self.put(to, self.place[from.vreg()]);
             } else {
-                let before = self.allocation(from)?;
+                let copied = self.in_register(from).filter(|_| from.class() != RegClass::Int);
+                let before = copied.or_else(|| self.allocation(from))?;
                 self.write(to, number)?;
                 let copy = self.in_register(to)?;
                 self.output.allocs[at + updated] = copy;
-                self.copy(ProgPoint::before(Number::new(number as usize)), before, copy);
+                if before != copy {
+                    self.copy(ProgPoint::before(Number::new(number as usize)), before, copy);
+                }
             }
         }
         Some(kept)
@@ -479,9 +509,15 @@ impl Scan<'_, '_> {
             }
             let register = self.in_register(v)?;
             self.output.allocs[at + k] = register;
-            if self.is_on_stack(v) {
-                let to = self.allocation(v)?;
-                self.copy(ProgPoint::after(Number::new(number as usize)), register, to);
+            let slot = self.slot[v.vreg()];
+            if slot == NONE {
+                continue;
+            }
+            let to = self.allocation(v)?;
+            self.copy(ProgPoint::after(Number::new(number as usize)), register, to);
+            if slot >= MADE_AGAIN {
+                // It is made where it is read, not here.
+                self.forget_copy(v.class() as usize, self.place[v.vreg()] as usize);
             }
         }
         Some(())
@@ -518,12 +554,12 @@ impl Scan<'_, '_> {
             self.copy(ProgPoint::before(Number::new(number as usize)), slot, register);
             return Some(register);
         }
-        let place = self.place[v.vreg()];
+        let (class, place) = (v.class() as usize, self.place[v.vreg()]);
         if self.is_on_stack(v) {
-            self.named_copies |= 1 << place;
-            self.copied_for[place as usize] = number;
-        } else if v.class() == RegClass::Int && place != NOWHERE {
-            self.named |= 1 << place;
+            self.named_copies[class] |= 1 << place;
+            self.copied_for[class][place as usize] = number;
+        } else if place != NOWHERE {
+            self.named[class] |= 1 << place;
         }
         self.in_register(v)
     }
@@ -535,19 +571,20 @@ impl Scan<'_, '_> {
         }
         // Where no register was found for it, it may be on the stack by now.
         while self.is_on_stack(v) && self.place[v.vreg()] == NOWHERE {
-            let free = self.unnamed(RegClass::Int);
-            let empty = free & !self.with_copies();
-            let preferred = registers(self.linear.level())[0].preferred;
+            let class = v.class() as usize;
+            let free = self.unnamed(v.class());
+            let empty = free & !self.copies[class];
+            let preferred = registers(self.linear.level())[class].preferred;
             let sets = [empty & preferred, empty];
             let first = sets.into_iter().find(|s| *s != 0).map(|s| s.trailing_zeros());
             let oldest = || {
-                (0..GENERAL as u32)
+                (0..MOST_REGISTERS as u32)
                     .filter(|r| free >> r & 1 == 1)
-                    .min_by_key(|r| self.copied_for[*r as usize])
+                    .min_by_key(|r| self.copied_for[class][*r as usize])
             };
             match first.or_else(oldest) {
                 Some(register) => self.put_copy(v, register as u8, number),
-                None => self.spill_one(None)?,
+                None => self.spill_one(v.class(), None)?,
             }
         }
         Some(())
@@ -555,17 +592,11 @@ impl Scan<'_, '_> {
 
     /// Registers of a class that no value is in, and no copy that the instruction names.
     fn unnamed(&self, class: RegClass) -> u64 {
-        match class {
-            RegClass::Int => self.free[0] & !self.named_copies & !self.barred,
-            RegClass::Float | RegClass::Vector => self.free[class as usize],
-        }
-    }
-
-    /// General registers that have copies.
-    fn with_copies(&self) -> u64 {
-        (0..GENERAL)
-            .filter(|r| self.copied[*r] != NONE)
-            .fold(0, |set, r| set | 1 << r)
+        let barred = match class {
+            RegClass::Int => self.barred,
+            RegClass::Float | RegClass::Vector => 0,
+        };
+        self.free[class as usize] & !self.named_copies[class as usize] & !barred
     }
 
     /// Whether a value can be put in a register.
@@ -573,57 +604,98 @@ impl Scan<'_, '_> {
         register != NOWHERE && (self.unnamed(v.class()) & !self.forbidden(v)) >> register & 1 == 1
     }
 
-    fn forget_copy(&mut self, register: usize) {
-        let v = std::mem::replace(&mut self.copied[register], NONE);
+    fn forget_copy(&mut self, class: usize, register: usize) {
+        let v = std::mem::replace(&mut self.copied[class][register], NONE);
+        self.copies[class] &= !(1 << register);
         if v != NONE {
             self.place[v as usize] = NOWHERE;
         }
     }
 
+    /// Forgets the copies in some registers of a class.
+    fn forget_copies(&mut self, class: usize, set: u64) {
+        let mut left = self.copies[class] & set;
+        while left != 0 {
+            self.forget_copy(class, left.trailing_zeros() as usize);
+            left &= left - 1;
+        }
+    }
+
     /// Has a register hold a copy of a value on the stack.
     fn put_copy(&mut self, v: VReg, register: u8, number: u32) {
-        let r = register as usize;
-        self.forget_copy(r);
-        self.copied[r] = v.vreg() as u32;
-        self.copied_for[r] = number;
-        self.named_copies |= 1 << register;
+        let (class, r) = (v.class() as usize, register as usize);
+        self.forget_copy(class, r);
+        self.copied[class][r] = v.vreg() as u32;
+        self.copies[class] |= 1 << register;
+        self.copied_for[class][r] = number;
+        self.named_copies[class] |= 1 << register;
         self.place[v.vreg()] = register;
     }
 
-    /// Puts a value on the stack for the rest of this pass and for the next one: the one used least of those that are in general registers
-    /// which the instruction does not name, and another one that is about to get one.
-    fn spill_one(&mut self, other: Option<VReg>) -> Option<()> {
-        let useless = self.barred | other.map_or(0, |v| self.forbidden(v));
-        let held = (0..GENERAL)
-            .filter(|r| (self.named | useless) >> r & 1 == 0)
-            .map(|r| self.holder[r]);
+    /// Puts a value on the stack for the rest of this pass and for the next one: of those in registers of a class which the instruction does not
+    /// name, and another one that is about to get one, the general one used least, or the vector or mask used least for as long as it is there.
+    fn spill_one(&mut self, of: RegClass, other: Option<VReg>) -> Option<()> {
+        // With few registers half of the code would be reads and writes, which regalloc2 chooses with more care.
+        if of != RegClass::Int && self.linear.level() == Level::Avx2 {
+            return None;
+        }
+        let class = of as usize;
+        let useless = match of {
+            RegClass::Int => self.barred | other.map_or(0, |v| self.forbidden(v)),
+            RegClass::Float | RegClass::Vector => 0,
+        };
+        let held = (0..MOST_REGISTERS)
+            .filter(|r| (self.named[class] | useless) >> r & 1 == 0)
+            .map(|r| self.holder[class][r]);
         let all = held.chain(other.map(|v| v.vreg() as u32)).filter(|v| *v != NONE);
+        let (uses, begin, end) = (&self.lifetimes.uses, &self.lifetimes.begin, &self.lifetimes.end);
         let least = |v: &u32| {
-            (
-                self.lifetimes.uses[*v as usize],
-                u32::MAX - self.lifetimes.end[*v as usize],
-            )
+            let v = *v as usize;
+            let cost = match of {
+                RegClass::Int => u64::from(uses[v]),
+                RegClass::Float | RegClass::Vector => (u64::from(uses[v]) << 32) / u64::from(end[v] - begin[v] + 1),
+            };
+            (cost, u32::MAX - end[v])
         };
         let v = all.min_by_key(least)? as usize;
-        self.slot[v] = self.slots;
-        self.slots += 1;
+        self.slot[v] = match self.maker(v).filter(|_| of != RegClass::Int) {
+            Some(number) => {
+                self.made_again.push(number);
+                MADE_AGAIN + self.made_again.len() as u32 - 1
+            }
+            None => {
+                let size = self.linear.spillslot_size(of) as u32;
+                let slot = self.slots.next_multiple_of(size);
+                self.slots = slot + size;
+                slot
+            }
+        };
         self.again = true;
         let register = std::mem::replace(&mut self.place[v], NOWHERE);
         if register != NOWHERE {
-            self.free[0] |= 1 << register;
-            self.holder[register as usize] = NONE;
+            self.free[class] |= 1 << register;
+            self.holder[class][register as usize] = NONE;
         }
         Some(())
+    }
+
+    /// The instruction that makes a value of nothing that is in registers, so that it is made again as cheaply as it is read from the stack.
+    fn maker(&self, v: usize) -> Option<Number> {
+        // What begins with a block is a parameter.
+        if self.lifetimes.begin[v].is_multiple_of(2) {
+            return None;
+        }
+        let number = Number::new(self.lifetimes.begin[v] as usize / 2);
+        let made = self.linear.inst(number)?.is_constant();
+        (made && self.linear.inst_operands(number).len() == 1).then_some(number)
     }
 
     /// Puts a value in a register.
     fn put(&mut self, v: VReg, register: u8) {
         let class = v.class() as usize;
-        if v.class() == RegClass::Int {
-            self.forget_copy(register as usize);
-            self.holder[register as usize] = v.vreg() as u32;
-            self.named |= 1 << register;
-        }
+        self.forget_copy(class, register as usize);
+        self.holder[class][register as usize] = v.vreg() as u32;
+        self.named[class] |= 1 << register;
         self.place[v.vreg()] = register;
         self.free[class] &= !(1 << register);
         self.wanted[class] &= !(1 << register);
@@ -662,19 +734,13 @@ impl Scan<'_, '_> {
         let forbidden = self.forbidden(v);
         while !self.is_on_stack(v) {
             let (free, wanted) = (self.unnamed(v.class()) & !forbidden, self.wanted[class]);
-            let empty = match v.class() {
-                RegClass::Int => free & !self.with_copies(),
-                RegClass::Float | RegClass::Vector => free,
-            };
+            let empty = free & !self.copies[class];
             let sets = [empty & preferred & !wanted, empty & !wanted, free & !wanted, free];
             if let Some(set) = sets.into_iter().find(|s| *s != 0) {
                 self.put(v, set.trailing_zeros() as u8);
                 break;
             }
-            if v.class() != RegClass::Int {
-                return None;
-            }
-            self.spill_one(Some(v))?;
+            self.spill_one(v.class(), Some(v))?;
         }
         Some(())
     }
@@ -703,14 +769,12 @@ impl Scan<'_, '_> {
     fn release(&mut self, v: u32, class: RegClass) {
         let (v, register) = (v as usize, self.place[v as usize]);
         if self.slot[v] != NONE {
-            self.forget_copy(register as usize);
+            self.forget_copy(class as usize, register as usize);
             return;
         }
         let bit = 1 << register;
         self.free[class as usize] |= bit;
-        if class == RegClass::Int {
-            self.holder[register as usize] = NONE;
-        }
+        self.holder[class as usize][register as usize] = NONE;
         let next = self.lifetimes.next[v];
         if next != NONE && self.place[next as usize] == NOWHERE {
             self.wanted[class as usize] |= bit;

@@ -356,3 +356,90 @@ fn values_that_change_places_in_each_iteration_keep_their_bits() {
         }
     }
 }
+
+/// More values than registers go round a loop, each with a constant of its own, so that both constants and what an iteration leaves to the next
+/// one are on the stack. Where `compared`, only the smaller ones change.
+fn crowded(dtype: DType, lanes: i64, [outer, inner]: [i64; 2], compared: bool) {
+    let n = LIVE * lanes;
+    let constant = |k: i64| Scalar::from_f64(dtype, (3 * k + 1) as f64);
+    let (op, order) = (ScalarOp::Sub, ScalarOp::Lt);
+    let mut b = Builder::default();
+    let x = b.param(dtype, c(n), Access::Read);
+    let y = b.param(dtype, c(n), Access::Write);
+    b.kernel.new_scratch(dtype, c(n), Scope::Register);
+    let held = Memory::Scratch(0);
+    let at = |k: i64, l: &IndexExpr| c(k * lanes) + l.clone();
+    b.repeat(Bind::Parallel, c(1), |b, _| {
+        b.repeat(Bind::Lanes, c(lanes), |b, l| {
+            for k in 0..LIVE {
+                let v = b.load(x, at(k, &l));
+                b.store(held, at(k, &l), v);
+            }
+        });
+        b.repeat(Bind::Serial, c(outer), |b, _| {
+            b.repeat(Bind::Serial, c(inner), |b, _| {
+                b.repeat(Bind::Lanes, c(lanes), |b, l| {
+                    let v: Vec<ValueId> = (0..LIVE).map(|k| b.load(held, at(k, &l))).collect();
+                    let less: Vec<ValueId> = (0..LIVE as usize)
+                        .map(|k| b.map(order, &[v[k], v[(k + 1) % v.len()]]))
+                        .collect();
+                    for k in (0..LIVE as usize).rev() {
+                        let own = b.constant(dtype, (3 * k + 1) as f64);
+                        let mut next = b.map(op, &[own, v[(k + 1) % v.len()]]);
+                        if compared {
+                            next = b.map(ScalarOp::Select, &[less[k], next, v[k]]);
+                        }
+                        b.store(held, at(k as i64, &l), next);
+                    }
+                });
+            });
+        });
+        b.repeat(Bind::Lanes, c(lanes), |b, l| {
+            for k in 0..LIVE {
+                let v = b.load(held, at(k, &l));
+                b.store(y, at(k, &l), v);
+            }
+        });
+    });
+    let kernel = b.finish();
+    let mut rng = Rng(9 + lanes as u64);
+    let input: Vec<Scalar> = (0..n).map(|_| Scalar::from_f64(dtype, rng.below(100) as f64)).collect();
+    let mut buffers = [bytes(&input), vec![0; n as usize * dtype.bytes()]];
+    run(&kernel, &mut buffers, &[]);
+    let found = scalars(dtype, &buffers[1]);
+    for lane in 0..lanes as usize {
+        let mut v: Vec<Scalar> = (0..LIVE as usize).map(|k| input[k * lanes as usize + lane]).collect();
+        for _ in 0..outer * inner {
+            let next = |k: usize| {
+                let other = v[(k + 1) % v.len()];
+                let changed = op.eval(&[constant(k as i64), other]);
+                let changes = !compared || order.eval(&[v[k], other]).as_bool();
+                if changes { changed } else { v[k] }
+            };
+            v = (0..v.len()).map(next).collect();
+        }
+        for (k, expected) in v.into_iter().enumerate() {
+            let f = found[k * lanes as usize + lane];
+            assert!(
+                same(expected, f),
+                "{dtype}, {lanes} lanes, {outer} by {inner}: expected {expected} at {k}, lane {lane}, found {f}"
+            );
+        }
+    }
+}
+
+#[test]
+fn more_values_around_a_loop_than_registers_keep_their_bits() {
+    for (dtype, lanes) in [
+        (DType::F32, 16),
+        (DType::F64, 8),
+        (DType::I64, 4),
+        (DType::I32, 16),
+        (DType::F32, 1),
+    ] {
+        for compared in [false, true] {
+            crowded(dtype, lanes, [2, 3], compared);
+        }
+    }
+    crowded(DType::F32, 16, [0, 3], true);
+}
