@@ -11,6 +11,7 @@
 //! Invariants, which the verifier checks without trusting the planner:
 //! - A step reads only slots that hold a value by then: inputs, constants, or slots written by an earlier step.
 //! - Of two steps that touch the same bytes, one of them writing, one happens before the other.
+//! - Parts of one slot make it up, each element once, and no step writes it but by its parts.
 //! - Two arena slots whose lifetimes overlap do not overlap in memory, unless one is the declared alias of the other and
 //!   the step where one ends and the other begins may update in place.
 //! - A symbol that data decides (it has an upper bound) is known once a call has bound it; slots have room for the largest.
@@ -24,6 +25,7 @@ mod work;
 
 use std::fmt;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
@@ -96,6 +98,14 @@ pub enum Storage {
     Arena,
     /// The bytes of another slot, which dies where this one begins (or is a view of it).
     Alias(SlotId),
+    /// Part of the bytes of another slot, whose value is nothing but such parts: one of the operands of a concatenation, which is written
+    /// where the concatenation has it. No step writes the other slot; it holds a value once all parts of it do.
+    Part {
+        /// The whole, of the same dtype.
+        of: SlotId,
+        /// The element of the whole where the part begins.
+        at: IndexExpr,
+    },
     /// Scratch memory of the threads that run a step, each of which holds the lines that it works on: the whole value is never there at
     /// once. It passes from a product to the kernel behind it and on to the product behind that ([`Epilogue::product`]).
     Lines,
@@ -749,7 +759,7 @@ impl Plan {
         let result = self.root(g.dst.slot);
         let mut taken = false;
         step.visit_slots(
-            &mut |s, writes| taken |= writes && s != g.dst.slot && self.root(s) == result,
+            &mut |s, writes| taken |= writes && s != g.dst.slot && self.shares(s, g.dst.slot),
             &self.kernels,
         );
         let passed = g.behind().is_some();
@@ -787,12 +797,100 @@ impl Plan {
         }
     }
 
-    /// The slot whose bytes this one uses: itself unless it is an alias.
+    /// The slot whose bytes this one uses: itself unless it is an alias or a part.
     pub fn root(&self, slot: SlotId) -> SlotId {
+        let mut at = slot;
+        while let Storage::Alias(of) | Storage::Part { of, .. } = self.slots[at.0 as usize].storage {
+            at = of;
+        }
+        at
+    }
+
+    /// The slot whose value an alias shows that no step writes: [`Plan::root`], but for parts, which are values of their own.
+    pub fn viewed(&self, slot: SlotId) -> SlotId {
         let mut at = slot;
         while let Storage::Alias(of) = self.slots[at.0 as usize].storage {
             at = of;
         }
         at
+    }
+
+    /// The byte of its root where a slot begins; `None` for the first, unless the slot is a part or shares the bytes of one.
+    pub fn begins(&self, slot: SlotId) -> Option<IndexExpr> {
+        let (mut at, mut begin) = (slot, None);
+        loop {
+            match &self.slots[at.0 as usize].storage {
+                Storage::Alias(of) => at = *of,
+                Storage::Part { of, at: element } => {
+                    at = *of;
+                    let bytes = element.clone() * IndexExpr::from(self.slots[at.0 as usize].dtype.bytes());
+                    begin = Some(begin.map_or(bytes.clone(), |b: IndexExpr| b + bytes));
+                }
+                _ => return begin,
+            }
+        }
+    }
+
+    /// Whether two slots have bytes in common, as far as can be proven that they have none: different parts of one whole do not.
+    pub fn shares(&self, a: SlotId, b: SlotId) -> bool {
+        if a == b {
+            return true;
+        }
+        if self.root(a) != self.root(b) {
+            return false;
+        }
+        let (Some(x), Some(y)) = (self.begins(a), self.begins(b)) else {
+            return true;
+        };
+        let bytes = |s: SlotId| {
+            let slot = &self.slots[s.0 as usize];
+            slot.len.clone() * IndexExpr::from(slot.dtype.bytes())
+        };
+        let behind = |gap: IndexExpr| match gap.as_const() {
+            Some(n) => n >= 0,
+            None => verify::proven_nonnegative(&gap, &self.symbols),
+        };
+        !behind(y.clone() - x.clone() - bytes(a)) && !behind(x - y - bytes(b))
+    }
+
+    /// Whether two slots begin at the same byte.
+    pub fn same_place(&self, a: SlotId, b: SlotId) -> bool {
+        let begin = |s: SlotId| self.begins(s).unwrap_or(IndexExpr::ZERO);
+        a == b || (self.root(a) == self.root(b) && begin(a) == begin(b))
+    }
+
+    /// The parts that make up each slot that has any, in their order; those of slots that parts do not make up from one end to the other, each
+    /// element once, are missing.
+    pub fn parts(&self) -> FxHashMap<SlotId, Vec<SlotId>> {
+        let mut found: FxHashMap<SlotId, Vec<SlotId>> = FxHashMap::default();
+        for (slot, id) in self.slots.iter().zip(0..) {
+            if let Storage::Part { of, .. } = slot.storage {
+                found.entry(of).or_default().push(SlotId(id));
+            }
+        }
+        found.retain(|of, parts| {
+            let mut rest: FxHashMap<IndexExpr, Vec<SlotId>> = FxHashMap::default();
+            for &p in parts.iter().rev() {
+                if let Storage::Part { at, .. } = &self.slots[p.0 as usize].storage {
+                    rest.entry(at.clone()).or_default().push(p);
+                }
+            }
+            let (mut end, mut ordered) = (IndexExpr::ZERO, Vec::with_capacity(parts.len()));
+            while let Some(of_place) = rest.get_mut(&end) {
+                // What is empty comes before what begins at the same place.
+                let empty = of_place.iter().position(|p| self.slots[p.0 as usize].len.is(0));
+                let next = match empty {
+                    Some(k) => Some(of_place.remove(k)),
+                    None => of_place.pop(),
+                };
+                let Some(next) = next else { break };
+                end = end + self.slots[next.0 as usize].len.clone();
+                ordered.push(next);
+            }
+            let whole = ordered.len() == parts.len() && end == self.slots[of.0 as usize].len;
+            *parts = ordered;
+            whole
+        });
+        found
     }
 }
