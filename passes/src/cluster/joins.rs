@@ -24,6 +24,30 @@ const MOST_BEHIND: usize = 64;
 /// Views between a concatenation and what reads its elements.
 const MOST_VIEWS: usize = 8;
 
+/// Has parts that make up a concatenation which is joined already be that one: what each layer of a dense block reads begins with all
+/// that the layer before reads.
+fn nest(
+    parts: &mut Vec<Part>,
+    leaves: &[NodeId],
+    beginning: &FxHashMap<NodeId, Vec<(NodeId, Vec<NodeId>)>>,
+    free: &dyn Fn(NodeId) -> bool,
+) {
+    let mut nested = Vec::with_capacity(parts.len());
+    let mut at = 0;
+    while at < parts.len() {
+        let wholes = beginning.get(&leaves[at]).into_iter().flatten();
+        let found = wholes.filter(|(id, all)| leaves[at..].starts_with(all) && free(*id));
+        let longest = found.max_by_key(|(_, all)| all.len());
+        let mut part = parts[at].clone();
+        if let Some((id, _)) = longest {
+            part.value = *id;
+        }
+        nested.push(part);
+        at += longest.map_or(1, |(_, all)| all.len());
+    }
+    *parts = nested;
+}
+
 impl Clusterer<'_> {
     /// Finds the concatenations whose parts are stored where they have them, and has parts and wholes be roots. Those that a step of its own reads
     /// are roots already.
@@ -33,6 +57,8 @@ impl Clusterer<'_> {
             return;
         }
         let mut placed: FxHashMap<NodeId, NodeId> = FxHashMap::default();
+        // By the first value that they have: concatenations that are joined, with all that they have.
+        let mut beginning: FxHashMap<NodeId, Vec<(NodeId, Vec<NodeId>)>> = FxHashMap::default();
         for (id, node) in self.graph.nodes() {
             if !matches!(node.kind, NodeKind::Map(ScalarOp::Select)) || self.once[id.index()] || !self.is_stored(id) {
                 continue;
@@ -40,6 +66,9 @@ impl Clusterer<'_> {
             let Target::Cpu(_) = self.placement.target(id) else { continue };
             let Some(mut parts) = self.parts(id) else { continue };
             self.flatten(&mut parts);
+            let leaves: Vec<NodeId> = parts.iter().map(|p| p.value).collect();
+            let free = |whole: NodeId| !placed.contains_key(&whole);
+            nest(&mut parts, &leaves, &beginning, &free);
             let device = self.placement.device(id);
             let in_place = |p: &Part| {
                 let i = p.value.index();
@@ -48,22 +77,25 @@ impl Clusterer<'_> {
                     && !self.is_output[i]
                     && self.placement.device(p.value) == device
                     && !placed.contains_key(&p.value)
-                    && (self.is_root[i] || self.is_summed_up(p.value))
             };
             let mut own: SmallVec<[NodeId; 8]> = SmallVec::new();
-            // Elements that are copied, less those that are not; unknown ones count nothing.
-            let (mut copied, mut more) = (0, 0i64);
+            // Those that a kernel of the concatenation alone would have read or computed, which take a step each: how many, and how many
+            // elements more they have than the others. Unknown extents count nothing.
+            let (mut steps, mut more) = (0, 0i64);
             for part in &parts {
                 let elements = self.graph.ty(part.value).elements().as_const().unwrap_or(0);
-                if in_place(part) && !own.contains(&part.value) {
+                let placed = in_place(part) && !own.contains(&part.value);
+                if placed {
                     own.push(part.value);
+                }
+                if placed && (self.is_root[part.value.index()] || self.is_summed_up(part.value)) {
                     more -= elements;
                 } else {
-                    copied += 1;
+                    steps += 1;
                     more += elements;
                 }
             }
-            if own.is_empty() || copied > 1 || more > 0 {
+            if own.is_empty() || steps > 1 || more > 0 {
                 continue;
             }
             for part in &mut parts {
@@ -74,6 +106,7 @@ impl Clusterer<'_> {
                 self.is_root[part.value.index()] |= !is_source(self.kind(part.value));
             }
             self.is_root[id.index()] = true;
+            beginning.entry(leaves[0]).or_default().push((id, leaves));
             self.joins.insert(id, parts);
         }
     }
