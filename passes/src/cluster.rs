@@ -29,7 +29,9 @@ use std::collections::BTreeSet;
 
 pub use roots::{held_value, output_values};
 
-pub use crate::partition::{Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Part, Role, ScanForm, Updates};
+pub use crate::partition::{
+    Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Part, Role, ScanForm, Updates,
+};
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -103,7 +103,9 @@ pub fn joined(plan: &Plan) -> Vec<AliasDecision> {
     let slots = plan.slots.iter().zip((0..).map(SlotId));
     slots
         .filter_map(|(s, slot)| {
-            let Storage::Part { of, .. } = s.storage else { return None };
+            let Storage::Part { of, .. } = s.storage else {
+                return None;
+            };
             let reason = match copied.contains(&slot) {
                 true => AliasReason::CopiedToWhole,
                 false => AliasReason::PartOfWhole,
@@ -237,7 +239,10 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 }
                 _ => {}
             }
-            let moved = matches!(reason, AliasReason::InPlace | AliasReason::IntoOutput | AliasReason::IntoWhole);
+            let moved = matches!(
+                reason,
+                AliasReason::InPlace | AliasReason::IntoOutput | AliasReason::IntoWhole
+            );
             if moved {
                 taken.push(read);
                 done.push(written);

@@ -54,7 +54,10 @@ fn check(what: &str, graph: &tlc_ir::Graph, inputs: &[HostTensor]) -> Plan {
 }
 
 fn parts(plan: &Plan) -> usize {
-    plan.slots.iter().filter(|s| matches!(s.storage, Storage::Part { .. })).count()
+    plan.slots
+        .iter()
+        .filter(|s| matches!(s.storage, Storage::Part { .. }))
+        .count()
 }
 
 fn copies(plan: &Plan) -> usize {
@@ -112,7 +115,10 @@ fn network(seed: u64, batch: usize, symbolic: bool) -> (tlc_ir::Graph, Vec<HostT
         0 => g.output("y", &last),
         1 => g.output("y", &last.max_pool(&Pool::new(3).stride(1).padding(1))),
         _ => {
-            g.output("y", &last.conv2d(&g.constant(data(&[16, channels, 1, 1], 5)), None, &Conv::default()));
+            g.output(
+                "y",
+                &last.conv2d(&g.constant(data(&[16, channels, 1, 1], 5)), None, &Conv::default()),
+            );
         }
     }
     if rng.below(3) == 0 {
@@ -131,7 +137,10 @@ fn random_branches_that_are_joined_are_what_the_interpreter_says() {
         let plan = check(&format!("seed {seed}"), &graph, &inputs);
         in_place += parts(&plan);
         graphs += usize::from(parts(&plan) > 0);
-        assert!(batch == 1 || parts(&plan) == 0, "ranges of several images do not lie together");
+        assert!(
+            batch == 1 || parts(&plan) == 0,
+            "ranges of several images do not lie together"
+        );
     }
     assert!(graphs > 15 && in_place > 40, "{in_place} parts in {graphs} graphs");
 }
@@ -144,7 +153,9 @@ fn a_fire_module_copies_nothing() {
     let weights = |n: usize, c: usize, k: usize| g.constant(data(&[n, c, k, k], n + k));
     let squeezed = x.conv2d(&weights(16, 64, 1), None, &Conv::default()).relu();
     let one = squeezed.conv2d(&weights(64, 16, 1), None, &Conv::default()).relu();
-    let three = squeezed.conv2d(&weights(64, 16, 3), None, &Conv::default().padding(1)).relu();
+    let three = squeezed
+        .conv2d(&weights(64, 16, 3), None, &Conv::default().padding(1))
+        .relu();
     let y = concat(&[&one, &three], 1).conv2d(&weights(16, 128, 1), None, &Conv::default());
     g.output("y", &y);
     let plan = check("fire", &g.finish().expect("a graph"), &[data(&[1, 64, 28, 28], 0)]);
@@ -163,13 +174,20 @@ fn a_dense_block_copies_nothing() {
     let mut channels = 32;
     for _ in 0..4 {
         let all: Vec<&Tensor> = features.iter().collect();
-        let whole = if all.len() == 1 { all[0].clone() } else { concat(&all, 1) };
+        let whole = if all.len() == 1 {
+            all[0].clone()
+        } else {
+            concat(&all, 1)
+        };
         let narrow = whole.conv2d(&weights(16, channels, 1), None, &Conv::default()).relu();
         features.push(narrow.conv2d(&weights(16, 16, 3), None, &Conv::default().padding(1)));
         channels += 16;
     }
     let all: Vec<&Tensor> = features.iter().collect();
-    g.output("y", &concat(&all, 1).conv2d(&weights(8, channels, 1), None, &Conv::default()));
+    g.output(
+        "y",
+        &concat(&all, 1).conv2d(&weights(8, channels, 1), None, &Conv::default()),
+    );
     let plan = check("dense", &g.finish().expect("a graph"), &[data(&[1, 32, 14, 14], 0)]);
     assert_eq!(copies(&plan), 0, "{plan}");
 }

@@ -20,11 +20,11 @@ mod whole;
 use rustc_hash::FxHashMap;
 
 use crate::dtype::DType;
-use crate::graph::Symbol;
 use crate::graph::control::mentions_data;
-use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
+use crate::plan::bytes::Ranges;
 use crate::plan::{
     DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Lines, MOST_SEQUENCE_BLOCKS, Plan, SlotId, Step,
     Storage, Strides, Work,
@@ -42,24 +42,6 @@ pub struct PlanReport {
     pub errors: Vec<PlanViolation>,
     /// What may be right but was not proven for all values of the symbols.
     pub unproven: Vec<PlanViolation>,
-}
-
-struct Ranges<'p>(&'p [Symbol]);
-
-impl Bounds for Ranges<'_> {
-    fn symbol(&self, sym: SymId) -> Interval {
-        self.0
-            .get(sym.0 as usize)
-            .map_or(Interval::new(0, i64::MAX), |s| Interval::new(s.lo, s.hi))
-    }
-    fn extent(&self, _: VarId) -> Option<IndexExpr> {
-        None
-    }
-}
-
-/// Whether an expression over symbols is certainly not negative.
-pub(super) fn proven_nonnegative(e: &IndexExpr, symbols: &[Symbol]) -> bool {
-    nonnegative(e, &Ranges(symbols))
 }
 
 /// Checks every invariant that does not depend on where the arena's slots are.
@@ -310,7 +292,11 @@ impl Checker<'_> {
 
     /// Whether a value is there: one that was written, or all parts of one that they make up.
     fn held(&self, value: SlotId, holds: &[bool]) -> bool {
-        holds[value.0 as usize] || self.parts.get(&value).is_some_and(|all| all.iter().all(|p| self.held(*p, holds)))
+        holds[value.0 as usize]
+            || self
+                .parts
+                .get(&value)
+                .is_some_and(|all| all.iter().all(|p| self.held(*p, holds)))
     }
 
     fn launch_ids(&mut self, l: &Launch) {

@@ -63,7 +63,9 @@ impl Clusterer<'_> {
             if !matches!(node.kind, NodeKind::Map(ScalarOp::Select)) || self.once[id.index()] || !self.is_stored(id) {
                 continue;
             }
-            let Target::Cpu(_) = self.placement.target(id) else { continue };
+            let Target::Cpu(_) = self.placement.target(id) else {
+                continue;
+            };
             let Some(mut parts) = self.parts(id) else { continue };
             self.flatten(&mut parts);
             let leaves: Vec<NodeId> = parts.iter().map(|p| p.value).collect();
@@ -135,7 +137,11 @@ impl Clusterer<'_> {
 
     /// Whether a concatenation is in memory whether or not its parts are, and is not only computed on, element by element.
     fn is_stored(&self, id: NodeId) -> bool {
-        self.is_root[id.index()] || self.is_output[id.index()] || self.users[id.index()].iter().any(|u| self.sums_up_views(*u, MOST_VIEWS))
+        self.is_root[id.index()]
+            || self.is_output[id.index()]
+            || self.users[id.index()]
+                .iter()
+                .any(|u| self.sums_up_views(*u, MOST_VIEWS))
     }
 
     /// Whether a value is a reduction, a contraction or another step of its own, or is seen by one through views of its elements where they lie.
@@ -144,10 +150,16 @@ impl Clusterer<'_> {
             NodeKind::Einsum { .. } => true,
             NodeKind::View(View::Window { size, stride, .. }) => {
                 size.as_const().is_none_or(|n| n > *stride)
-                    || (left > 0 && self.users[user.index()].iter().any(|u| self.sums_up_views(*u, left - 1)))
+                    || (left > 0
+                        && self.users[user.index()]
+                            .iter()
+                            .any(|u| self.sums_up_views(*u, left - 1)))
             }
             NodeKind::View(View::Reshape(_) | View::Permute(_)) => {
-                left > 0 && self.users[user.index()].iter().any(|u| self.sums_up_views(*u, left - 1))
+                left > 0
+                    && self.users[user.index()]
+                        .iter()
+                        .any(|u| self.sums_up_views(*u, left - 1))
             }
             _ => false,
         }
@@ -217,7 +229,9 @@ impl Clusterer<'_> {
             NodeKind::View(View::Pad { lo, hi, interior, .. }) => {
                 let part = node.operands[0];
                 let extents = &self.graph.ty(part).shape;
-                let beside = (0..lo.len()).filter(|a| *a != axis).any(|a| !lo[a].is(0) || !hi[a].is(0));
+                let beside = (0..lo.len())
+                    .filter(|a| *a != axis)
+                    .any(|a| !lo[a].is(0) || !hi[a].is(0));
                 let fits = lo[axis] == from && lo[axis].clone() + extents[axis].clone() == to;
                 if beside || !fits || interior.iter().any(|n| *n != 0) {
                     return None;
@@ -236,7 +250,13 @@ impl Clusterer<'_> {
             at = self.graph.node(at).operands[0];
         }
         let node = self.graph.node(at);
-        let NodeKind::View(View::Pad { lo, hi, interior, value }) = &node.kind else {
+        let NodeKind::View(View::Pad {
+            lo,
+            hi,
+            interior,
+            value,
+        }) = &node.kind
+        else {
             return None;
         };
         let inside = self.graph.splat_value(node.operands[0])?;
