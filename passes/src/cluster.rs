@@ -17,6 +17,7 @@ mod attention;
 mod beside;
 pub mod columns;
 pub(crate) mod horizon;
+mod joins;
 mod merge;
 mod operations;
 mod roots;
@@ -28,7 +29,9 @@ use std::collections::BTreeSet;
 
 pub use roots::{held_value, output_values};
 
-pub use crate::partition::{Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Role, ScanForm, Updates};
+pub use crate::partition::{
+    Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Part, Role, ScanForm, Updates,
+};
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -97,6 +100,8 @@ struct Clusterer<'g> {
     once: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
     weight_gradients: FxHashMap<NodeId, WeightGradient>,
+    /// Concatenations whose parts are stored where they have them.
+    joins: FxHashMap<NodeId, Vec<Part>>,
     /// By node: what a root reads.
     demands: Vec<Vec<Demand>>,
     /// Values that are stored because some that read them would compute them again, at a higher cost.
@@ -214,6 +219,7 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         once: vec![false; graph.len()],
         products: FxHashMap::default(),
         weight_gradients: FxHashMap::default(),
+        joins: FxHashMap::default(),
         demands: std::iter::repeat_with(Vec::new).take(graph.len()).collect(),
         costly: FxHashMap::default(),
         cone_sizes: vec![ConeSize { cost: 1, statements: 1 }; graph.len()],
@@ -323,27 +329,32 @@ impl Clusterer<'_> {
                 NodeKind::Call(_) => Some(OwnStep::Call),
                 NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some(OwnStep::MatrixProduct),
                 NodeKind::Einsum { .. } if self.weight_gradients.contains_key(&root) => Some(OwnStep::WeightGradient),
+                NodeKind::Map(_) if self.joins.contains_key(&root) => Some(OwnStep::Join),
                 NodeKind::Scan { .. } => Some(OwnStep::Scan),
                 NodeKind::Scatter { .. } => Some(OwnStep::Scatter),
                 _ => None,
             };
-            let whole = |operands: [NodeId; 2]| {
-                let demand = |source| Demand {
+            let whole = |operands: &[NodeId]| {
+                let demand = |&source| Demand {
                     source,
                     index: Index::new(),
                 };
-                operands.map(demand).into()
+                operands.iter().map(demand).collect::<Vec<Demand>>()
             };
             // Steps of their own still need their sources for ordering and the cycle check.
             let demands = match step {
                 None => self.demands_of(root),
                 Some(OwnStep::MatrixProduct) => {
                     let p = &self.products[&root];
-                    whole([p.lhs.base, p.rhs.base])
+                    whole(&[p.lhs.base, p.rhs.base])
                 }
                 Some(OwnStep::WeightGradient) => {
                     let w = &self.weight_gradients[&root];
-                    whole([w.gradient.0, w.image.0])
+                    whole(&[w.gradient.0, w.image.0])
+                }
+                Some(OwnStep::Join) => {
+                    let values: Vec<NodeId> = self.joins[&root].iter().map(|p| p.value).collect();
+                    whole(&values)
                 }
                 Some(OwnStep::Loop | OwnStep::Call | OwnStep::Scan | OwnStep::Scatter) => self.reachable_sources(root),
             };
@@ -564,6 +575,9 @@ impl Clusterer<'_> {
             _ if self.weight_gradients.contains_key(&roots[0]) => {
                 let form = self.weight_gradients.remove(&roots[0]).expect("checked");
                 ClusterKind::WeightGradient(Box::new(form))
+            }
+            _ if self.joins.contains_key(&roots[0]) => {
+                ClusterKind::Join(self.joins.remove(&roots[0]).expect("checked"))
             }
             NodeKind::Scan { .. } => ClusterKind::Scan(scans::form(self.graph, roots[0], target)),
             NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], target)),

@@ -174,14 +174,23 @@ fn written_bytes(launch: &Launch, plan: &Plan) -> Option<i64> {
         .try_fold(0i64, |sum, bytes| Some(sum.saturating_add(bytes?)))
 }
 
-/// The bytes that steps touch, by root, and whether one writes them.
+/// The bytes that steps touch, by root, and whether one writes them; those of parts apart from each other.
 #[derive(Default)]
-pub(crate) struct Touched(FxHashMap<SlotId, bool>);
+pub(crate) struct Touched {
+    whole: FxHashMap<SlotId, bool>,
+    parts: FxHashMap<SlotId, Vec<(SlotId, bool)>>,
+}
 
 impl Touched {
     pub(crate) fn add(&mut self, step: &Step, plan: &Plan) {
         step.visit_slots(
-            &mut |s, writes| *self.0.entry(plan.root(s)).or_default() |= writes,
+            &mut |s, writes| {
+                let root = plan.root(s);
+                match plan.begins(s) {
+                    None => *self.whole.entry(root).or_default() |= writes,
+                    Some(_) => self.parts.entry(root).or_default().push((s, writes)),
+                }
+            },
             &plan.kernels,
         );
     }
@@ -191,7 +200,10 @@ impl Touched {
         let mut free = true;
         step.visit_slots(
             &mut |s, writes| {
-                free &= self.0.get(&plan.root(s)).is_none_or(|written| !written && !writes);
+                let root = plan.root(s);
+                free &= self.whole.get(&root).is_none_or(|written| !written && !writes);
+                let mut parts = self.parts.get(&root).into_iter().flatten();
+                free &= parts.all(|&(p, w)| !(w || writes) || !plan.shares(p, s));
             },
             &plan.kernels,
         );

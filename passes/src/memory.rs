@@ -90,6 +90,31 @@ pub fn update_states(
     decisions
 }
 
+/// What is to be said of the parts of concatenations.
+pub fn joined(plan: &Plan) -> Vec<AliasDecision> {
+    let copied: FxHashSet<SlotId> = plan
+        .steps
+        .iter()
+        .filter_map(|s| match s {
+            Step::Copy { dst, .. } => Some(*dst),
+            _ => None,
+        })
+        .collect();
+    let slots = plan.slots.iter().zip((0..).map(SlotId));
+    slots
+        .filter_map(|(s, slot)| {
+            let Storage::Part { of, .. } = s.storage else {
+                return None;
+            };
+            let reason = match copied.contains(&slot) {
+                true => AliasReason::CopiedToWhole,
+                false => AliasReason::PartOfWhole,
+            };
+            Some(AliasDecision { slot, of, reason })
+        })
+        .collect()
+}
+
 /// Which steps touch each slot, but for the copies that deliver new values to states.
 struct Uses {
     /// The last step that reads or writes it.
@@ -161,7 +186,16 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
     // The steps that touch each slot; those of what shares its bytes are added.
     let mut uses = vec![order.nothing(); plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
-        step.visit_slots(&mut |slot, _| order.add(&mut uses[slot.0 as usize], at), &plan.kernels);
+        step.visit_slots(
+            &mut |slot, _| {
+                order.add(&mut uses[slot.0 as usize], at);
+                // Who touches a part touches the whole.
+                if plan.begins(slot).is_some() {
+                    order.add(&mut uses[plan.root(slot).0 as usize], at);
+                }
+            },
+            &plan.kernels,
+        );
     }
     for (at, pairs) in in_place.iter().enumerate() {
         let mut taken: Vec<SlotId> = Vec::new();
@@ -180,12 +214,16 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             let readers = readers.get(&root).copied().unwrap_or_default();
             // Everything that shares the bytes must be past its last use.
             let live = !order.all_before(&uses[root.0 as usize], at);
+            // What is part of a concatenation is nobody's to overwrite.
+            let is_part = plan.begins(read).is_some();
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
             ) {
                 _ if !same || live || readers > 1 => AliasReason::StillLive,
+                _ if is_part => AliasReason::StillLive,
                 (Storage::Arena, Storage::Arena) => AliasReason::InPlace,
+                (Storage::Arena, Storage::Part { .. }) => AliasReason::IntoWhole,
                 (Storage::Arena, Storage::Output(_)) => AliasReason::IntoOutput,
                 _ => AliasReason::NotOurs,
             };
@@ -196,10 +234,16 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                     plan.slots[written.0 as usize].storage = Storage::Alias(root);
                 }
                 // The output's own last use is no earlier than this step.
-                AliasReason::IntoOutput => plan.slots[root.0 as usize].storage = Storage::Alias(written),
+                AliasReason::IntoOutput | AliasReason::IntoWhole => {
+                    plan.slots[root.0 as usize].storage = Storage::Alias(written);
+                }
                 _ => {}
             }
-            if matches!(reason, AliasReason::InPlace | AliasReason::IntoOutput) {
+            let moved = matches!(
+                reason,
+                AliasReason::InPlace | AliasReason::IntoOutput | AliasReason::IntoWhole
+            );
+            if moved {
                 taken.push(read);
                 done.push(written);
                 counted = None;

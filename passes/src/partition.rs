@@ -59,10 +59,23 @@ pub enum ClusterKind {
     Scan(ScanForm),
     /// A copy of the base and loops over the updates.
     Scatter(Updates),
+    /// A concatenation of parts that are stored where it has them. What else becomes part of it is copied there.
+    Join(Vec<Part>),
     /// A loop over a plan of its own.
     Loop,
     /// A function of the runtime.
     Call,
+}
+
+/// A part of a concatenation, the elements of which lie together there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The value.
+    pub value: NodeId,
+    /// The element of the whole where it begins.
+    pub at: IndexExpr,
+    /// Whether it is stored somewhere else, and copied.
+    pub copied: bool,
 }
 
 /// Which values are an attention, and how blocks share it out.

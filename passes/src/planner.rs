@@ -81,6 +81,8 @@ struct Planner<'g> {
     number_of: FxHashMap<NodeId, u32>,
     /// Where each value is computed.
     slot_of: FxHashMap<NodeId, SlotId>,
+    /// Values that are computed where concatenations have them: which, and from which element on.
+    part_of: FxHashMap<NodeId, (NodeId, IndexExpr)>,
     /// Where each value is on other devices, and whether it has been copied there yet.
     copy_of: FxHashMap<(NodeId, DeviceId), (SlotId, bool)>,
     /// Values that are computed once per executable.
@@ -187,6 +189,7 @@ fn plan_between(
         values: Vec::new(),
         number_of: FxHashMap::default(),
         slot_of: FxHashMap::default(),
+        part_of: parts_in_place(clusters),
         copy_of: FxHashMap::default(),
         kept: clusters
             .clusters
@@ -224,7 +227,9 @@ fn plan_between(
     };
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches, (graph, &p.values), cpu);
     record_epilogues(graph, clusters, &p.values, epilogues);
-    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
+    let mut aliases = memory::joined(&p.plan);
+    let updates = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
+    aliases.extend(updates);
     let rematerialized = p.rematerialize(edge.arena_limits);
     let gpus = gpus(placement, edge.arena_limits);
     aliases.extend(settle(&mut p.plan, &mut p.in_place, &mut p.launches, &gpus));
@@ -247,6 +252,18 @@ fn plan_between(
         rematerialized,
     };
     (planned, p.handed_in)
+}
+
+/// Which values concatenations have in place, and where.
+fn parts_in_place(clusters: &Clusters) -> FxHashMap<NodeId, (NodeId, IndexExpr)> {
+    let mut found = FxHashMap::default();
+    for c in &clusters.clusters {
+        let ClusterKind::Join(parts) = &c.kind else { continue };
+        for p in parts.iter().filter(|p| !p.copied) {
+            found.insert(p.value, (c.roots[0], p.at.clone()));
+        }
+    }
+    found
 }
 
 /// The GPUs on which launches may be joined, by device: where an arena is limited, what they touch should not live longer.
@@ -458,6 +475,10 @@ impl Planner<'_> {
             return s;
         }
         let device = self.placement.device(node);
+        if let Some((whole, at)) = self.part_of.get(&node).cloned() {
+            let of = self.slot(whole);
+            return self.new_slot(node, self.graph.value_name(node), Storage::Part { of, at }, device);
+        }
         let (name, storage) = match &self.graph.node(node).kind {
             NodeKind::Input { name, .. } => (name.clone(), Storage::Input(self.number_of[&node])),
             NodeKind::Data(data) => {
@@ -597,6 +618,20 @@ impl Planner<'_> {
                 })),
                 Vec::new(),
             );
+            return;
+        }
+        if let ClusterKind::Join(parts) = &c.kind {
+            let of = self.slot(c.roots[0]);
+            for part in parts.iter().filter(|p| p.copied) {
+                let src = self.read(part.value, device);
+                let Slot { name, dtype, len, .. } = self.plan.slots[src.0 as usize].clone();
+                let storage = Storage::Part {
+                    of,
+                    at: part.at.clone(),
+                };
+                let dst = self.push_slot(None, name, (dtype, len), storage, device);
+                self.push(Step::Copy { src, dst }, Vec::new());
+            }
             return;
         }
         if let ClusterKind::Loop | ClusterKind::Call = &c.kind {

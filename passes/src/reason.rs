@@ -223,6 +223,8 @@ pub enum OwnStep {
     MatrixProduct,
     /// A convolution's gradient by its weights.
     WeightGradient,
+    /// A concatenation of parts that are stored where it has them.
+    Join,
     /// A scan.
     Scan,
     /// A scatter.
@@ -236,6 +238,7 @@ impl fmt::Display for OwnStep {
             Self::Call => "function of the runtime",
             Self::MatrixProduct => "matrix product",
             Self::WeightGradient => "convolution's gradient by its weights",
+            Self::Join => "concatenation of parts in place",
             Self::Scan => "scan",
             Self::Scatter => "scatter",
         })
@@ -507,6 +510,12 @@ pub enum AliasReason {
     InPlace,
     /// The operand moves into the output's buffer, which is free until then.
     IntoOutput,
+    /// The operand moves to where a concatenation has the result, which is free until then.
+    IntoWhole,
+    /// The result is part of a concatenation, and is computed where that has it.
+    PartOfWhole,
+    /// The result is part of a concatenation, and is copied to where that has it.
+    CopiedToWhole,
     /// The operand is needed later.
     StillLive,
     /// The operand is an input that the caller may give away.
@@ -524,6 +533,9 @@ impl fmt::Display for AliasReason {
         f.write_str(match self {
             Self::InPlace => "in place: the operand dies here",
             Self::IntoOutput => "computed in the output's buffer",
+            Self::IntoWhole => "computed where the concatenation has the result",
+            Self::PartOfWhole => "computed in place of the concatenation",
+            Self::CopiedToWhole => "copied to the concatenation",
             Self::StillLive => "not in place: the operand is needed later",
             Self::IfGiven => "in place if the caller gives the operand away",
             Self::UpdatesState => "in place: the state's new value",

@@ -166,7 +166,7 @@ impl Lives {
         let mut bytes = vec![0u64; slots];
         for (k, slot) in plan.slots.iter().enumerate() {
             match slot.storage {
-                Storage::Alias(_) => {
+                Storage::Alias(_) | Storage::Part { .. } => {
                     shared[k] = true;
                     shared[plan.root(SlotId(k as u32)).0 as usize] = true;
                 }

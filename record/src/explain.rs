@@ -665,6 +665,13 @@ fn write_plan(
             ),
             tlc_passes::cluster::ClusterKind::Scan(form) => form.text(),
             tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
+            tlc_passes::cluster::ClusterKind::Join(parts) => {
+                let copied = parts.iter().filter(|p| p.copied).count();
+                match copied {
+                    0 => format!("a concatenation of {} parts, all computed in place", parts.len()),
+                    _ => format!("a concatenation of {} parts, {copied} of them copied", parts.len()),
+                }
+            }
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
             tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),
         };

@@ -39,6 +39,8 @@ pub struct Sizes {
     pub room: Vec<u64>,
     /// The slot whose bytes each slot has.
     pub root: Vec<usize>,
+    /// The byte of that slot where each begins.
+    pub begins: Vec<usize>,
     /// The shapes of the outputs.
     pub output_shapes: Vec<Vec<usize>>,
     /// Where slots are in the arenas.
@@ -101,6 +103,11 @@ impl Sizes {
         let root = (0..plan.slots.len())
             .map(|i| plan.root(SlotId(i as u32)).0 as usize)
             .collect();
+        let mut begins = Vec::with_capacity(plan.slots.len());
+        for (i, s) in plan.slots.iter().enumerate() {
+            let at = plan.begins(SlotId(i as u32)).map_or(Ok(0), |e| eval(&e, &s.name))?;
+            begins.push(usize::try_from(at).map_err(|_| overflow(&s.name))?);
+        }
         let mut output_shapes = Vec::with_capacity(plan.outputs.len());
         for o in &plan.outputs {
             let dims: Result<Vec<usize>, RunError> =
@@ -117,6 +124,7 @@ impl Sizes {
             slot_bytes,
             room,
             root,
+            begins,
             output_shapes,
             layout,
         })

@@ -379,7 +379,7 @@ pub fn memory(plan: &Plan, sizes: &Sizes, threads: usize) -> Result<Vec<DeviceMe
             Storage::Output(_) => &mut on.outputs,
             Storage::Constant(_) => &mut on.constants,
             Storage::Persistent => &mut on.kept,
-            Storage::Arena | Storage::Alias(_) | Storage::Lines => continue,
+            Storage::Arena | Storage::Alias(_) | Storage::Part { .. } | Storage::Lines => continue,
         };
         let pooled = matches!(slot.storage, Storage::Output(_)) && slot.device == DeviceId::HOST;
         *sum = sum.saturating_add(if pooled { pooled_bytes(bytes) } else { bytes });

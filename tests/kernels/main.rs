@@ -1,6 +1,7 @@
 //! What kernels compute: each kind of them beside plain loops and the graph interpreter, at its edges.
 
 mod column_local;
+mod concatenations;
 mod copies;
 mod empty;
 mod functions;

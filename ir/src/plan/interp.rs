@@ -8,6 +8,8 @@
 //! - Inputs and constants are never written.
 //! - A launch whose written slots are all empty does nothing, and takes no time.
 
+use rustc_hash::FxHashMap;
+
 use crate::binding::{condition_waits, most_under};
 use crate::dtype::{DType, Scalar};
 use crate::graph::control::mentions_data;
@@ -270,8 +272,10 @@ struct Machine<'p> {
     /// Region and byte offset of each slot.
     places: Vec<(usize, usize)>,
     lens: Vec<usize>,
-    /// By slot: roots only.
+    /// By slot: what is viewed only.
     written: Vec<bool>,
+    /// The parts of each slot that is made up of some.
+    parts: FxHashMap<SlotId, Vec<SlotId>>,
     /// Of the order of steps, if it is random.
     seed: Option<u64>,
 }
@@ -291,6 +295,7 @@ impl<'p> Machine<'p> {
             places: vec![(0, 0); plan.slots.len()],
             lens: Vec::new(),
             written: vec![false; plan.slots.len()],
+            parts: plan.parts(),
             seed,
         };
         for slot in &plan.slots {
@@ -314,7 +319,7 @@ impl<'p> Machine<'p> {
                 return Err(PlanError::Place { slot: id, bytes });
             }
             let given = match &slot.storage {
-                Storage::Alias(_) => continue,
+                Storage::Alias(_) | Storage::Part { .. } => continue,
                 Storage::Arena if layout.is_some() => {
                     let at = layout.and_then(|l| l.offsets.get(i).copied().flatten());
                     let at = at.filter(|&at| at as usize + bytes <= m.regions[device].len());
@@ -338,24 +343,32 @@ impl<'p> Machine<'p> {
             m.written[i] = true;
         }
         for (i, slot) in plan.slots.iter().enumerate() {
-            if let Storage::Alias(_) = slot.storage {
+            if let Storage::Alias(_) | Storage::Part { .. } = slot.storage {
                 let root = plan.root(SlotId(i as u32)).0 as usize;
                 let bytes = m.lens[i] * slot.dtype.bytes();
-                if bytes > m.lens[root] * plan.slots[root].dtype.bytes() {
+                let begin = plan.begins(SlotId(i as u32)).map_or(Ok(0), |e| m.size(&e))?;
+                if begin.saturating_add(bytes) > m.lens[root] * plan.slots[root].dtype.bytes() {
                     return Err(PlanError::Place {
                         slot: SlotId(i as u32),
                         bytes,
                     });
                 }
-                m.places[i] = m.places[root];
+                m.places[i] = (m.places[root].0, m.places[root].1 + begin);
             }
         }
         Ok(m)
     }
 
+    /// Whether a slot has been written, or all parts of it.
+    fn holds_value(&self, slot: SlotId) -> bool {
+        let value = self.plan.viewed(slot);
+        let parts = || self.parts.get(&value);
+        self.written[value.0 as usize] || parts().is_some_and(|all| all.iter().all(|p| self.holds_value(*p)))
+    }
+
     /// What is in a slot when the call ends.
     fn result(&self, slot: SlotId, ty: &TensorType) -> Result<HostTensor, PlanError> {
-        if !self.written[self.plan.root(slot).0 as usize] {
+        if !self.holds_value(slot) {
             let step = self.plan.init.len() + self.plan.steps.len();
             return Err(PlanError::Unwritten { step, slot });
         }
@@ -378,7 +391,7 @@ impl<'p> Machine<'p> {
                 if matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
                     return Err(PlanError::ReadOnly { step: number, slot });
                 }
-            } else if !self.written[root.0 as usize] && !self.plan.makes(step, slot, &|s| self.plan.root(s)) {
+            } else if !self.holds_value(slot) && !self.plan.makes(step, slot, &|s| self.plan.viewed(s)) {
                 return Err(PlanError::Unwritten { step: number, slot });
             }
         }
@@ -407,7 +420,7 @@ impl<'p> Machine<'p> {
             Step::Call(c) => self.call(number, c)?,
         }
         for (slot, writes) in touched {
-            self.written[self.plan.root(slot).0 as usize] |= writes;
+            self.written[self.plan.viewed(slot).0 as usize] |= writes;
         }
         Ok(())
     }

@@ -11,11 +11,13 @@
 //! Invariants, which the verifier checks without trusting the planner:
 //! - A step reads only slots that hold a value by then: inputs, constants, or slots written by an earlier step.
 //! - Of two steps that touch the same bytes, one of them writing, one happens before the other.
+//! - Parts of one slot make it up, each element once, and no step writes it but by its parts.
 //! - Two arena slots whose lifetimes overlap do not overlap in memory, unless one is the declared alias of the other and
 //!   the step where one ends and the other begins may update in place.
 //! - A symbol that data decides (it has an upper bound) is known once a call has bound it; slots have room for the largest.
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
+mod bytes;
 pub mod interp;
 pub mod order;
 pub mod recipe;
@@ -96,6 +98,14 @@ pub enum Storage {
     Arena,
     /// The bytes of another slot, which dies where this one begins (or is a view of it).
     Alias(SlotId),
+    /// Part of the bytes of another slot, whose value is nothing but such parts: one of the operands of a concatenation, which is written
+    /// where the concatenation has it. No step writes the other slot; it holds a value once all parts of it do.
+    Part {
+        /// The whole, of the same dtype.
+        of: SlotId,
+        /// The element of the whole where the part begins.
+        at: IndexExpr,
+    },
     /// Scratch memory of the threads that run a step, each of which holds the lines that it works on: the whole value is never there at
     /// once. It passes from a product to the kernel behind it and on to the product behind that ([`Epilogue::product`]).
     Lines,
@@ -749,7 +759,7 @@ impl Plan {
         let result = self.root(g.dst.slot);
         let mut taken = false;
         step.visit_slots(
-            &mut |s, writes| taken |= writes && s != g.dst.slot && self.root(s) == result,
+            &mut |s, writes| taken |= writes && s != g.dst.slot && self.shares(s, g.dst.slot),
             &self.kernels,
         );
         let passed = g.behind().is_some();
@@ -785,14 +795,5 @@ impl Plan {
             }
             _ => false,
         }
-    }
-
-    /// The slot whose bytes this one uses: itself unless it is an alias.
-    pub fn root(&self, slot: SlotId) -> SlotId {
-        let mut at = slot;
-        while let Storage::Alias(of) = self.slots[at.0 as usize].storage {
-            at = of;
-        }
-        at
     }
 }

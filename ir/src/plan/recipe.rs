@@ -104,7 +104,9 @@ impl<'p> Init<'p> {
         // In the order of their first use, which is the same wherever the steps are; what a slot is an alias of comes before it.
         let mut number = |slot: SlotId| {
             let mut chain = vec![slot];
-            while let Storage::Alias(of) = plan.slots[chain[chain.len() - 1].0 as usize].storage {
+            while let Storage::Alias(of) | Storage::Part { of, .. } =
+                plan.slots[chain[chain.len() - 1].0 as usize].storage
+            {
                 chain.push(of);
             }
             for &old in chain.iter().rev() {
@@ -120,6 +122,11 @@ impl<'p> Init<'p> {
                 } = &plan.slots[old.0 as usize];
                 let storage = match storage {
                     Storage::Alias(of) => Storage::Alias(slots[of]),
+                    // What steps make once per executable is in no whole.
+                    Storage::Part { .. } => {
+                        fits = false;
+                        Storage::Arena
+                    }
                     Storage::Constant(k) => {
                         constants.push(*k);
                         Storage::Constant(constants.len() as u32 - 1)

@@ -5,7 +5,8 @@
 //!   kernel's own loads and stores.
 //! - [`verify`] holds for all symbol values; what it can neither prove nor refute it lists as unproven. [`verify_layout`]
 //!   checks an arena placement for concrete ones.
-//! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
+//! - A slot that is an alias and that no step writes is a *view*: it holds a value when what it shows does. One that parts make up
+//!   holds a value when all of them do.
 
 mod control;
 mod devices;
@@ -19,10 +20,11 @@ mod whole;
 use rustc_hash::FxHashMap;
 
 use crate::dtype::DType;
-use crate::graph::Symbol;
-use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::graph::control::mentions_data;
+use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
+use crate::plan::bytes::Ranges;
 use crate::plan::{
     DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Lines, MOST_SEQUENCE_BLOCKS, Plan, SlotId, Step,
     Storage, Strides, Work,
@@ -42,19 +44,6 @@ pub struct PlanReport {
     pub unproven: Vec<PlanViolation>,
 }
 
-struct Ranges<'p>(&'p [Symbol]);
-
-impl Bounds for Ranges<'_> {
-    fn symbol(&self, sym: SymId) -> Interval {
-        self.0
-            .get(sym.0 as usize)
-            .map_or(Interval::new(0, i64::MAX), |s| Interval::new(s.lo, s.hi))
-    }
-    fn extent(&self, _: VarId) -> Option<IndexExpr> {
-        None
-    }
-}
-
 /// Checks every invariant that does not depend on where the arena's slots are.
 pub fn verify(plan: &Plan) -> PlanReport {
     let mut c = Checker {
@@ -62,11 +51,13 @@ pub fn verify(plan: &Plan) -> PlanReport {
         report: PlanReport::default(),
         place: PlanPlace::Tables,
         roots: Vec::new(),
+        parts: FxHashMap::default(),
         lines: FxHashMap::default(),
         in_place: FxHashMap::default(),
         looked_at: FxHashMap::default(),
     };
     if c.tables() && c.device_tables() {
+        c.wholes();
         c.devices();
         c.ordered();
         c.flow();
@@ -82,6 +73,8 @@ struct Checker<'p> {
     place: PlanPlace,
     /// The slot whose bytes each slot has, once aliases are known to end.
     roots: Vec<SlotId>,
+    /// The parts of each slot that is made up of some.
+    parts: FxHashMap<SlotId, Vec<SlotId>>,
     /// What [`lines`] says of a kernel and the parameters of a result: equal layers launch the same kernels.
     lines: FxHashMap<(KernelId, Vec<u32>), Option<Lines>>,
     /// What [`runs_in_place`] says of a kernel and two of its parameters.
@@ -161,6 +154,10 @@ impl Checker<'_> {
                 Storage::Constant(k) => ((*k as usize) < plan.constants.len(), "constant"),
                 Storage::State(k) => ((*k as usize) < plan.states.len(), "state"),
                 Storage::Alias(of) => ((of.0 as usize) < plan.slots.len(), "slot"),
+                Storage::Part { of, at } => {
+                    self.symbolic(at);
+                    ((of.0 as usize) < plan.slots.len(), "slot")
+                }
                 _ => (true, ""),
             };
             if !known {
@@ -222,7 +219,7 @@ impl Checker<'_> {
                 met[n] = i;
                 path.push(n);
                 match slot.storage {
-                    Storage::Alias(of) => at = of,
+                    Storage::Alias(of) | Storage::Part { of, .. } => at = of,
                     _ => break Some(at),
                 }
             };
@@ -233,7 +230,7 @@ impl Checker<'_> {
         }
         for (i, root) in roots.iter().enumerate() {
             let known = match slots[i].storage {
-                Storage::Alias(of) => (of.0 as usize) < slots.len(),
+                Storage::Alias(of) | Storage::Part { of, .. } => (of.0 as usize) < slots.len(),
                 _ => true,
             };
             if root.is_none() && known {
@@ -252,6 +249,54 @@ impl Checker<'_> {
 
     fn root(&self, slot: SlotId) -> SlotId {
         self.roots[slot.0 as usize]
+    }
+
+    /// As [`Plan::shares`].
+    fn shares(&self, a: SlotId, b: SlotId) -> bool {
+        self.root(a) == self.root(b) && (self.parts.is_empty() || self.plan.shares(a, b))
+    }
+
+    /// Parts lie inside of slots of their dtype, and make up those from one end to the other.
+    fn wholes(&mut self) {
+        let plan = self.plan;
+        let whole = plan.parts();
+        let bounds = Ranges(&plan.symbols);
+        for (slot, id) in plan.slots.iter().zip((0..).map(SlotId)) {
+            let Storage::Part { of, at } = &slot.storage else {
+                continue;
+            };
+            self.place = PlanPlace::Slot(id);
+            let around = &plan.slots[of.0 as usize];
+            let root = &plan.slots[self.root(id).0 as usize].storage;
+            if slot.dtype != around.dtype {
+                self.error(PlanRule::Dtype {
+                    slot: id,
+                    expected: around.dtype,
+                    found: slot.dtype,
+                });
+            }
+            let decided = mentions_data(&plan.symbols, at);
+            if decided || !whole.contains_key(of) || !matches!(root, Storage::Arena | Storage::Output(_)) {
+                self.error(PlanRule::Part(id, *of));
+            }
+            let behind = around.len.clone() - at.clone() - slot.len.clone();
+            for fact in [at.clone(), behind] {
+                if !nonnegative(&fact, &bounds) {
+                    self.doubt(&fact, PlanRule::Part(id, *of));
+                }
+            }
+        }
+        self.place = PlanPlace::Tables;
+        self.parts = whole;
+    }
+
+    /// Whether a value is there: one that was written, or all parts of one that they make up.
+    fn held(&self, value: SlotId, holds: &[bool]) -> bool {
+        holds[value.0 as usize]
+            || self
+                .parts
+                .get(&value)
+                .is_some_and(|all| all.iter().all(|p| self.held(*p, holds)))
     }
 
     fn launch_ids(&mut self, l: &Launch) {
@@ -286,11 +331,13 @@ impl Checker<'_> {
             step.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
             for &(slot, writes) in &touched {
                 let root = self.root(slot);
-                // A view holds what its root holds.
-                let held = |s: SlotId| if ever_written[s.0 as usize] { s } else { self.root(s) };
-                let value = held(slot);
-                if !writes && !holds[value.0 as usize] && !plan.makes(step, slot, &held) {
+                // A view holds what it shows.
+                let shown = |s: SlotId| if ever_written[s.0 as usize] { s } else { plan.viewed(s) };
+                if !writes && !self.held(shown(slot), &holds) && !plan.makes(step, slot, &shown) {
                     self.error(PlanRule::Unwritten(slot));
+                }
+                if writes && self.parts.contains_key(&slot) {
+                    self.error(PlanRule::Whole(slot));
                 }
                 let storage = &plan.slots[root.0 as usize].storage;
                 let fixed = match storage {
@@ -328,7 +375,7 @@ impl Checker<'_> {
                 Step::Copy { src, dst } => {
                     let from = &plan.slots[src.0 as usize];
                     self.argument(*dst, from.dtype, &from.len.clone());
-                    if self.root(*src) == self.root(*dst) {
+                    if self.shares(*src, *dst) {
                         self.error(PlanRule::NotInPlace(*src, *dst));
                     }
                 }
@@ -354,9 +401,9 @@ impl Checker<'_> {
             let value = if ever_written[o.slot.0 as usize] {
                 o.slot
             } else {
-                self.root(o.slot)
+                plan.viewed(o.slot)
             };
-            if !holds[value.0 as usize] {
+            if !self.held(value, &holds) {
                 self.error(PlanRule::Unwritten(o.slot));
             }
             self.argument(o.slot, o.ty.dtype, &o.ty.elements());
@@ -479,10 +526,11 @@ impl Checker<'_> {
         for (i, a) in l.args.iter().enumerate() {
             for (j, b) in l.args.iter().enumerate().skip(i + 1) {
                 let (x, y) = (kernel.params[i].access, kernel.params[j].access);
-                if self.root(*a) != self.root(*b) || (x == Access::Read && y == Access::Read) {
+                if !self.shares(*a, *b) || (x == Access::Read && y == Access::Read) {
                     continue;
                 }
                 let in_place = match (x, y) {
+                    _ if !plan.same_place(*a, *b) => false,
                     (Access::Read, Access::Write) => self.runs_in_place(l.kernel, i as u32, j as u32),
                     (Access::Write, Access::Read) => self.runs_in_place(l.kernel, j as u32, i as u32),
                     _ => false,
@@ -498,11 +546,34 @@ impl Checker<'_> {
         let plan = self.plan;
         // By bytes: whether an earlier launch wrote them, and whether a conflict was reported.
         let mut earlier: FxHashMap<SlotId, (bool, bool)> = FxHashMap::default();
+        // Of parts, the slots that earlier launches touched of each root.
+        let mut of_parts: FxHashMap<SlotId, Vec<(SlotId, bool)>> = FxHashMap::default();
         for l in all {
             let params = &plan.kernels[l.kernel.0 as usize].params;
             let mut own: Vec<(SlotId, bool)> = Vec::new();
+            let mut parts: Vec<(SlotId, bool)> = Vec::new();
             for (slot, param) in l.args.iter().zip(params) {
-                own.push((self.root(*slot), param.access != Access::Read));
+                let writes = param.access != Access::Read;
+                match plan.begins(*slot) {
+                    None => own.push((self.root(*slot), writes)),
+                    Some(_) => parts.push((*slot, writes)),
+                }
+            }
+            let mut clashes = Vec::new();
+            for &(slot, writes) in &parts {
+                let root = self.root(slot);
+                let other = |o: &&(SlotId, bool)| (writes || o.1) && self.shares(o.0, slot);
+                let met = of_parts.get(&root).into_iter().flatten().any(|o| other(&o));
+                let whole = earlier.get(&root).is_some_and(|before| before.0 || writes);
+                clashes.extend((met || whole).then_some(slot));
+            }
+            for &(slot, writes) in &own {
+                let met = of_parts.get(&slot).into_iter().flatten().any(|o| writes || o.1);
+                clashes.extend(met.then_some(slot));
+            }
+            clashes.into_iter().for_each(|s| self.error(PlanRule::GroupConflict(s)));
+            for (slot, writes) in parts {
+                of_parts.entry(self.root(slot)).or_default().push((slot, writes));
             }
             // A launch may touch a slot as several arguments; that it writes counts.
             own.sort_by_key(|o| (o.0, !o.1));
@@ -621,7 +692,7 @@ impl Checker<'_> {
             self.error(PlanRule::Composite);
         }
         for operand in [&g.lhs, &g.rhs] {
-            if self.root(operand.slot) == self.root(g.dst.slot) {
+            if self.shares(operand.slot, g.dst.slot) {
                 self.error(PlanRule::NotInPlace(operand.slot, g.dst.slot));
             }
         }
@@ -635,7 +706,7 @@ impl Checker<'_> {
             });
         }
         for operand in [&g.lhs, &g.rhs, &g.dst] {
-            if self.root(operand.slot) == self.root(workspace) {
+            if self.shares(operand.slot, workspace) {
                 self.error(PlanRule::NotInPlace(operand.slot, workspace));
             }
         }
@@ -662,6 +733,17 @@ impl Checker<'_> {
             .map(|o| o.slot)
             .chain(plan.states.iter().filter_map(|s| s.set));
         kept.for_each(|slot| last_read[slot.0 as usize] = Some(end));
+        // Who reads the whole reads its parts.
+        for i in 0..plan.slots.len() {
+            let mut at = SlotId(i as u32);
+            if !matches!(plan.slots[i].storage, Storage::Part { .. }) {
+                continue;
+            }
+            while let Storage::Alias(of) | Storage::Part { of, .. } = plan.slots[at.0 as usize].storage {
+                last_read[i] = last_read[i].max(last_read[of.0 as usize]);
+                at = of;
+            }
+        }
         self.results_behind(&last_read);
         let bounds = Ranges(&plan.symbols);
         // First writes to the bytes of each root, in order.
@@ -688,9 +770,14 @@ impl Checker<'_> {
             }
             // `a` is overwritten when another value of these bytes is first written after `a` was.
             let born = first_write[i].or(match slot.storage {
-                Storage::Alias(_) => first_write[root.0 as usize],
+                Storage::Alias(_) => first_write[plan.viewed(a).0 as usize],
+                Storage::Part { .. } => None,
                 _ => Some(0),
             });
+            // What is made up of parts is as old as they are, and each of them is looked at.
+            if self.parts.contains_key(&plan.viewed(a)) && first_write[i].is_none() {
+                continue;
+            }
             let (Some(born), Some(read), Some(writes)) = (born, last_read[i], writes.get(&root)) else {
                 continue;
             };
@@ -700,7 +787,8 @@ impl Checker<'_> {
                 true => 0,
                 false => writes.partition_point(|w| w.0 <= born),
             };
-            if let Some(&(overwritten, b)) = writes.get(next)
+            let other = writes[next.min(writes.len())..].iter().find(|w| self.shares(w.1, a));
+            if let Some(&(overwritten, b)) = other
                 && read > overwritten
             {
                 self.place = PlanPlace::Step(overwritten);

@@ -212,7 +212,7 @@
 //!           | "donate" "input" INTEGER "to" "output" INTEGER
 //!           | ( "init" | "steps" ) "{" { step } "}"
 //!           | "kernel" INTEGER nest ;
-//! storage   = ( "input" | "output" | "constant" ) INTEGER | "persistent" | "arena" | "alias" SLOT ;
+//! storage   = ( "input" | "output" | "constant" ) INTEGER | "persistent" | "arena" | "alias" SLOT | "part" SLOT "at" extent ;
 //! step      = launch
 //!           | "group" "{" { launch } "}"
 //!           | "sequence" "{" { launch } "}"

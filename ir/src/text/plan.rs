@@ -294,7 +294,7 @@ impl PlanParser<'_, '_, '_, '_> {
         let len = dim(self.c, &mut self.names)?;
         self.c.expect(TokenKind::RightBracket, "slot")?;
         let word = self.c.token();
-        let expected = "input, output, constant, state, persistent, arena, lines or alias";
+        let expected = "input, output, constant, state, persistent, arena, lines, alias or part";
         if word.kind != TokenKind::Word {
             return Err(self.c.unexpected("slot", expected));
         }
@@ -307,6 +307,14 @@ impl PlanParser<'_, '_, '_, '_> {
             "persistent" => Storage::Persistent,
             "arena" => Storage::Arena,
             "lines" => Storage::Lines,
+            "part" => {
+                let of = self.slot("slot", TokenKind::Slot.describe())?;
+                if !self.c.eat_word("at") {
+                    return Err(self.c.unexpected("slot", "`at`"));
+                }
+                let at = dim(self.c, &mut self.names)?;
+                Storage::Part { of, at }
+            }
             "alias" => Storage::Alias(self.slot("slot", TokenKind::Slot.describe())?),
             found => {
                 let message = format!("malformed slot; expected {expected}, found `{}`", excerpt(found));

@@ -84,6 +84,7 @@ impl Plan {
             Storage::Persistent => "persistent".into(),
             Storage::Arena => "arena".into(),
             Storage::Alias(of) => format!("alias {of}"),
+            Storage::Part { of, at } => format!("part {of} at {}", self.dim(at)),
             Storage::Lines => "lines".into(),
         }
     }

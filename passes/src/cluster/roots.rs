@@ -297,6 +297,7 @@ impl Clusterer<'_> {
         if once {
             self.mark_constants();
         }
+        self.mark_joins();
         let mut cones = vec![Cone::default(); self.graph.len()];
         for (id, node) in self.graph.nodes() {
             let i = id.index();
@@ -817,7 +818,7 @@ pub fn held_value(graph: &Graph, operand: NodeId) -> NodeId {
 }
 
 /// Kinds that are a root wherever they are.
-fn own_root(kind: &NodeKind) -> bool {
+pub(super) fn own_root(kind: &NodeKind) -> bool {
     matches!(
         kind,
         NodeKind::Reduce { .. }

@@ -126,7 +126,7 @@ pub fn lower(
             ScanForm::Warps => vec![scan_by_warps::lower_scan(graph, cluster, is_root)],
         },
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
-        ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
+        ClusterKind::Gemm(_) | ClusterKind::Join(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
     }
 }
 

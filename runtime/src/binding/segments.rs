@@ -141,6 +141,7 @@ impl Segments {
             | Storage::State(_)
             | Storage::Arena
             | Storage::Alias(_)
+            | Storage::Part { .. }
             | Storage::Lines => return false,
         };
         let bytes = sizes.slot_bytes[slot];

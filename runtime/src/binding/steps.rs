@@ -161,8 +161,7 @@ pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
     let params = &plan.kernels[l.kernel.0 as usize].params;
     l.args.iter().zip(params).enumerate().any(|(k, (slot, param))| {
         let others = l.args.iter().enumerate().filter(|o| o.0 != k);
-        let root = plan.root(*slot);
-        param.access != Access::Read && others.map(|o| plan.root(*o.1)).any(|r| r == root)
+        param.access != Access::Read && others.map(|o| *o.1).any(|o| plan.shares(o, *slot))
     })
 }
 

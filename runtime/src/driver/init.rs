@@ -113,6 +113,7 @@ impl Executable {
                 | Storage::State(_)
                 | Storage::Arena
                 | Storage::Alias(_)
+                | Storage::Part { .. }
                 | Storage::Lines => {}
             }
         }

@@ -99,13 +99,15 @@ impl<'r, H: Host> Walk<'r, H> {
                     frame.slots[i] = frame.arenas[slot.device.0 as usize].wrapping_add(at);
                 }
                 Storage::Persistent => frame.slots[i] = kept(i),
-                Storage::Output(_) | Storage::State(_) | Storage::Alias(_) => {}
+                Storage::Output(_) | Storage::State(_) | Storage::Alias(_) | Storage::Part { .. } => {}
                 Storage::Lines => frame.slots[i] = std::ptr::null_mut(),
             }
         }
-        for (i, &root) in self.binding.sizes.root.iter().enumerate() {
+        let sizes = &self.binding.sizes;
+        for (i, (&root, &begin)) in sizes.root.iter().zip(&sizes.begins).enumerate() {
             if root != i {
-                frame.slots[i] = frame.slots[root];
+                // Parts lie inside of what they are parts of, as the verifier has proven or the binding checked.
+                frame.slots[i] = frame.slots[root].wrapping_add(begin);
             }
         }
     }

@@ -117,6 +117,7 @@ fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
         ClusterKind::WeightGradient(w) => format!("weight gradient, tiles of {} by {}", w.rows(), w.columns),
         ClusterKind::Scan(form) => form.text(),
         ClusterKind::Scatter(updates) => format!("copy and {}", updates.text()),
+        ClusterKind::Join(parts) => format!("concatenation of {} parts in place", parts.len()),
         ClusterKind::Loop => "loop over a plan".into(),
         ClusterKind::Call => "function of the runtime".into(),
     }

@@ -193,6 +193,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
         ClusterKind::WeightGradient(_) => "weight gradient",
         ClusterKind::Scan(_) => "scan",
         ClusterKind::Scatter(_) => "scatter",
+        ClusterKind::Join(_) => "concatenation in place",
         ClusterKind::Loop => "loop",
         ClusterKind::Call => "call",
     }

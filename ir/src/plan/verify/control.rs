@@ -25,7 +25,7 @@ impl Checker<'_> {
         step.visit_slots(&mut |s, w| touched.push((s, w)), &self.plan.kernels);
         for (i, &(a, writes)) in touched.iter().enumerate() {
             for &(b, also) in &touched[i + 1..] {
-                if (writes || also) && self.root(a) == self.root(b) {
+                if (writes || also) && self.shares(a, b) {
                     self.error(PlanRule::NotInPlace(a, b));
                 }
             }

@@ -28,10 +28,10 @@ impl Checker<'_> {
         if e.library.is_some() {
             return self.library_epilogue(g, e);
         }
-        let result = self.root(g.dst.slot);
+        let result = g.dst.slot;
         let arguments = || e.launch.args.iter().zip(0u32..);
         let touching: Vec<u32> = arguments()
-            .filter(|(s, _)| self.root(**s) == result)
+            .filter(|(s, _)| self.shares(**s, result))
             .map(|(_, p)| p)
             .collect();
         let known = self.lines.entry((e.launch.kernel, touching));
@@ -48,14 +48,15 @@ impl Checker<'_> {
         for (slot, p) in arguments() {
             let writes = kernel.params[p as usize].access != Access::Read;
             for operand in [g.lhs.slot, g.rhs.slot] {
-                if writes && self.root(operand) == self.root(*slot) {
+                if writes && self.shares(operand, *slot) {
                     self.error(PlanRule::NotInPlace(operand, *slot));
                 }
             }
             // The product overwrites what lies in the result's bytes, and lines of other elements are other bytes.
-            let other = *slot != g.dst.slot && self.root(*slot) == result;
+            let other = *slot != g.dst.slot && self.shares(*slot, result);
             let bytes = |slot: SlotId| plan.slots[slot.0 as usize].dtype.bytes();
-            if other && (!writes || bytes(*slot) != bytes(g.dst.slot)) {
+            let same = bytes(*slot) == bytes(g.dst.slot) && plan.same_place(*slot, g.dst.slot);
+            if other && (!writes || !same) {
                 self.error(PlanRule::NotInPlace(g.dst.slot, *slot));
             }
         }
@@ -95,7 +96,7 @@ impl Checker<'_> {
         let (written, _) = slot(l.result).unwrap_or((g.dst.slot, dst));
         let read = [Some(g.lhs.slot), Some(g.rhs.slot), l.bias.and_then(slot).map(|b| b.0)];
         for operand in read.into_iter().flatten() {
-            if self.root(operand) == self.root(written) {
+            if self.shares(operand, written) {
                 self.error(PlanRule::NotInPlace(operand, written));
             }
         }
@@ -113,7 +114,7 @@ impl Checker<'_> {
             };
             let params = &plan.kernels[e.launch.kernel.0 as usize].params;
             for (slot, param) in e.launch.args.iter().zip(params) {
-                let same = *slot != g.dst.slot && self.root(*slot) == self.root(g.dst.slot);
+                let same = *slot != g.dst.slot && self.shares(*slot, g.dst.slot);
                 if same && param.access != Access::Read {
                     self.place = PlanPlace::Step(at);
                     self.error(PlanRule::AliasLive(g.dst.slot, *slot));

@@ -48,6 +48,12 @@ pub enum PlanRule {
     /// An alias that does not fit the bytes it takes.
     #[error("{0} is longer than {1}, whose bytes it takes")]
     AliasLength(SlotId, SlotId),
+    /// A part that does not lie inside of its whole, or of a whole that parts do not make up, or whose memory is not the plan's to write.
+    #[error("{0} and the other parts of {1} do not make it up, each element once, in the arena or an output")]
+    Part(SlotId, SlotId),
+    /// A write to a slot that parts make up.
+    #[error("{0} is written, but is made up of parts")]
+    Whole(SlotId),
     /// Not as many arguments as parameters.
     #[error("{} given, expected {expected}", counted(*.found, "argument"))]
     ArgumentCount {

@@ -1,0 +1,193 @@
+//! Concatenations whose parts are computed where the whole has them: parts of every kind, read elsewhere, joined twice, joined again, empty,
+//! of symbolic size, against the graph interpreter within its derived bounds; and how much a network's concatenations move.
+
+use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Pool, Tensor, compile_ir, concat};
+use tlc_ir::interp::{self, compare, interpret, interpret_with_bounds};
+use tlc_ir::plan::{Plan, Step, Storage};
+
+/// Numbers that are no others' (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % n
+    }
+}
+
+fn data(shape: &[usize], seed: usize) -> HostTensor {
+    let mut out = HostTensor::zeros(DType::F32, shape).expect("room");
+    for i in 0..shape.iter().product() {
+        let value = (((i + seed) * 37 + 11) % 101) as f64 / 50.0 - 1.0;
+        out.set(i, tlc::Scalar::from_f64(DType::F32, value));
+    }
+    out
+}
+
+/// Runs a graph on one thread and two; returns its plan for one.
+fn check(what: &str, graph: &tlc_ir::Graph, inputs: &[HostTensor]) -> Plan {
+    let options = interp::Options::default();
+    let exact = interpret(graph, inputs, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let bounded = interpret_with_bounds(graph, inputs, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut plans = Vec::new();
+    for threads in [1, 2] {
+        let options = CompileOptions {
+            threads: Some(threads),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(graph, &options).unwrap_or_else(|e| panic!("{what}: {e}\n{graph}"));
+        let given: Vec<_> = inputs.iter().map(Into::into).collect();
+        // Twice: memory is used again.
+        for _ in 0..2 {
+            let found = executable.run(&given).unwrap_or_else(|e| panic!("{what}: {e}"));
+            for ((found, exact), bounded) in found.iter().zip(&exact).zip(&bounded) {
+                let found = found.to_host();
+                assert_eq!(found.shape(), exact.shape(), "{what}");
+                compare(&found, bounded).unwrap_or_else(|e| panic!("{what}: {e}\n{graph}\n{}", executable.explain()));
+            }
+        }
+        plans.push(executable.plan().clone());
+    }
+    plans.swap_remove(0)
+}
+
+fn parts(plan: &Plan) -> usize {
+    plan.slots
+        .iter()
+        .filter(|s| matches!(s.storage, Storage::Part { .. }))
+        .count()
+}
+
+fn copies(plan: &Plan) -> usize {
+    plan.steps.iter().filter(|s| matches!(s, Step::Copy { .. })).count()
+}
+
+/// A network of random branches that are joined along channels, and again.
+fn network(seed: u64, batch: usize, symbolic: bool) -> (tlc_ir::Graph, Vec<HostTensor>) {
+    let mut rng = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let g = Graph::new("branches");
+    let side = [3usize, 7, 8, 14][rng.below(4)];
+    let width: Dim = if symbolic { g.symbol("w", 1..=64) } else { side.into() };
+    let c = [3usize, 8, 16][rng.below(3)];
+    let shape = [batch, c, side, side];
+    let x = g.input("x", DType::F32, [Dim::from(batch), c.into(), side.into(), width]);
+    let inputs = vec![data(&shape, 0)];
+    let mut values = vec![(x, c)];
+    let mut wholes = Vec::new();
+    for round in 0..1 + rng.below(3) {
+        let mut branches: Vec<(Tensor, usize)> = Vec::new();
+        for _ in 0..2 + rng.below(3) {
+            let (of, channels) = values[rng.below(values.len())].clone();
+            let out = [1usize, 5, 16, 32][rng.below(4)];
+            let weights = |k: usize| g.constant(data(&[out, channels, k, k], out + round));
+            let branch = match rng.below(9) {
+                0 | 1 => (of.conv2d(&weights(1), None, &Conv::default()), out),
+                2 | 3 => (of.conv2d(&weights(3), None, &Conv::default().padding(1)).relu(), out),
+                4 => (of.max_pool(&Pool::new(3).stride(1).padding(1)), channels),
+                5 => (of.tanh(), channels),
+                6 => (of.sum([1]).unsqueeze(1).tanh(), 1),
+                7 => (of.clone(), channels),
+                _ => (of.conv2d(&weights(1), None, &Conv::default()).tanh(), out),
+            };
+            if rng.below(5) == 0 {
+                values.push(branch.clone());
+            }
+            if rng.below(8) == 0 {
+                branches.push(branch.clone());
+            }
+            branches.push(branch);
+        }
+        let all: Vec<&Tensor> = branches.iter().map(|b| &b.0).collect();
+        let whole = (concat(&all, 1), branches.iter().map(|b| b.1).sum());
+        if rng.below(4) == 0 {
+            g.output(&format!("part{round}"), &branches[0].0);
+        }
+        values.push(whole.clone());
+        if rng.below(3) == 0 {
+            values.push((whole.0.relu(), whole.1));
+        }
+        wholes.push(whole);
+    }
+    let (last, channels) = values.last().expect("the input at least").clone();
+    match rng.below(4) {
+        0 => g.output("y", &last),
+        1 => g.output("y", &last.max_pool(&Pool::new(3).stride(1).padding(1))),
+        _ => {
+            g.output(
+                "y",
+                &last.conv2d(&g.constant(data(&[16, channels, 1, 1], 5)), None, &Conv::default()),
+            );
+        }
+    }
+    if rng.below(3) == 0 {
+        g.output("z", &wholes[rng.below(wholes.len())].0);
+    }
+    (g.finish().expect("a graph"), inputs)
+}
+
+#[test]
+fn random_branches_that_are_joined_are_what_the_interpreter_says() {
+    let (mut in_place, mut graphs) = (0, 0);
+    for seed in 0..60 {
+        let symbolic = seed % 3 == 2;
+        let batch = if seed % 10 == 9 { 2 } else { 1 };
+        let (graph, inputs) = network(seed, batch, symbolic);
+        let plan = check(&format!("seed {seed}"), &graph, &inputs);
+        in_place += parts(&plan);
+        graphs += usize::from(parts(&plan) > 0);
+        assert!(
+            batch == 1 || parts(&plan) == 0,
+            "ranges of several images do not lie together"
+        );
+    }
+    assert!(graphs > 15 && in_place > 40, "{in_place} parts in {graphs} graphs");
+}
+
+/// A fire module: a squeezed image, expanded in two ways, one behind the other.
+#[test]
+fn a_fire_module_copies_nothing() {
+    let g = Graph::new("fire");
+    let x = g.input("x", DType::F32, [1, 64, 28, 28]);
+    let weights = |n: usize, c: usize, k: usize| g.constant(data(&[n, c, k, k], n + k));
+    let squeezed = x.conv2d(&weights(16, 64, 1), None, &Conv::default()).relu();
+    let one = squeezed.conv2d(&weights(64, 16, 1), None, &Conv::default()).relu();
+    let three = squeezed
+        .conv2d(&weights(64, 16, 3), None, &Conv::default().padding(1))
+        .relu();
+    let y = concat(&[&one, &three], 1).conv2d(&weights(16, 128, 1), None, &Conv::default());
+    g.output("y", &y);
+    let plan = check("fire", &g.finish().expect("a graph"), &[data(&[1, 64, 28, 28], 0)]);
+    assert_eq!((parts(&plan), copies(&plan)), (2, 0), "{plan}");
+    // Three steps of the branches, one behind them.
+    assert!(plan.steps.len() <= 5, "{plan}");
+}
+
+/// Four layers of which each reads all that those before it made.
+#[test]
+fn a_dense_block_copies_nothing() {
+    let g = Graph::new("dense");
+    let x = g.input("x", DType::F32, [1, 32, 14, 14]);
+    let weights = |n: usize, c: usize, k: usize| g.constant(data(&[n, c, k, k], n + c + k));
+    let mut features = vec![x.conv2d(&weights(32, 32, 1), None, &Conv::default())];
+    let mut channels = 32;
+    for _ in 0..4 {
+        let all: Vec<&Tensor> = features.iter().collect();
+        let whole = if all.len() == 1 {
+            all[0].clone()
+        } else {
+            concat(&all, 1)
+        };
+        let narrow = whole.conv2d(&weights(16, channels, 1), None, &Conv::default()).relu();
+        features.push(narrow.conv2d(&weights(16, 16, 3), None, &Conv::default().padding(1)));
+        channels += 16;
+    }
+    let all: Vec<&Tensor> = features.iter().collect();
+    g.output(
+        "y",
+        &concat(&all, 1).conv2d(&weights(8, channels, 1), None, &Conv::default()),
+    );
+    let plan = check("dense", &g.finish().expect("a graph"), &[data(&[1, 32, 14, 14], 0)]);
+    assert_eq!(copies(&plan), 0, "{plan}");
+}
