@@ -3,7 +3,7 @@
 //! Invariants: a merge that would make a circle is refused, and so is one for which the search for a circle was cut short; what is
 //! asked costs no more than what lies between the two groups.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::{NodeId, NodeKind};
@@ -54,9 +54,10 @@ impl Clusterer<'_> {
                 .any(|r| direct_image(self.graph, *r).is_some())
         };
         let sums = |g: usize| self.groups[g].roots.iter().any(|r| sums_up(self.kind(*r)));
+        // Siblings only share what they load, of which a tile keeps nothing for others.
         if [(a, b), (b, a)]
             .into_iter()
-            .any(|(one, other)| tiles(one) && sums(other))
+            .any(|(one, other)| tiles(one) && (siblings || sums(other)))
         {
             return FusionReason::OwnTile;
         }
@@ -267,6 +268,9 @@ impl Clusterer<'_> {
             .map(|(id, _)| id)
             .filter(|id| self.is_root[id.index()])
             .collect();
+        // Parts of concatenations finish products, each behind its own.
+        let parts = self.joins.values().flatten().filter(|p| !p.copied);
+        let parts: FxHashSet<NodeId> = parts.map(|p| p.value).collect();
         for &root in &roots {
             if self.groups[self.group(root)].step.is_some() {
                 continue;
@@ -281,7 +285,8 @@ impl Clusterer<'_> {
                 readers.push(root);
                 for other in latest {
                     let (a, b) = (self.group(other), self.group(root));
-                    if a == b || !self.similar(other, root) {
+                    let both_parts = parts.contains(&other) && parts.contains(&root);
+                    if a == b || both_parts || !self.similar(other, root) {
                         continue;
                     }
                     let reason = self.try_merge(a.min(b), a.max(b), true);
