@@ -15,8 +15,11 @@ use crate::direct::direct_image;
 use crate::tile::{TREE_LANES, VECTORS_OF_A_ROW};
 use tlc_ir::graph::infer::flat_index;
 
-/// Below this many multiply-adds a loop nest beats the call.
+/// Below this many multiply-adds a loop nest beats the call, unless the library is fast at small products ([`HostProducts::small`]).
 pub const MIN_LIBRARY_FLOPS: i64 = 8 * 1024;
+
+/// As [`MIN_LIBRARY_FLOPS`], of each product of a stack, which a kernel computes several of at once, where the library is fast at small products.
+const MIN_FLOPS_OF_A_STACK: i64 = 1024;
 
 /// A strided operand: a stored value and the stride of each axis group.
 #[derive(Clone, PartialEq, Debug)]
@@ -168,8 +171,13 @@ pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Opti
         return None;
     }
     let einsum = library_einsum(graph, id, products)?;
-    if graph.ty(id).dtype != DType::BF16 {
-        return product_of(graph, id, einsum, Of::Matrices);
+    let dtype = graph.ty(id).dtype;
+    if dtype != DType::BF16 {
+        let of = match products.small && library_dtype(dtype) {
+            true => Of::Small,
+            false => Of::Matrices,
+        };
+        return product_of(graph, id, einsum, of);
     }
     let of = match products.vectors {
         true => Of::Any,
@@ -183,6 +191,8 @@ pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Opti
 enum Of {
     /// Those of matrices.
     Matrices,
+    /// Those of few multiply-adds too, if they have one sum: windows over few pixels are a kernel's.
+    Small,
     /// Those of a vector too.
     Any,
 }
@@ -428,9 +438,17 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels, of: Of) -> Option<Group
     if vectors > usize::from(of == Of::Any) || k.is(1) || k.is(0) {
         return None;
     }
-    // How a vector is multiplied does not depend on how many results there are.
-    let flops = (m.clone() * n.clone() * k.clone()).as_const().filter(|_| vectors == 0);
-    if flops.is_some_and(|f| f < MIN_LIBRARY_FLOPS) {
+    // How a vector is multiplied does not depend on how many results there are, and one product that is small because its sizes are known
+    // has the sums of one whose sizes are not.
+    let long = |of: &[usize]| of.iter().filter(|&&l| !extents[l].is(1)).count();
+    let least = match of {
+        _ if vectors > 0 => 0,
+        Of::Small if long(&summed) == 1 && long(&batch) == 0 => 0,
+        Of::Small if long(&summed) == 1 => MIN_FLOPS_OF_A_STACK,
+        _ => MIN_LIBRARY_FLOPS,
+    };
+    let flops = (m.clone() * n.clone() * k.clone()).as_const();
+    if flops.is_some_and(|f| f < least) {
         return None;
     }
     Some(Groups {

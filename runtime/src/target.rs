@@ -33,7 +33,7 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
     }
 }
 
-/// What the library of products multiplies here beside f32 and f64.
+/// What the library of products multiplies here beside large matrices of f32 and f64.
 fn products() -> HostProducts {
     let halves = level::halves();
     HostProducts {
@@ -41,6 +41,7 @@ fn products() -> HostProducts {
         halves: halves.is_some(),
         // Of a tile of a matrix one row would be most of the work.
         vectors: halves == Some(Halves::Pairs),
+        small: cfg!(target_arch = "x86_64") && level::wide().is_some(),
     }
 }
 

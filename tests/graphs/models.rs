@@ -325,16 +325,12 @@ fn networks_have_no_kernels_for_what_follows_a_product() {
         ),
         (
             "vision_transformer",
-            by_level(14, 13, 14),
-            by_level(14, 13, 14),
+            by_level(18, 17, 14),
+            by_level(16, 15, 14),
             match level {
-                Some(Level::Avx2) => &[
-                    "1 add+reduce.add+sub+reduce.add+add",
-                    "5 einsum",
-                    "1 gather",
-                    "2 reduce.max+exp+reduce.add+mul",
-                ],
-                _ => &["4 einsum", "1 gather", "2 reduce.max+exp+reduce.add+mul"],
+                Some(Level::Avx2) => &["1 add+reduce.add+sub+reduce.add+add", "1 einsum", "1 gather"],
+                Some(_) => &["1 gather"],
+                None => &["4 einsum", "1 gather", "2 reduce.max+exp+reduce.add+mul"],
             },
         ),
     ];
@@ -365,13 +361,17 @@ fn networks_have_no_kernels_for_what_follows_a_product() {
 /// Scores go from product to product within a step in each layer that has them, of which these networks have two.
 #[test]
 fn attention_of_networks_is_one_step() {
+    // Its patches are too few for products of the library, but where that takes small ones.
+    let of_small_products = match tlc_runtime::cpu::level::wide() {
+        Some(_) => 2,
+        None => 0,
+    };
     let expected: [(&str, usize); 5] = [
         ("decoder", 2),
         ("encoder", 2),
         ("llama", 2),
         ("speech", 2),
-        // Its patches are too few for products of the library.
-        ("vision_transformer", 0),
+        ("vision_transformer", of_small_products),
     ];
     let count = |name: &str| {
         let bytes = std::fs::read(folder().join(format!("{name}.onnx"))).expect("the file is in the repository");

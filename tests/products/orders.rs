@@ -2,7 +2,7 @@
 //! when compiled, whether an operand never changes, what is computed of the result, threads or tuning.
 //!
 //! The order itself is that of [`chains`], written here once more: one chain of multiply-adds in each block of the sum, and the blocks added up in turn.
-//! What has another is left out: small products of known sizes, which are kernels, and results of few rows and few columns.
+//! Long sums of results of few rows and few columns have another one where both operands lie along the sum, which the length of the sum alone says.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,11 +11,10 @@ use tlc::ir::rng::Rng;
 use tlc::tune::tune;
 use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, Specialize, Tensor, compile_ir};
 
-/// Multiply-adds from which on a product is the library's.
-const LIBRARY: usize = 8 * 1024;
-
 /// Results of fewer rows and fewer columns have long sums added up in lanes.
 const SMALL: usize = 16;
+/// From so many elements on for each row or column, whichever there are fewer of.
+const LONG: usize = 48;
 
 fn options(threads: usize) -> CompileOptions {
     CompileOptions {
@@ -48,20 +47,43 @@ impl Values {
         self.all[row * self.shape[1] + column]
     }
 
-    /// The first rows and columns, as they are or turned.
-    fn part(&self, shape: [usize; 2], turned: bool) -> HostTensor {
+    /// The first rows and columns, as they are or turned, of so many entries of a stack. Each has its rows or columns, whichever `shift` says, in
+    /// another order.
+    fn part(&self, batch: usize, shape: [usize; 2], turned: bool, shift: [usize; 2]) -> HostTensor {
         let [rows, columns] = shape;
-        let all: Vec<f64> = match turned {
-            false => (0..rows * columns).map(|i| self.at(i / columns, i % columns)).collect(),
-            true => (0..rows * columns).map(|i| self.at(i % rows, i / rows)).collect(),
-        };
-        let shape = if turned { [columns, rows] } else { shape };
-        match self.dtype {
-            DType::F64 => HostTensor::from_slice(&shape, &all),
-            _ => HostTensor::from_slice(&shape, &all.iter().map(|x| *x as f32).collect::<Vec<f32>>()),
+        let mut all = Vec::new();
+        for entry in 0..batch {
+            let at = |row: usize, column: usize| {
+                self.at(
+                    (row + shift[0] * entry) % self.shape[0],
+                    (column + shift[1] * entry) % self.shape[1],
+                )
+            };
+            match turned {
+                false => all.extend((0..rows * columns).map(|i| at(i / columns, i % columns))),
+                true => all.extend((0..rows * columns).map(|i| at(i % rows, i / rows))),
+            }
         }
-        .expect("memory for a tensor")
+        let shape = if turned { [columns, rows] } else { shape };
+        let shape = match batch {
+            1 => shape.to_vec(),
+            _ => vec![batch, shape[0], shape[1]],
+        };
+        tensor(self.dtype, &shape, &all)
     }
+}
+
+fn tensor(dtype: DType, shape: &[usize], all: &[f64]) -> HostTensor {
+    match dtype {
+        DType::F64 => HostTensor::from_slice(shape, all),
+        _ => HostTensor::from_slice(shape, &all.iter().map(|x| *x as f32).collect::<Vec<f32>>()),
+    }
+    .expect("memory for a tensor")
+}
+
+/// What is added to a column.
+fn bias(column: usize) -> f64 {
+    column as f64 / 8.0 - 1.0
 }
 
 /// The products of all rows of one matrix with all columns of another, as bytes of the elements, in the order that is promised.
@@ -90,6 +112,8 @@ fn chains(x: &Values, y: &Values) -> Vec<Vec<u8>> {
 /// How a product is computed.
 #[derive(Clone, Copy, Debug)]
 struct Case {
+    /// Entries of a stack; 1 for none.
+    batch: usize,
     m: usize,
     n: usize,
     /// Whether the operands lie turned.
@@ -103,30 +127,52 @@ struct Case {
     threads: usize,
 }
 
+impl Case {
+    /// Whether each result is added up in lanes.
+    fn is_in_lanes(&self, k: usize) -> bool {
+        let along = !self.turned[0] && self.turned[1];
+        along && self.m < SMALL && self.n < SMALL && k >= LONG * self.m.min(self.n)
+    }
+}
+
 /// The graph of a case, with the inputs of a call.
 fn recorded(case: &Case, x: &Values, y: &Values) -> (Graph, Vec<HostTensor>) {
-    let Case { m, n, .. } = *case;
+    let Case { batch, m, n, .. } = *case;
     let k = x.shape[1];
     let g = Graph::new("product");
-    let (left, right) = (x.part([m, k], case.turned[0]), y.part([k, n], case.turned[1]));
+    let left = x.part(batch, [m, k], case.turned[0], [1, 0]);
+    let right = y.part(batch, [k, n], case.turned[1], [0, 1]);
     let input = |name: &str, shape: [usize; 2], turned: bool, axis: usize| -> Tensor {
         let shape = if turned { [shape[1], shape[0]] } else { shape };
         let axis = if turned { 1 - axis } else { axis };
-        let input = match (case.symbolic, axis) {
-            (false, _) => g.input(name, x.dtype, shape),
-            (true, 0) => g.input(name, x.dtype, (&g.symbol(name, 0..=1000), shape[1])),
-            (true, _) => g.input(name, x.dtype, (shape[0], &g.symbol(name, 0..=1000))),
+        let symbol = || g.symbol(name, 0..=1000);
+        let input = match (batch, case.symbolic, axis) {
+            (1, false, _) => g.input(name, x.dtype, shape),
+            (1, true, 0) => g.input(name, x.dtype, (&symbol(), shape[1])),
+            (1, true, _) => g.input(name, x.dtype, (shape[0], &symbol())),
+            (_, false, _) => g.input(name, x.dtype, (batch, shape[0], shape[1])),
+            (_, true, 0) => g.input(name, x.dtype, (batch, &symbol(), shape[1])),
+            (_, true, _) => g.input(name, x.dtype, (batch, shape[0], &symbol())),
         };
         if turned { input.t() } else { input }
     };
     let a = input("x", [m, k], case.turned[0], 0);
-    let (b, given) = match (case.frozen, case.turned[1]) {
+    let (b, mut given) = match (case.frozen, case.turned[1]) {
         (true, false) => (g.constant(right), vec![left]),
         (true, true) => (g.constant(right).t(), vec![left]),
         (false, turned) => (input("y", [k, n], turned, 1), vec![left, right]),
     };
     let product = a.matmul(&b);
-    let product = if case.behind { -product.relu() } else { product };
+    let product = match (case.behind, case.symbolic && !case.frozen) {
+        (false, _) => product,
+        // Columns that are a symbol have no bias of their own.
+        (true, true) => (product + 0.5).relu(),
+        (true, false) => {
+            let all: Vec<f64> = (0..n).map(bias).collect();
+            given.push(tensor(x.dtype, &[n], &all));
+            (product + g.input("bias", x.dtype, [n])).relu()
+        }
+    };
     g.output("z", &product);
     (g, given)
 }
@@ -141,25 +187,52 @@ fn assert_chains(case: &Case, (x, y): (&Values, &Values), expected: &[Vec<u8>], 
     let size = x.dtype.bytes();
     let columns = y.shape[1];
     for (at, element) in bytes.chunks(size).enumerate() {
+        let (entry, at) = (at / (case.m * case.n), at % (case.m * case.n));
         let (i, j) = (at / case.n, at % case.n);
-        let mut wanted = expected[i * columns + j].clone();
-        if case.behind {
-            wanted = match x.dtype {
-                DType::F64 => (-f64::from_ne_bytes(wanted.try_into().unwrap()).max(0.0))
-                    .to_ne_bytes()
-                    .to_vec(),
-                _ => (-f32::from_ne_bytes(wanted.try_into().unwrap()).max(0.0))
-                    .to_ne_bytes()
-                    .to_vec(),
-            };
-        }
+        let sum = &expected[(i + entry) % x.shape[0] * columns + (j + entry) % columns];
+        let added = if case.symbolic && !case.frozen { 0.5 } else { bias(j) };
+        let wanted = match (case.behind, x.dtype) {
+            (false, _) => sum.clone(),
+            (true, DType::F64) => {
+                let sum = f64::from_ne_bytes(sum[..].try_into().expect("eight bytes"));
+                (sum + added).max(0.0).to_ne_bytes().to_vec()
+            }
+            (true, _) => {
+                let sum = f32::from_ne_bytes(sum[..].try_into().expect("four bytes"));
+                (sum + added as f32).max(0.0).to_ne_bytes().to_vec()
+            }
+        };
         assert!(
             element == wanted,
-            "{what}: row {i}, column {j}, sum of {}: {case:?}",
+            "{what}: entry {entry}, row {i}, column {j}, sum of {}: {case:?}",
             x.shape[1]
         );
     }
-    assert_eq!(bytes.len(), case.m * case.n * size);
+    assert_eq!(bytes.len(), case.batch * case.m * case.n * size);
+}
+
+/// Asserts what is known of results that are added up in lanes: they are the sums of other results that are.
+fn assert_lanes(case: &Case, (x, y): (&Values, &Values), bytes: &[u8]) {
+    let least = Case {
+        batch: 1,
+        m: 2,
+        n: 2,
+        symbolic: !case.symbolic,
+        threads: 1,
+        ..*case
+    };
+    let (g, given) = recorded(&least, x, y);
+    let e = g.compile(&options(1)).unwrap_or_else(|e| panic!("{least:?}: {e}"));
+    let size = x.dtype.bytes();
+    let others = match case.behind && !case.frozen {
+        // Two ways to be behind.
+        true => return,
+        false => found(&e, &given),
+    };
+    for (at, other) in others.chunks(size).enumerate() {
+        let at = (at / 2 * case.n + at % 2) * size;
+        assert_eq!(&bytes[at..at + size], other, "sum of {}: {case:?}", x.shape[1]);
+    }
 }
 
 /// Whether the machine has the instructions that chains of multiply-adds are made of.
@@ -194,13 +267,11 @@ fn rows_have_the_same_bits_however_many_there_are() {
         let mut number = 0usize;
         for m in [2usize, 16, 333] {
             for n in [2usize, 3, 16, 33, 64, 65] {
-                if m * n * k < LIBRARY || m < SMALL && n < SMALL {
-                    continue;
-                }
                 for layout in 0..4 {
                     // Each of the other ways in turn, so that all come with all before the sizes are through.
                     number += 1;
                     let case = Case {
+                        batch: 1,
                         m,
                         n,
                         turned: [layout & 1 != 0, layout & 2 != 0],
@@ -209,14 +280,29 @@ fn rows_have_the_same_bits_however_many_there_are() {
                         behind: (number / 3).is_multiple_of(2),
                         threads: 1 + number % 8,
                     };
-                    let (g, given) = recorded(&case, &x, &y);
-                    let e = g
-                        .compile(&options(case.threads))
-                        .unwrap_or_else(|e| panic!("{case:?}: {e}"));
-                    assert_chains(&case, (&x, &y), &expected, &found(&e, &given), "compiled");
+                    assert_order(&case, (&x, &y), &expected, "compiled");
                 }
             }
         }
+    }
+}
+
+/// Multiply-adds of each product of a stack of which a kernel computes several at once, in an order of its own.
+const FEW_OF_A_STACK: usize = 1024;
+
+/// Compiles and runs a case, and asserts that its sums have the promised order.
+fn assert_order(case: &Case, (x, y): (&Values, &Values), expected: &[Vec<u8>], what: &str) {
+    if case.batch > 1 && case.m * case.n * x.shape[1] < FEW_OF_A_STACK {
+        return;
+    }
+    let (g, given) = recorded(case, x, y);
+    let e = g
+        .compile(&options(case.threads))
+        .unwrap_or_else(|e| panic!("{what}: {case:?}: {e}"));
+    let bytes = found(&e, &given);
+    match case.is_in_lanes(x.shape[1]) {
+        true => assert_lanes(case, (x, y), &bytes),
+        false => assert_chains(case, (x, y), expected, &bytes, what),
     }
 }
 
@@ -226,38 +312,38 @@ fn random_products_have_the_promised_order() {
         return;
     }
     let begin = Instant::now();
-    for seed in tlc::ir::testgen::seeds(0..400) {
-        if begin.elapsed() > Duration::from_secs(20) {
+    for seed in tlc::ir::testgen::seeds(0..800) {
+        if begin.elapsed() > Duration::from_secs(10) {
             break;
         }
         let mut rng = Rng::new(seed);
         let dtype = [DType::F32, DType::F32, DType::F64][rng.below(3)];
-        let (m, mut n) = (2 + rng.below(40), 2 + rng.below(80));
-        if m < SMALL {
-            n = n.max(SMALL);
-        }
-        // A product of so few multiply-adds is a kernel's, unless sizes are symbols.
-        let most = [100, 600, 1500][rng.below(3)];
-        let k = (2 + rng.below(most)).max(LIBRARY.div_ceil(m * n));
+        let mut extent = || match rng.below(3) {
+            0 => 2 + rng.below(40),
+            _ => [2, 3, 4, 8, 15, 16, 17, 64, 333][rng.below(9)],
+        };
+        let (m, n) = (extent(), extent());
+        let sums = [1, 2, 7, 16, 31, 48, 64, 100, 129, 256, 512, 513, 768, 1000, 2049, 3000];
+        let most = 2_000_000 / (m * n);
+        let k = match rng.below(3) {
+            0 => 1 + rng.below(most.min(600)),
+            _ => rng.pick(&sums.map(|k: usize| k.min(most))),
+        };
         let case = Case {
+            batch: if rng.chance(1, 3) { 3 } else { 1 },
             m,
             n,
-            turned: [rng.chance(1, 2), rng.chance(2, 3)],
+            turned: [rng.chance(1, 2), rng.chance(1, 2)],
             symbolic: rng.chance(1, 3),
             frozen: rng.chance(1, 3),
             behind: rng.chance(1, 2),
-            threads: 1 + rng.below(8),
+            threads: 1 + rng.below(4),
         };
         let (x, y) = (
             Values::new(&mut rng, dtype, [m, k]),
             Values::new(&mut rng, dtype, [k, n]),
         );
-        let (g, given) = recorded(&case, &x, &y);
-        let e = g
-            .compile(&options(case.threads))
-            .unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let what = format!("seed {seed}");
-        assert_chains(&case, (&x, &y), &chains(&x, &y), &found(&e, &given), &what);
+        assert_order(&case, (&x, &y), &chains(&x, &y), &format!("seed {seed}"));
     }
 }
 
@@ -276,6 +362,7 @@ fn tuned_products_have_the_same_bits() {
     let expected = chains(&x, &y);
     for (m, turned) in [(2, false), (2, true), (16, true), (64, false)] {
         let case = Case {
+            batch: 1,
             m,
             n: 40,
             turned: [false, turned],

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::dtype::DType;
 
-/// What the library of matrix products of a host multiplies beside f32 and f64.
+/// What the library of matrix products of a host multiplies beside large matrices of f32 and f64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostProducts {
     /// Words of four bytes ([`crate::graph::Semiring::AddDot4`]).
@@ -14,6 +14,8 @@ pub struct HostProducts {
     pub halves: bool,
     /// Whether one row, or column, of bf16 by a matrix is among these.
     pub vectors: bool,
+    /// Whether it begins a product of f32 or f64 as fast as a kernel begins, so that it is given those of few multiply-adds too.
+    pub small: bool,
 }
 
 impl HostProducts {

@@ -103,6 +103,7 @@ impl Layouts {
             words: false,
             halves: false,
             vectors: false,
+            small: false,
         },
     };
 }

@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn a_product_with_an_operand_in_panels_copies_nothing() {
         for (m, k, n, turned) in [
-            (4, 60, 96, true),
+            (5, 70, 96, true),
             (96, 100, 96, false),
             (96, 7, 200, true),
             (7, 64, 640, true),
@@ -505,8 +505,13 @@ mod tests {
                 assert_eq!(copied(&panels, &packed.way.cut), None, "{case:?}");
             }
         }
-        // Read where it is: few rows by whole vectors, or by lines that are turned, and a vector by a matrix.
-        for (m, k, n, turned) in [(4, 100, 96, false), (4, 100, 96, true), (1, 100, 96, true)] {
+        // Read where it is: few rows by whole vectors, or by lines that are turned, a vector by a matrix, and what is small.
+        for (m, k, n, turned) in [
+            (4, 100, 96, false),
+            (4, 100, 96, true),
+            (1, 100, 96, true),
+            (16, 20, 20, true),
+        ] {
             let prepared = choose(&bound(m, k, n, turned), 1);
             assert_eq!(prepared.packed, None, "{:?}", (m, k, n, turned));
         }

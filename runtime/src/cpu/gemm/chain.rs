@@ -12,8 +12,8 @@
 use std::ops::Range;
 
 use super::{
-    Composite, Matrix, Operand, PackedLayout, Product, StridedDim, compute, copied, cut, dots, pack, scratch_bytes,
-    unit,
+    Composite, Matrix, Operand, PackedLayout, Product, StridedDim, by_tiles, compute, copied, cut, method, pack,
+    scratch_bytes, unit,
 };
 use crate::pool::{Pool, PoolPanic};
 
@@ -163,7 +163,7 @@ pub fn chain(first: &Product<'_>, second: &Product<'_>, threads: usize) -> Chain
     let mut copies = [None, None];
     if together > 1 {
         for (copy, whole) in copies.iter_mut().zip([first, second]) {
-            let made = Panels::of(whole, rows).filter(|c| dots(whole).is_none() && c.layout.bytes() <= cache);
+            let made = Panels::of(whole, rows).filter(|c| by_tiles(whole) && c.layout.bytes() <= cache);
             *copy = made.map(|c| Panels { at: end, ..c });
             end += copy
                 .as_ref()
@@ -263,6 +263,7 @@ unsafe fn several(
             *right = made;
         }
     }
+    let methods = [method(first), method(second)];
     let lines = scratch.wrapping_add(chain.lines_at);
     let (left, target) = (starts(&first.lhs), starts(&second.dst));
     for block in blocks {
@@ -278,7 +279,7 @@ unsafe fn several(
         };
         if first.n > 0 {
             // SAFETY: a part of what the caller vouches for, to scratch that has room for it.
-            unsafe { compute(first, &scores, scratch, None) };
+            unsafe { compute(methods[0], &scores, scratch, None) };
         }
         let row = entry * first.m + from;
         done(worker, row..row + rows, lines);
@@ -292,7 +293,7 @@ unsafe fn several(
         };
         if second.n > 0 {
             // SAFETY: as above, from scratch.
-            unsafe { compute(second, &result, scratch, None) };
+            unsafe { compute(methods[1], &result, scratch, None) };
         }
     }
 }

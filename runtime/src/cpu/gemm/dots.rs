@@ -29,7 +29,7 @@ const BLOCKS: usize = 64;
 const LINES: usize = 12;
 
 /// What the two operands are.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
     /// The left operand is the matrix: the results' rows are its lines.
     LinesByVectors,

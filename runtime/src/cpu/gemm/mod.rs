@@ -2,9 +2,10 @@
 //!
 //! A product, or a stack of them, is cut into pieces: ranges of rows and columns of one entry of the stack. The summed axis
 //! is never cut between pieces. On x86-64 a piece is computed by the micro-kernels of the crate `gemm` under our own loops
-//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing, or, where both operands lie
+//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing; if the product is of some thousand
+//! multiply-adds, by tiles in registers that need no panels (`small`), of which a piece is some entries of the stack; where both operands lie
 //! along the sum, by lines that are turned in registers (`lines`) if one is a few vectors, and as dot products (`dots`) if one is a single
-//! vector or both are few and long; elsewhere by the crate's own driver, one thread of it per piece.
+//! vector or both are few and long. Elsewhere the crate's own driver computes them, one thread of it per piece.
 //!
 //! Invariants:
 //! - Every element of the result is summed in an order that depends on the dtype and the summed extent alone, and on whether the whole product is one of
@@ -28,7 +29,11 @@ mod lines;
 #[cfg(not(target_arch = "x86_64"))]
 mod portable;
 #[cfg(target_arch = "x86_64")]
+mod small;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod unroll;
 
 #[cfg(not(target_arch = "x86_64"))]
 use portable as driver;
@@ -165,6 +170,8 @@ pub struct Cut {
     columns: usize,
     /// Pieces that are handed out together; 0 where the calling thread computes all.
     grain: usize,
+    /// How the product is computed.
+    method: Method,
     /// Bytes of scratch memory that each worker needs, aligned to 64.
     pub scratch_bytes: usize,
 }
@@ -231,41 +238,72 @@ fn edge(number: usize, pieces: usize, units: usize, unit: usize, extent: usize) 
     }
 }
 
-/// How a product is computed by the lines of a matrix as they lie (`dots`, `lines`), if it is.
-#[cfg(target_arch = "x86_64")]
-fn dots(p: &Product<'_>) -> Option<dots::Shape> {
-    dots::shape(p)
+/// How a product is computed. Sums have the same bits whichever it is, but for those of [`Method::Dots`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Method {
+    /// Each result by itself, in lanes along the sum.
+    #[cfg(target_arch = "x86_64")]
+    Dots(dots::Shape),
+    /// By lines of a matrix that are turned in registers.
+    #[cfg(target_arch = "x86_64")]
+    Lines(dots::Shape),
+    /// In registers alone.
+    #[cfg(target_arch = "x86_64")]
+    Small(small::Small),
+    /// By micro-kernels and panels.
+    #[default]
+    Tiles,
 }
 
-/// None is.
-#[cfg(not(target_arch = "x86_64"))]
-fn dots(_: &Product<'_>) -> Option<std::convert::Infallible> {
-    None
+/// How a product is computed.
+fn method(p: &Product<'_>) -> Method {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let shape = dots::shape(p);
+        match (shape, small::small(p)) {
+            (Some(shape), _) if shape.is_dots(p) => return Method::Dots(shape),
+            (_, Some(how)) => return Method::Small(how),
+            (Some(shape), None) => return Method::Lines(shape),
+            (None, None) => {}
+        }
+    }
+    let _ = p;
+    Method::Tiles
+}
+
+/// Whether a product is computed by micro-kernels, which copy panels.
+fn by_tiles(p: &Product<'_>) -> bool {
+    matches!(method(p), Method::Tiles)
 }
 
 /// Scratch that a part of a product needs, and any part of that.
 fn scratch_bytes(p: &Product<'_>, part: &Product<'_>) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(shape) = dots(p) {
-        return match shape.is_dots(p) {
-            true => 0,
-            false => lines::scratch_bytes(part, shape),
-        };
+    match method(p) {
+        #[cfg(target_arch = "x86_64")]
+        Method::Dots(_) => 0,
+        #[cfg(target_arch = "x86_64")]
+        Method::Lines(shape) => lines::scratch_bytes(part, shape),
+        #[cfg(target_arch = "x86_64")]
+        Method::Small(how) => small::scratch_bytes(part, how),
+        Method::Tiles => driver::scratch_bytes(part),
     }
-    let _ = p;
-    driver::scratch_bytes(part)
 }
 
 /// The unit of cuts.
 fn unit(p: &Product<'_>) -> Unit {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(shape) = dots(p) {
-        return match shape.is_dots(p) {
-            true => dots::unit(p, shape),
-            false => lines::unit(p, shape),
-        };
+    match method(p) {
+        #[cfg(target_arch = "x86_64")]
+        Method::Dots(shape) => dots::unit(p, shape),
+        #[cfg(target_arch = "x86_64")]
+        Method::Lines(shape) => lines::unit(p, shape),
+        #[cfg(target_arch = "x86_64")]
+        Method::Small(_) => Unit {
+            rows: p.m.max(1),
+            columns: p.n.max(1),
+            partial: true,
+        },
+        Method::Tiles => driver::unit(p),
     }
-    driver::unit(p)
 }
 
 /// Chooses the cut for a product. Looks at extents and strides only, not at the matrices.
@@ -281,7 +319,7 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
         Some(Side::Columns) => (1, usize::MAX),
     };
     let unit = unit(p);
-    let dots = dots(p).is_some();
+    let method = method(p);
     let scratch_bytes = scratch_bytes(p, p);
     let entries = p.batch.iter().fold(1usize, |n, &d| n.saturating_mul(d));
     let work = p.m.saturating_mul(p.n).saturating_mul(p.k);
@@ -289,6 +327,7 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
         rows: 1,
         columns: 1,
         grain: 0,
+        method,
         scratch_bytes,
     };
     if threads <= 1 || work.saturating_mul(entries) < MIN_PARALLEL_WORK {
@@ -302,9 +341,9 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
             let pieces = entries.saturating_mul(rows * columns);
             let tall = (row_units.div_ceil(rows) * unit.rows).min(p.m);
             let wide = (column_units.div_ceil(columns) * unit.columns).min(p.n);
-            let packing = match dots {
-                true => 0,
-                false => driver::packed_elements(p, tall, wide).saturating_mul(PACK_COST),
+            let packing = match method {
+                Method::Tiles => driver::packed_elements(p, tall, wide).saturating_mul(PACK_COST),
+                _ => 0,
             };
             let piece = tall.saturating_mul(wide).saturating_mul(p.k).saturating_add(packing);
             let piece = piece.saturating_add(PIECE_OVERHEAD);
@@ -319,6 +358,7 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
                 rows,
                 columns,
                 grain,
+                method,
                 scratch_bytes,
             };
             if best.is_none_or(|(least, _)| cost < least) {
@@ -333,7 +373,7 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
 /// Whether the operand whose elements lie along a result's lines is laid out so that nothing is copied: what never changes is, and is in every
 /// thread's cache.
 pub(super) fn reads_panels(p: &Product<'_>) -> bool {
-    dots(p).is_none() && driver::packed_elements(p, 1, 1) == 0
+    by_tiles(p) && driver::packed_elements(p, 1, 1) == 0
 }
 
 /// The operand that every call copies panel by panel, if it copies one: given in panels ([`pack`]), it is read where it lies.
@@ -344,7 +384,7 @@ pub fn copied(p: &Product<'_>, cut: &Cut) -> Option<Operand> {
         units.saturating_mul(unit_extent).min(extent)
     };
     let (tall, wide) = (piece(p.m, unit.rows, cut.rows), piece(p.n, unit.columns, cut.columns));
-    if dots(p).is_some() {
+    if !by_tiles(p) {
         return None;
     }
     driver::copied(p, tall, wide)
@@ -409,6 +449,16 @@ pub unsafe fn multiply(
     let shared = Shared(p, scratch);
     let run = |worker: usize, begin: u64, end: u64| {
         let shared = &shared;
+        #[cfg(target_arch = "x86_64")]
+        if let Method::Small(how) = cut.method {
+            let entries = begin as usize..end as usize;
+            // SAFETY: pieces are whole entries of the caller's stack, and the worker's scratch is its own.
+            unsafe { small::run(shared.0, how, entries.clone(), shared.1.add(worker * stride)) };
+            if let Some(f) = follow {
+                entries.for_each(|entry| (f.run)(worker, entry, 0..shared.0.lines(f.side), &mut 0));
+            }
+            return;
+        }
         for number in begin as usize..end as usize {
             // SAFETY: pieces are disjoint parts of the caller's product, and the worker's scratch is its own.
             unsafe { piece(shared.0, cut, number, (worker, shared.1.add(worker * stride)), follow) };
@@ -432,19 +482,22 @@ unsafe fn piece(
     (worker, scratch): (usize, *mut u8),
     follow: Option<&Follow<'_>>,
 ) {
-    let unit = unit(p);
     let (number, column) = (number / cut.columns, number % cut.columns);
     let (entry, row) = (number / cut.rows, number % cut.rows);
-    let units = unit.count(p.m, unit.rows);
-    let rows = (
-        edge(row, cut.rows, units, unit.rows, p.m),
-        edge(row + 1, cut.rows, units, unit.rows, p.m),
-    );
-    let units = unit.count(p.n, unit.columns);
-    let columns = (
-        edge(column, cut.columns, units, unit.columns, p.n),
-        edge(column + 1, cut.columns, units, unit.columns, p.n),
-    );
+    let (mut rows, mut columns) = ((0, p.m), (0, p.n));
+    if cut.rows > 1 || cut.columns > 1 {
+        let unit = unit(p);
+        let units = unit.count(p.m, unit.rows);
+        rows = (
+            edge(row, cut.rows, units, unit.rows, p.m),
+            edge(row + 1, cut.rows, units, unit.rows, p.m),
+        );
+        let units = unit.count(p.n, unit.columns);
+        columns = (
+            edge(column, cut.columns, units, unit.columns, p.n),
+            edge(column + 1, cut.columns, units, unit.columns, p.n),
+        );
+    }
     let at = |m: &Matrix<'_>, row: usize, column: usize| {
         let (mut rest, mut sum) = (entry, 0);
         if m.composite.is_none() {
@@ -484,7 +537,7 @@ unsafe fn piece(
         _ => None,
     };
     // SAFETY: a part of what the caller vouches for.
-    unsafe { compute(p, &part, scratch, progress) };
+    unsafe { compute(cut.method, &part, scratch, progress) };
     if let Some((f, lines, counter, across)) = reported
         && across > 1
     {
@@ -496,26 +549,24 @@ unsafe fn piece(
     }
 }
 
-/// Computes a part of a product.
+/// Computes a part of a product by the method of the whole: a piece of one row must be summed as its neighbours are.
 ///
 /// # Safety
 /// As for [`multiply`], with the scratch of one worker.
-unsafe fn compute(p: &Product<'_>, part: &Product<'_>, scratch: *mut u8, progress: Progress<'_>) {
-    // The whole product decides: a piece of one row must be summed as its neighbours are.
-    #[cfg(target_arch = "x86_64")]
-    if let Some(shape) = dots(p) {
-        // SAFETY: a part of what the caller vouches for.
-        unsafe {
-            match shape.is_dots(p) {
-                true => dots::run(part, shape),
-                false => lines::run(part, shape, scratch),
-            }
-        };
-        if let Some((side, f)) = progress {
-            f(part.lines(side));
-        }
-        return;
-    }
+unsafe fn compute(method: Method, part: &Product<'_>, scratch: *mut u8, progress: Progress<'_>) {
     // SAFETY: a part of what the caller vouches for.
-    unsafe { driver::run(part, scratch, progress) };
+    unsafe {
+        match method {
+            #[cfg(target_arch = "x86_64")]
+            Method::Dots(shape) => dots::run(part, shape),
+            #[cfg(target_arch = "x86_64")]
+            Method::Lines(shape) => lines::run(part, shape, scratch),
+            #[cfg(target_arch = "x86_64")]
+            Method::Small(how) => small::run(part, how, 0..1, scratch),
+            Method::Tiles => return driver::run(part, scratch, progress),
+        }
+    }
+    if let Some((side, f)) = progress {
+        f(part.lines(side));
+    }
 }

@@ -281,6 +281,11 @@ fn set() -> Set {
     }
 }
 
+/// Whether sums are chains of multiply-adds that round once, in vectors.
+pub(super) fn has_multiply_adds() -> bool {
+    set() != Set::Scalar
+}
+
 /// Calls `$f::<K>($arg...)` with the kernels for a dtype on this machine.
 macro_rules! with_tiles {
     ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
@@ -334,7 +339,10 @@ pub(super) fn unit(p: &Product<'_>) -> Unit {
 /// Elements along the sum of each block but the last; no two blocks differ by much.
 fn block<K: Tiles>(k: usize) -> usize {
     let most = K::BLOCK_BYTES / size_of::<K::Element>();
-    let even = k.div_ceil(k.div_ceil(most).max(1)).max(1);
+    let even = match k {
+        _ if k <= most => k.max(1),
+        _ => k.div_ceil(k.div_ceil(most)),
+    };
     // Steps are whole but for the last of all.
     match K::STRIPS_OF_ROWS {
         true => even.next_multiple_of(amx::STEP).min(k.max(1)),

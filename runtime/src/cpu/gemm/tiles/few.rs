@@ -7,6 +7,8 @@
 
 use std::arch::x86_64::*;
 
+use super::super::unroll::unroll;
+
 /// The most rows.
 pub(super) const ROWS: usize = 16;
 /// Lines that are added up in registers.
@@ -45,20 +47,6 @@ fn piece(rows: usize, columns: usize) -> usize {
 /// Elements of scratch that so many rows and columns need.
 pub(super) fn scratch(rows: usize, columns: usize) -> usize {
     rows * piece(rows, columns)
-}
-
-/// Repeats a block for each number below a constant of at most [`TOGETHER`], written out: arrays that the block indexes stay in
-/// registers, also where the compiler is asked for small code and leaves loops as they are.
-macro_rules! unroll {
-    ($i:ident < $n:ident $body:block) => {
-        unroll!(@ $i $n $body 0 1 2 3 4 5 6 7)
-    };
-    (@ $i:ident $n:ident $body:block $($number:literal)*) => {
-        $(if $number < $n {
-            let $i: usize = $number;
-            $body
-        })*
-    };
 }
 
 macro_rules! few {
