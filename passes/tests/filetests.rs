@@ -144,6 +144,7 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
             ClusterKind::WeightGradient(w) => format!("weight gradient, tiles of {} by {}", w.rows(), w.columns),
             ClusterKind::Scan(_) => "scan".into(),
             ClusterKind::Scatter(_) => "scatter".into(),
+            ClusterKind::Join(parts) => format!("concatenation of {} parts", parts.len()),
             ClusterKind::Loop => "loop over a plan".into(),
             ClusterKind::Call => "function of the runtime".into(),
         };
