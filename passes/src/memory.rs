@@ -11,7 +11,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
-use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, SlotId, Step, Storage};
+use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, Slot, SlotId, Step, Storage};
 
 use crate::launch::LaunchReport;
 use crate::made::{Made, made};
@@ -183,6 +183,11 @@ impl Uses {
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
     let order = plan.order();
+    let whole = |s: &Slot| match s.storage {
+        Storage::Part { of, .. } => Some(of),
+        _ => None,
+    };
+    let wholes: FxHashSet<SlotId> = plan.slots.iter().filter_map(whole).collect();
     // The steps that touch each slot; those of what shares its bytes are added.
     let mut uses = vec![order.nothing(); plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
@@ -214,14 +219,14 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             let readers = readers.get(&root).copied().unwrap_or_default();
             // Everything that shares the bytes must be past its last use.
             let live = !order.all_before(&uses[root.0 as usize], at);
-            // What is part of a concatenation is nobody's to overwrite.
-            let is_part = plan.begins(read).is_some();
+            // What is part of a concatenation is nobody's to overwrite, and parts stay where the whole is that they were placed in.
+            let is_joined = plan.begins(read).is_some() || wholes.contains(&root);
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
             ) {
                 _ if !same || live || readers > 1 => AliasReason::StillLive,
-                _ if is_part => AliasReason::StillLive,
+                _ if is_joined => AliasReason::StillLive,
                 (Storage::Arena, Storage::Arena) => AliasReason::InPlace,
                 (Storage::Arena, Storage::Part { .. }) => AliasReason::IntoWhole,
                 (Storage::Arena, Storage::Output(_)) => AliasReason::IntoOutput,

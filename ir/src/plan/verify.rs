@@ -267,7 +267,6 @@ impl Checker<'_> {
             };
             self.place = PlanPlace::Slot(id);
             let around = &plan.slots[of.0 as usize];
-            let root = &plan.slots[self.root(id).0 as usize].storage;
             if slot.dtype != around.dtype {
                 self.error(PlanRule::Dtype {
                     slot: id,
@@ -276,7 +275,12 @@ impl Checker<'_> {
                 });
             }
             let decided = mentions_data(&plan.symbols, at);
-            if decided || !whole.contains_key(of) || !matches!(root, Storage::Arena | Storage::Output(_)) {
+            // An alias shows what another slot holds, or is overwritten with it: neither is made up of parts.
+            let placed = matches!(
+                around.storage,
+                Storage::Arena | Storage::Output(_) | Storage::Part { .. }
+            );
+            if decided || !whole.contains_key(of) || !placed {
                 self.error(PlanRule::Part(id, *of));
             }
             let behind = around.len.clone() - at.clone() - slot.len.clone();
