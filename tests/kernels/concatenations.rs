@@ -121,6 +121,10 @@ fn network(seed: u64, batch: usize, symbolic: bool) -> (tlc_ir::Graph, Vec<HostT
             );
         }
     }
+    // What goes over all of a whole could be computed in its place.
+    if rng.below(2) == 0 {
+        g.output("same", &wholes[rng.below(wholes.len())].0.tanh());
+    }
     if rng.below(3) == 0 {
         g.output("z", &wholes[rng.below(wholes.len())].0);
     }
@@ -143,6 +147,21 @@ fn random_branches_that_are_joined_are_what_the_interpreter_says() {
         );
     }
     assert!(graphs > 15 && in_place > 40, "{in_place} parts in {graphs} graphs");
+}
+
+/// Of what is joined, something else is computed element by element when nobody needs it any longer: that has memory of its own.
+#[test]
+fn what_parts_make_up_is_not_overwritten() {
+    let g = Graph::new("scaled");
+    let (x, tail) = (
+        g.input("x", DType::F32, [1, 9, 10]),
+        g.input("tail", DType::F32, [1, 5, 1]),
+    );
+    let weights = |n: usize| g.constant(data(&[n, 1], n));
+    let whole = concat(&[&x.matmul(weights(10)).matmul(weights(1)), &tail], 1);
+    g.output("y", &whole.matmul(weights(1)));
+    let inputs = [data(&[1, 9, 10], 0), data(&[1, 5, 1], 1)];
+    check("scaled", &g.finish().expect("a graph"), &inputs);
 }
 
 /// A fire module: a squeezed image, expanded in two ways, one behind the other.
