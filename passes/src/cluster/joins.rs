@@ -17,6 +17,9 @@ use super::{Clusterer, FxHashMap};
 use crate::access::is_source;
 use crate::partition::Part;
 
+/// Elements of a whole, if they are known, from which on a step for each part pays: smaller ones are copied sooner, and often computed where they
+/// are chosen.
+const FEWEST_ELEMENTS: i64 = 512;
 /// Parts of a concatenation that are looked at.
 const MOST_PARTS: usize = 256;
 /// Values between a part and the reduction or contraction that it is computed from.
@@ -66,6 +69,10 @@ impl Clusterer<'_> {
             let Target::Cpu(_) = self.placement.target(id) else {
                 continue;
             };
+            let elements = self.graph.ty(id).elements().as_const();
+            if elements.is_some_and(|n| n < FEWEST_ELEMENTS) {
+                continue;
+            }
             let Some(mut parts) = self.parts(id) else { continue };
             self.flatten(&mut parts);
             let leaves: Vec<NodeId> = parts.iter().map(|p| p.value).collect();
