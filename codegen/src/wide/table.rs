@@ -124,8 +124,11 @@ fn is_near(dtype: DType, offsets: &[u8]) -> bool {
 
 /// Every other byte of as many as one vector has twice the lanes of: the low halves of words of two.
 pub(super) fn is_every_other_byte(dtype: DType, offsets: &[u8]) -> bool {
-    let every_other = offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == 2 * i);
-    dtype != DType::Bool && dtype.bytes() == 1 && (2..=32).contains(&offsets.len()) && every_other
+    dtype != DType::Bool && dtype.bytes() == 1 && (2..=32).contains(&offsets.len()) && is_every_other(offsets)
+}
+
+pub(super) fn is_every_other(offsets: &[u8]) -> bool {
+    offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == 2 * i)
 }
 
 /// Lanes that AVX2 picks from loads of 16-bit elements: those of 128 bits from whole ones, wider ones only in reverse.
@@ -191,7 +194,7 @@ impl Capability for Machine {
     }
 
     fn masks_every_other(&self, dtype: DType) -> bool {
-        self.level == Level::Avx512 && dtype.bits() == 32
+        self.table.masks_every_other(dtype)
     }
 
     fn mask_registers(&self) -> bool {

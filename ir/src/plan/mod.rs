@@ -453,7 +453,8 @@ pub enum Step {
     Sequence(Vec<Launch>),
     /// A matrix product by the library.
     Gemm(Box<Gemm>),
-    /// Copies all elements of one slot to another of the same length and dtype; between two devices, over the link between them.
+    /// Copies all elements of one slot to another of the same length and dtype: between two devices, over the link between them, or to part of a
+    /// concatenation.
     Copy {
         /// From.
         src: SlotId,

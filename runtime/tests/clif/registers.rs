@@ -275,6 +275,17 @@ fn a_turned_tile_takes_four_steps_a_result_and_a_small_one_three() {
     }
 }
 
+/// Lane by lane, what was stored of several values.
+fn expect_in_lane(found: &[Scalar], expected: &[Scalar], (lane, lanes): (usize, i64), what: &str) {
+    for (k, expected) in expected.iter().enumerate() {
+        let f = found[k * lanes as usize + lane];
+        assert!(
+            same(*expected, f),
+            "{what}: expected {expected} at {k}, lane {lane} of {lanes}, found {f}"
+        );
+    }
+}
+
 /// Five values in registers: two change places in each iteration, three go round, and a sixth adds up one of them, which is needed
 /// unchanged behind the sum.
 fn circles(dtype: DType, lanes: i64, [outer, inner]: [i64; 2]) {
@@ -336,13 +347,7 @@ fn circles(dtype: DType, lanes: i64, [outer, inner]: [i64; 2]) {
             v = places.into_iter().map(|from| v[from]).collect();
             v.push(sum);
         }
-        for (k, expected) in v.into_iter().enumerate() {
-            let f = found[k * lanes as usize + lane];
-            assert!(
-                same(expected, f),
-                "{dtype}, {lanes} lanes, {outer} by {inner}: expected {expected} at {k}, lane {lane}, found {f}"
-            );
-        }
+        expect_in_lane(&found, &v, (lane, lanes), &format!("{dtype}, {outer} by {inner}"));
     }
 }
 
@@ -418,13 +423,7 @@ fn crowded(dtype: DType, lanes: i64, [outer, inner]: [i64; 2], compared: bool) {
             };
             v = (0..v.len()).map(next).collect();
         }
-        for (k, expected) in v.into_iter().enumerate() {
-            let f = found[k * lanes as usize + lane];
-            assert!(
-                same(expected, f),
-                "{dtype}, {lanes} lanes, {outer} by {inner}: expected {expected} at {k}, lane {lane}, found {f}"
-            );
-        }
+        expect_in_lane(&found, &v, (lane, lanes), &format!("{dtype}, {outer} by {inner}"));
     }
 }
 

@@ -17,7 +17,7 @@ use crate::host::RuntimeFunction;
 use crate::wide::allocate::destroyed_by_calls;
 use crate::wide::machine::Place;
 use crate::wide::opcodes::{self, Codes};
-use crate::wide::table::{is_consecutive, is_every_other_byte, is_reversed};
+use crate::wide::table::{is_consecutive, is_every_other, is_every_other_byte, is_reversed};
 
 /// Loads, stores and permutations of two tables, by the bytes of an element.
 pub(super) struct Moves {
@@ -305,8 +305,7 @@ impl Selector<'_, '_> {
     /// As [`Self::load_apart`] of every other element, those that a mask says: each of the two loads has a mask of its own.
     fn load_apart_masked(&mut self, bytes: usize, place: Place, offsets: &[u8], mask: Value) -> Result<Reg> {
         let lanes = offsets.len() as u32;
-        if lanes < 2 || !self.has_mask_registers() || !offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == 2 * i)
-        {
+        if lanes < 2 || !self.has_mask_registers() || !is_every_other(offsets) {
             return unsupported("a masked load of elements that lie apart");
         }
         let w = width(lanes, 8 * bytes as u32);
