@@ -4,15 +4,102 @@ use tlc_ir::IndexExpr;
 
 use crate::dim::{Axes, keep};
 use crate::graph::Tensor;
-use crate::graph::scope::{Step, op, record, refuse_expecting};
+use crate::graph::scope::{Step, op, record, refuse, refuse_expecting};
+use crate::ops::region::{Derivative, Known, region};
 use crate::promotion::{float_of, promote};
+
+/// A tensor made standard over axes.
+struct Standard {
+    /// `(x - mean) * inverse`.
+    y: Tensor,
+    mean: Tensor,
+    /// The population variance.
+    variance: Tensor,
+    /// `1 / sqrt(variance + eps)`.
+    inverse: Tensor,
+}
+
+impl Standard {
+    fn new(x: &Tensor, axes: &Axes, eps: f64) -> Standard {
+        let mean = x.mean(keep(axes));
+        let centered = x - &mean;
+        let variance = centered.square().mean(keep(axes));
+        let inverse = (&variance + eps).rsqrt();
+        let y = centered * &inverse;
+        Standard {
+            y,
+            mean,
+            variance,
+            inverse,
+        }
+    }
+
+    /// The cotangent of `x` from that of `y * scale`, where the scale is one along the axes: with the sums of the cotangent and of its
+    /// product with `y`, which the derivatives of scales and offsets are as well, in place of the derivatives of each step (Ioffe and
+    /// Szegedy, arXiv:1502.03167, section 3).
+    fn cotangent(&self, d: &Tensor, axes: &Axes, scale: Option<&Tensor>) -> Tensor {
+        let along = (d * &self.y).mean(keep(axes));
+        let inner = d - d.mean(keep(axes)) - &self.y * along;
+        match scale {
+            Some(scale) => inner * (&self.inverse * scale),
+            None => inner * &self.inverse,
+        }
+    }
+}
 
 impl Tensor {
     /// `(x - mean) / sqrt(var + eps)` over axes; the population variance.
     fn standardized(&self, axes: &Axes, eps: f64) -> Step {
-        let centered = self - self.mean(keep(axes));
-        let variance = centered.square().mean(keep(axes));
-        Ok(centered * (variance + eps).rsqrt())
+        let function = |x: &[Tensor]| vec![Standard::new(&x[0], axes, eps).y];
+        let derivative = |known: &Known| {
+            let standard = Standard::new(&known.operands[0], axes, eps);
+            vec![standard.cotangent(&known.cotangents[0], axes, None)]
+        };
+        let mut results = region("standardize", &[self], function, Derivative::Custom(derivative));
+        results.pop().map_or_else(|| refuse("no result"), Ok)
+    }
+
+    /// `(x - mean) / sqrt(var + eps) * weight + bias`, the mean and the variance over axes, of which the parameters have one element
+    /// each. Mean and variance, with the axes kept, are constants to derivatives.
+    fn scaled_standard(
+        &self,
+        axes: &Axes,
+        weight: Option<Tensor>,
+        bias: Option<Tensor>,
+        eps: f64,
+    ) -> Step<[Tensor; 3]> {
+        let operands: Vec<&Tensor> = [Some(self), weight.as_ref(), bias.as_ref()]
+            .into_iter()
+            .flatten()
+            .collect();
+        let scale = |of: &[Tensor]| weight.as_ref().map(|_| of[1].clone());
+        let function = |of: &[Tensor]| {
+            let Standard {
+                mut y, mean, variance, ..
+            } = Standard::new(&of[0], axes, eps);
+            if let Some(w) = scale(of) {
+                y *= w;
+            }
+            if bias.is_some() {
+                y += &of[of.len() - 1];
+            }
+            vec![y, mean, variance]
+        };
+        let derivative = |known: &Known| {
+            let (x, d) = (&known.operands[0], &known.cotangents[0]);
+            let standard = Standard::new(x, axes, eps);
+            let mut found = vec![standard.cotangent(d, axes, scale(&known.operands).as_ref())];
+            let parameter = |sum: Tensor| sum.reshape(known.operands[1].shape());
+            if weight.is_some() {
+                found.push(parameter((d * &standard.y).sum(axes)));
+            }
+            if bias.is_some() {
+                found.push(parameter(d.sum(axes)));
+            }
+            found
+        };
+        let results = region("standardize", &operands, function, Derivative::Custom(derivative));
+        results.try_into().or_else(|_| refuse("no results"))
     }
 
     /// The float dtype of the result of a normalization with these parameters, and the tensor in at least f32.
@@ -178,16 +265,10 @@ impl Tensor {
                 return refuse_expecting(format!("{n} values for each channel"), "at least 2");
             }
             let (dtype, x) = self.widened(&[weight, bias])?;
-            let batch_mean = x.mean(keep(&axes[..]));
-            let centered = &x - &batch_mean;
-            let batch_var = centered.square().mean(keep(&axes[..]));
-            let mut y = centered * (&batch_var + eps).rsqrt();
-            if let Some(w) = weight {
-                y *= w.per_channel("a weight", self)?;
-            }
-            if let Some(b) = bias {
-                y += b.per_channel("a bias", self)?;
-            }
+            let parameter =
+                |what: &str, of: Option<&Tensor>| of.map(|t| t.per_channel(what, self)?.to(x.dtype())).transpose();
+            let (weight, bias) = (parameter("a weight", weight)?, parameter("a bias", bias)?);
+            let [y, batch_mean, batch_var] = x.scaled_standard(&axes.into(), weight, bias, eps)?;
             let n = self.graph().dim_value(&count.into(), x.dtype())?;
             let sample_var = batch_var * (&n / (&n - 1.0).maximum(1.0));
             let moved = |what: &str, running: &Tensor, batch: Tensor| {
