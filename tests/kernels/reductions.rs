@@ -325,6 +325,48 @@ fn columns_in_two_stages_agree_with_the_interpreter() {
     }
 }
 
+/// Axes before and behind those that are kept, about the sizes from which they are reduced in two stages: all monoids of floats, fixed and
+/// symbolic, with arithmetic in front of them and behind.
+#[test]
+fn axes_around_others_in_two_stages_agree_with_the_interpreter() {
+    // Batch, channels, rows, columns.
+    for [n, c, h, w] in [
+        [33usize, 16, 16, 16],
+        [32, 16, 16, 16],
+        [31, 16, 16, 16],
+        [700, 13, 3, 5],
+        [700, 13, 4, 4],
+        [3, 7, 90, 91],
+        [2, 9, 90, 92],
+        [130_000, 1, 1, 1],
+        [9000, 1, 1, 17],
+    ] {
+        for what in ["add", "max", "min", "mul"] {
+            for batch in [n.to_string(), "n".into()] {
+                let bounds = if batch == "n" { " where n in 0..=200000" } else { "" };
+                let text = format!(
+                    "graph @g(%x: f32[{batch}, {c}, {h}, {w}]){bounds} {{
+  %0 = abs %x : f32[{batch}, {c}, {h}, {w}]
+  %1 = reduce {what} %0 {{axes=[0, 2, 3]}} : f32[{c}]
+  %2 = reduce {what} %x {{axes=[0, 2, 3]}} : f32[{c}]
+  %3 = sub %2, %1 : f32[{c}]
+  return %2, %3
+}}"
+                );
+                let of = |i: usize| match what {
+                    "mul" => 1.0 + ((i * 31) % 7) as f32 * 1e-7,
+                    _ => ((i * 31) % 1009) as f32 - 500.0,
+                };
+                let mut x: Vec<f32> = (0..n * c * h * w).map(of).collect();
+                agrees(&text, &[HostTensor::from_slice(&[n, c, h, w], &x).unwrap()]);
+                x[n * c * h * w / 3] = f32::NAN;
+                x[n * c * h * w - 1] = f32::INFINITY;
+                agrees(&text, &[HostTensor::from_slice(&[n, c, h, w], &x).unwrap()]);
+            }
+        }
+    }
+}
+
 /// Columns in tiles, vectors and what is left over, rows in groups and what is left over: integers, so that every sum is exact.
 #[test]
 fn products_of_one_row_are_exact_at_every_number_of_columns() {

@@ -8,6 +8,9 @@
 //!   each tile of columns; a piece stays within what the address caches hold. Not where the result is spread over the same
 //!   columns again, as in a softmax over the rows: there one kernel keeps a tile of columns. Where many pieces are left for a device of many
 //!   threads, which has one for each column, these are reduced in pieces too.
+//! - Axes before and behind those that are kept, as of the statistics of a batch's channels: first what lies together, then across it. One
+//!   result after the other would walk through all of memory in short steps: on a Zen 4, two tensors of 32 by 16 by 1,024 elements are
+//!   read at 23 GB/s so, and at 56 in order.
 //! - The position of an extremum among all elements: the position in each piece, then the piece whose element is best.
 
 use smallvec::smallvec;
@@ -34,6 +37,12 @@ const TALL: i64 = 1 << 20;
 /// Leading axes are split where a row is at most so many elements: beyond, a row is work enough for several threads, and
 /// the partial results would not stay in cache.
 const MOST_COLUMNS: i64 = 4096;
+/// Elements that lie together and go to one result: with as many, each result reads memory in order.
+const MOST_TOGETHER: i64 = 8 * 1024;
+/// With fewer, what is left of a vector when it is reduced costs more than the way through memory.
+const LEAST_TOGETHER: i64 = 16;
+/// Fewer elements than this are in the second cache, whose lines come in any order.
+const APART: i64 = 128 * 1024;
 /// Users that are looked at for one that spreads a result over what was reduced.
 const SEARCHED: usize = 32;
 
@@ -181,6 +190,9 @@ fn split(
         let flat = re.reshape(x, &shape)?;
         return pieces(re, monoid, flat, kept, n, PIECE, None).map(Some);
     }
+    if let Some(new) = around(re, monoid, axes, x)? {
+        return Ok(Some(new));
+    }
     let leading = axes.iter().enumerate().all(|(i, &a)| a as usize == i);
     let (Some(n), Some(columns)) = (product(&ty.shape[..axes.len()]), product(&ty.shape[axes.len()..])) else {
         return Ok(None);
@@ -197,6 +209,28 @@ fn split(
     let shape: Shape = [IndexExpr::Const(n)].into_iter().chain(kept.iter().cloned()).collect();
     let flat = re.reshape(x, &shape)?;
     pieces(re, monoid, flat, 0, n, rows, many_threads.then_some(SECOND_ROWS)).map(Some)
+}
+
+/// Reduces axes before and behind those that are kept: those behind first.
+fn around(re: &mut Rebuilder, monoid: Monoid, axes: &Axes, x: NodeId) -> Result<Option<NodeId>, GraphError> {
+    let ty = re.graph.ty(x);
+    let kept = ty.rank() - axes.len();
+    let before = (0..).zip(axes).take_while(|(at, a)| *at == **a).count();
+    let behind = &axes[before..];
+    let last = behind.iter().enumerate().all(|(i, &a)| a as usize == before + kept + i);
+    let supported = !monoid.is_arg() && ty.dtype.accumulator() == ty.dtype;
+    if before == 0 || behind.is_empty() || !last || !supported {
+        return Ok(None);
+    }
+    let together = IndexExpr::product(&ty.shape[before + kept..]).as_const();
+    let few = IndexExpr::product(&ty.shape).as_const().is_some_and(|n| n < APART);
+    if few || together.is_none_or(|n| !(LEAST_TOGETHER..=MOST_TOGETHER).contains(&n)) {
+        return Ok(None);
+    }
+    let axes = [axes[..before].into(), behind.into()];
+    let [across, behind] = axes.map(|axes| NodeKind::Reduce { monoid, axes });
+    let parts = re.add(behind, &[x])?;
+    re.add(across, &[parts]).map(Some)
 }
 
 /// Reduces axis `axis` of `n` elements in pieces of `size`; what is left over is combined last. Of many pieces, pieces of `second` are reduced first, if
