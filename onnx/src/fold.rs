@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashMap;
+use tlc_ir::binding::BindError;
 use tlc_ir::graph::{NodeId, NodeKind};
-use tlc_ir::interp::{Options, interpret};
+use tlc_ir::interp::{InterpError, Options, interpret};
 use tlc_ir::{DType, Graph as IrGraph, HostTensor};
 
 use super::refusal::{Outcome, invalid, unsupported};
@@ -35,6 +36,11 @@ pub(super) fn elements(
     for (name, dtype) in &names {
         match given(name, *dtype) {
             Some(value) => inputs.push(value),
+            None if tensor.graph().is_body() => {
+                return unsupported(format!(
+                    "{what} is computed from what a body is given; expected a constant"
+                ));
+            }
             None => {
                 return unsupported(format!(
                     "{what} depends on the value of the input `{name}`; expected a constant, or that input from a file"
@@ -50,6 +56,9 @@ pub(super) fn elements(
     match interpret(&part, &inputs, &options) {
         Ok(mut values) if values.len() == 1 => Ok(values.remove(0)),
         Ok(_) => invalid(format!("{what} has no value")),
+        Err(InterpError::Bind(BindError::Unbound { symbol })) => unsupported(format!(
+            "{what} depends on the size `{symbol}`, which each call decides; expected a constant"
+        )),
         Err(e) => unsupported(format!("{what} is not known before the run: {e}; expected a constant")),
     }
 }

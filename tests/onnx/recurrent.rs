@@ -386,8 +386,19 @@ fn iterations_that_differ_in_their_sizes_are_recorded_one_by_one() {
     let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
     let n = ints("n", &[], &[3]);
     let x = value("x", FLOAT, &[D::N(2)]);
-    let model = model_of(&[repeat], &[n], &[x], &[value("y", FLOAT, &[])]);
-    let x = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
-    let found = run(&model, &[x], &[]);
-    assert_eq!(found[0].as_slice::<f32>(), Some(&[1.0, 2.0, 3.0, 6.0, 12.0][..]));
+    let model = model_of(&[repeat.clone()], &[n], &[x.clone()], &[value("y", FLOAT, &[])]);
+    let given = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
+    let found = run(&model, &[given.clone()], &[]);
+    let expected = [1.0f32, 2.0, 3.0, 6.0, 12.0];
+    assert_eq!(found[0].as_slice::<f32>(), Some(&expected[..]));
+    // How many there are may come from a file as well.
+    let inputs = [x, value("n", INT64, &[])];
+    let model = model_of(&[repeat], &[], &inputs, &[value("y", FLOAT, &[])]);
+    let n = HostTensor::from_slice(&[], &[3i64]).unwrap();
+    let found = run(&model, &[given, n.clone()], &[("n", n)]);
+    assert_eq!(found[0].as_slice::<f32>(), Some(&expected[..]));
+    let refused = import(&model, &ImportOptions::default()).unwrap_err();
+    let message = refused.to_string();
+    assert!(message.contains("carried value 0 of shape"), "{message}");
+    assert!(message.contains("constant or from a file"), "{message}");
 }

@@ -108,20 +108,38 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let around = std::mem::replace(&mut c.importer.iterations, 1);
     let attempt = c.importer.iteration(body, iteration, pairs);
     let inside = std::mem::replace(&mut c.importer.iterations, around);
+    let alike = |from: &Tensor, to: &Value| from.shape() == to.shape() && from.dtype() == to.dtype();
     let same = |(iteration, results): &(Iteration, Vec<Value>)| {
-        let pairs = iteration.carried.iter().zip(&results[1..]);
-        pairs
-            .into_iter()
-            .all(|(from, to)| from.shape() == to.shape() && from.dtype() == to.dtype())
+        iteration
+            .carried
+            .iter()
+            .zip(&results[1..])
+            .all(|(from, to)| alike(from, to))
     };
-    let few = trip.as_ref().and_then(Dim::as_const).filter(|n| *n <= MAX_UNROLLED);
-    let (mut iteration, results) = match (attempt, few) {
-        // A body whose sizes depend on the iteration's number, or that changes the carried types, differs from iteration
-        // to iteration.
-        (Err(_), Some(trip)) => return unrolled(c, body, &names, trip, first),
-        (Ok(made), Some(trip)) if !same(&made) => return unrolled(c, body, &names, trip, first),
-        (attempt, _) => attempt?,
-    };
+    // A body whose sizes depend on the iteration's number, or that changes the carried types, differs from iteration
+    // to iteration.
+    if !attempt.as_ref().is_ok_and(same) {
+        let few = match trip.as_ref().and_then(Dim::as_const) {
+            Some(n) => Some(n),
+            None => match c.input_ints(0).ok().flatten().as_deref() {
+                Some(&[n]) => Some(n.max(0)),
+                _ => None,
+            },
+        };
+        if let Some(trip) = few.filter(|n| *n <= MAX_UNROLLED) {
+            return unrolled(c, body, &names, trip, first);
+        }
+    }
+    let (mut iteration, results) = attempt?;
+    let pairs = iteration.carried.iter().zip(&results[1..]);
+    if let Some((k, (from, to))) = pairs.enumerate().find(|(_, (from, to))| !alike(from, to)) {
+        return unsupported(format!(
+            "carried value {k} of shape {:?} becomes one of {:?}; expected the same shape and type, or a trip count of at most {MAX_UNROLLED} that is \
+             a constant or from a file",
+            from.shape(),
+            to.shape()
+        ));
+    }
     let inner = iteration.graph().clone();
     let decides = c.importer.constant(&results[0], "the condition");
     let goes_on = decides.ok().filter(|e| e.len() == 1).map(|e| e.get(0).as_bool());

@@ -1,10 +1,10 @@
-//! Operators of the domain `com.microsoft` that ONNX Runtime's quantizer writes beside ONNX's own: operators on bytes with a scale and a zero point, as its
-//! documentation of contributed operators says them. Values between bytes are f32; sums of products are i32.
+//! Operators of the domain `com.microsoft` that ONNX Runtime's quantizers write beside ONNX's own, as its documentation of contributed operators says them:
+//! operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, and a product with weights of few bits.
 
-use tlc_ir::DType;
+use tlc_ir::{DType, HostTensor};
 
 use super::linear::centered;
-use super::quantization::quantized;
+use super::quantization::{self, quantized};
 use super::table::Run;
 use super::{activation, arrange, pooling};
 use crate::call::{Answer, Call, one};
@@ -17,6 +17,16 @@ pub(crate) const DOMAIN: &str = "com.microsoft";
 
 /// Its operators, sorted by name.
 const OPERATORS: &[(Signature, Run)] = &[
+    (
+        row(
+            "MatMulNBits",
+            1,
+            (3, 6),
+            (1, 1),
+            "K=int! N=int! accuracy_level=int bits=int block_size=int! weight_prepacked=int",
+        ),
+        matmul_nbits,
+    ),
     (
         row("QGemm", 1, (6, 9), (1, 1), "alpha=float transA=int transB=int"),
         gemm,
@@ -182,6 +192,90 @@ fn gemm(c: &mut Call<'_, '_, '_>) -> Answer {
         true => requantized(c, &y, 7, dtype),
         false => one(y),
     }
+}
+
+/// The numbers of a few bits in bytes, the first in the lowest bits.
+fn unpacked(bytes: &[u8], bits: u32) -> impl Iterator<Item = u8> {
+    let mask = (1u16 << bits) - 1;
+    let in_byte = move |b: u8| (0..8 / bits).map(move |i| (u16::from(b) >> (i * bits) & mask) as u8);
+    bytes.iter().flat_map(move |&b| in_byte(b))
+}
+
+/// A constant of `rows` rows of numbers of a few bits, each beginning with a byte of its own; of a row the first `columns` numbers count.
+fn constant_of_bits(c: &mut Call<'_, '_, '_>, at: usize, dtype: DType, rows: usize, columns: usize) -> Outcome<Tensor> {
+    let packed = c.elements(at)?;
+    let bits = dtype.value_bits();
+    let stride = packed.len() / rows;
+    let least = columns.div_ceil(8 / bits as usize);
+    if packed.dtype() != DType::U8 || stride * rows != packed.len() || stride < least {
+        return invalid(format!(
+            "operand {at} is {} elements of {}; expected {rows} times at least {least} of u8",
+            packed.len(),
+            packed.dtype()
+        ));
+    }
+    let mut numbers = Vec::with_capacity(rows * columns);
+    for row in packed.bytes().chunks_exact(stride) {
+        numbers.extend(unpacked(row, bits).take(columns));
+    }
+    Ok(c.graph()
+        .constant(HostTensor::from_bytes(dtype, &[rows, columns], &numbers)?))
+}
+
+/// A product with the transposed of a constant matrix, `[N, K]`: rows of numbers of a few bits in blocks, each with a scale and a zero point.
+fn matmul_nbits(c: &mut Call<'_, '_, '_>) -> Answer {
+    let size = |name: &str| match c.int(name, 0)? {
+        n @ 1..=0x7fff_ffff => Ok(n),
+        n => invalid(format!("{name} is {n}; expected it from 1 to {}", i32::MAX)),
+    };
+    let (k, n, block) = (size("K")?, size("N")?, size("block_size")?);
+    let bits = c.int("bits", 4)?;
+    let dtype = match bits {
+        _ if block * bits.clamp(0, 8) % 8 != 0 => {
+            return invalid(format!(
+                "blocks of {block} numbers of {bits} bits; expected whole bytes"
+            ));
+        }
+        2 => DType::U2,
+        4 => DType::U4,
+        8 => DType::U8,
+        other => return unsupported(format!("weights of {other} bits; expected 2, 4 or 8")),
+    };
+    if c.int("weight_prepacked", 0)? != 0 {
+        return unsupported("weights in an order of one device; expected weight_prepacked of 0");
+    }
+    if c.value(4).is_some() {
+        return unsupported("an order of blocks in operand 4 (g_idx); expected blocks in order");
+    }
+    let a = c.tensor(0)?;
+    let scale = c.tensor(2)?;
+    if !a.dtype().is_float() || scale.dtype() != a.dtype() {
+        return invalid(format!(
+            "a product of {} with scales of {}; expected floats of one type",
+            a.dtype(),
+            scale.dtype()
+        ));
+    }
+    let blocks = (k - 1) / block + 1;
+    if scale.elements().as_const() != Some(n * blocks) {
+        return invalid(format!(
+            "scales of shape {:?}; expected {n} times {blocks}",
+            scale.shape()
+        ));
+    }
+    let weights = constant_of_bits(c, 1, dtype, n as usize, k as usize)?;
+    let zero = match c.optional(3)? {
+        None => c.graph().scalar(1 << (dtype.value_bits() - 1), DType::U8),
+        Some(zero) if zero.dtype().is_float() => zero.reshape((n, blocks)),
+        Some(_) => constant_of_bits(c, 3, dtype, n as usize, blocks as usize)?,
+    };
+    let along = (1, block);
+    let weights = quantization::dequantized(&weights, &scale.reshape((n, blocks)), Some(&zero), along, a.dtype())?;
+    let y = a.matmul(&weights.t());
+    one(match c.optional(5)? {
+        Some(bias) => y + bias,
+        None => y,
+    })
 }
 
 #[cfg(test)]

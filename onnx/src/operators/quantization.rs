@@ -111,20 +111,31 @@ pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
     if !dtype.is_float() {
         return invalid(format!("a result of {dtype}; expected f16, bf16, f32 or f64"));
     }
+    let zero = c.optional(2)?;
+    one(dequantized(&x, &scale, zero.as_ref(), (axis, block), dtype)?)
+}
+
+/// `(x - zero) * scale`, where scale and zero point lie along `x` as [`along`] says.
+pub(super) fn dequantized(
+    x: &Tensor,
+    scale: &Tensor,
+    zero: Option<&Tensor>,
+    (axis, block): (i64, i64),
+    dtype: DType,
+) -> Outcome<Tensor> {
     let wide = dtype.accumulator();
     // Differences are exact: of storage types in f32, of small integers in i32, of the others in i64.
     let exact = match x.dtype() {
-        d if d.is_float() => wide,
+        d if d.is_float() || zero.is_some_and(|z| z.dtype().is_float()) => wide,
         d if d.is_storage() => DType::F32,
         d if d.bits() <= 16 => DType::I32,
         _ => DType::I64,
     };
     let mut y = x.cast(exact);
-    if let Some(zero) = c.optional(2)? {
-        let zero = along(&zero, &x, axis, block)?;
-        y = &y - zero.cast(exact);
+    if let Some(zero) = zero {
+        y = &y - along(zero, x, axis, block)?.cast(exact);
     }
-    one((y.cast(wide) * along(&scale.cast(wide), &x, axis, block)?).cast(dtype))
+    Ok((y.cast(wide) * along(&scale.cast(wide), x, axis, block)?).cast(dtype))
 }
 
 /// A scale and a zero point of u8 from the range of the data, which always holds 0.
