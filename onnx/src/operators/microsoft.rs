@@ -18,6 +18,10 @@ pub(crate) const DOMAIN: &str = "com.microsoft";
 /// Its operators, sorted by name.
 const OPERATORS: &[(Signature, Run)] = &[
     (
+        row("DequantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
+        quantization::dequantize,
+    ),
+    (
         row(
             "MatMulNBits",
             1,
@@ -51,6 +55,10 @@ const OPERATORS: &[(Signature, Run)] = &[
     (row("QLinearMul", 1, (7, 8), (1, 1), ""), mul),
     (row("QLinearSigmoid", 1, (4, 5), (1, 1), ""), sigmoid),
     (row("QLinearSoftmax", 1, (5, 5), (1, 1), "axis=int opset=int!"), softmax),
+    (
+        row("QuantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
+        quantization::quantize,
+    ),
 ];
 
 /// An operator of the domain.

@@ -5,7 +5,7 @@ use tlc_ir::{Graph, NodeId};
 
 use super::{Cluster, LoopSpace, Role};
 use crate::access::{Index, Variables, block_elements, loads_below, space};
-use crate::contraction::multiplies_vector;
+use crate::contraction::layouts::multiplies_vector;
 use tlc_ir::graph::infer::flat_index;
 
 /// Columns of which a vector can be filled.

@@ -9,7 +9,7 @@ use tlc_ir::{NodeId, NodeKind, ScalarOp};
 use super::merge::sums_up;
 use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
 use crate::access::{MAX_INDEX_SIZE, space};
-use crate::contraction::has_column_blocks;
+use crate::contraction::layouts::has_column_blocks;
 use crate::reason::FusionReason;
 use crate::tile::{COLUMN_VALUE_BYTES, NARROWEST_TILE};
 

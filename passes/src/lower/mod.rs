@@ -37,7 +37,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Precision, ScalarOp};
 use crate::access::{Index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, ScanForm};
-use crate::contraction::{has_column_blocks, multiplies_vector};
+use crate::contraction::layouts::{has_column_blocks, multiplies_vector};
 use crate::made::{Made, made};
 use memo::{Memo, Place};
 use tlc_ir::graph::infer::flat_index;

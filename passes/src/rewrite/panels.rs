@@ -17,7 +17,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
-use crate::contraction::{PanelBlocks, matrix_to_turn_whole, panel_blocks, vector_blocks};
+use crate::contraction::layouts::{PanelBlocks, matrix_to_turn_whole, panel_blocks, vector_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
 /// pages of a file.

@@ -121,7 +121,7 @@ impl Scheduler<'_> {
     }
 
     /// Adds up the columns of a matrix whose rows lay along the sum in the order in which [`rows`](Self::rows) adds up such a row, where the steps of the
-    /// sum are apart for that ([`crate::contraction::vector_blocks`]): what a lane of a vector of the row adds up, one vector of those side by side after
+    /// sum are apart for that ([`crate::contraction::layouts::vector_blocks`]): what a lane of a vector of the row adds up, one vector of those side by side after
     /// another, and the lanes by halves. Several lanes of the row are added up together. Returns whether it was done.
     fn rows_turned(&mut self, sums: &[VarId], column: VarId) -> bool {
         let Some(along) = self.along_turned_row(sums, column) else {
