@@ -184,3 +184,132 @@ fn zeros_alone_are_quantized_by_a_scale_of_one() {
     assert_eq!(found[1].as_slice::<f32>(), Some(&[1.0][..]));
     assert_eq!(found[2].as_slice::<u8>(), Some(&[0][..]));
 }
+
+/// What ONNX Runtime 1.32 makes of 1, 2, 3: of padding on one side the other takes away, if there is as much.
+#[test]
+fn padding_is_taken_away_too() {
+    let padded = |pads: [i64; 2], extent: D| {
+        let nodes = vec![op("Pad x p -> y", &[])];
+        let inputs = vec![value("x", FLOAT, &[extent])];
+        let of = graph(
+            nodes,
+            vec![ints("p", &[2], &pads)],
+            inputs,
+            vec![value("y", FLOAT, &[])],
+        );
+        model_of(18, of, vec![])
+    };
+    let cases: [([i64; 2], &[f32]); 4] = [
+        ([3, -5], &[0.0]),
+        ([-4, 4], &[0.0, 0.0, 0.0]),
+        ([-1, 1], &[2.0, 3.0, 0.0]),
+        ([2, -1], &[0.0, 0.0, 1.0, 2.0]),
+    ];
+    for (pads, expected) in cases {
+        for extent in [D::N(3), D::Sym("n")] {
+            let (found, _) = run(&padded(pads, extent), &[f32s(&[3], &[1.0, 2.0, 3.0])]);
+            assert_eq!(found[0].as_slice::<f32>(), Some(expected), "{pads:?}");
+        }
+    }
+    let refused = import(&padded([0, -4], D::N(3)), &ImportOptions::default());
+    let message = refused.map(|_| ()).expect_err("-1 elements").to_string();
+    assert!(message.contains("leave -1 elements"), "{message}");
+}
+
+/// As ONNX Runtime 1.32: of an output shape what is more than the whole lies behind, and what is less is missing in front first.
+#[test]
+fn transposed_convolutions_have_the_extents_that_are_asked_for() {
+    let model = |size: usize, attributes: &[(&str, A)]| {
+        let w: Vec<f32> = (1..=size).map(|v| v as f32).collect();
+        let nodes = vec![op("ConvTranspose x w -> y", attributes)];
+        let inputs = vec![value("x", FLOAT, &[D::N(1), D::N(1), D::N(3)])];
+        let outputs = vec![value("y", FLOAT, &[])];
+        model_of(
+            11,
+            graph(nodes, vec![floats("w", &[1, 1, size as i64], &w)], inputs, outputs),
+            vec![],
+        )
+    };
+    let cases: [(usize, i64, &[f32]); 3] = [
+        (2, 10, &[1.0, 2.0, 0.0, 2.0, 4.0, 0.0, 3.0, 6.0, 0.0, 0.0]),
+        (2, 7, &[2.0, 0.0, 2.0, 4.0, 0.0, 3.0, 6.0]),
+        (3, 5, &[3.0, 2.0, 4.0, 6.0, 3.0]),
+    ];
+    for (size, wanted, expected) in cases {
+        let bytes = model(
+            size,
+            &[("strides", Is(vec![3])), ("output_shape", Is(vec![wanted]))],
+        );
+        let (found, _) = run(&bytes, &[f32s(&[1, 1, 3], &[1.0, 2.0, 3.0])]);
+        assert_eq!(found[0].as_slice::<f32>(), Some(expected), "{size} {wanted}");
+    }
+    for pads in [vec![0, 5], vec![0, 65], vec![6, 0]] {
+        let refused = import(&model(2, &[("pads", Is(pads))]), &ImportOptions::default());
+        let message = refused.map(|_| ()).expect_err("nothing is left").to_string();
+        assert!(
+            message.contains("elements along axis 2; expected at least 0"),
+            "{message}"
+        );
+    }
+}
+
+/// As ONNX's reference evaluator: integers are rounded once, behind all axes.
+#[test]
+fn resized_integers_are_rounded_once() {
+    let linear = [
+        [100, 76, 27, 15, 38, 50],
+        [77, 59, 25, 21, 49, 62],
+        [30, 27, 19, 34, 70, 88],
+        [7, 10, 17, 40, 80, 100],
+    ];
+    let cubic = [
+        [121, 84, 21, 0, 31, 49],
+        [87, 61, 17, 12, 46, 67],
+        [29, 23, 11, 31, 72, 96],
+        [0, 0, 7, 43, 87, 114],
+    ];
+    for (mode, expected) in [("linear", linear), ("cubic", cubic)] {
+        let nodes = vec![op("Resize x _ s -> y", &[("mode", T(mode))])];
+        let inputs = vec![value("x", 2, &[D::N(2), D::N(3)])];
+        let of = graph(
+            nodes,
+            vec![floats("s", &[2], &[2.0, 2.0])],
+            inputs,
+            vec![value("y", 2, &[])],
+        );
+        let x = HostTensor::from_slice(&[2, 3], &[100u8, 3, 50, 7, 20, 100]).unwrap();
+        let (found, _) = run(&model_of(18, of, vec![]), &[x]);
+        assert_eq!(found[0].as_slice::<u8>(), Some(expected.as_flattened()), "{mode}");
+    }
+}
+
+/// As ONNX Runtime 1.32: a condition that is longer than the axis says nothing more.
+#[test]
+fn a_long_condition_picks_what_there_is() {
+    let condition = Message::default()
+        .int(1, 5)
+        .int(2, BOOL)
+        .bytes(8, "c")
+        .bytes(9, &[1u8, 0, 1, 1, 1]);
+    for (constant, rows) in [
+        (true, D::N(3)),
+        (false, D::N(3)),
+        (true, D::Sym("n")),
+        (false, D::Sym("n")),
+    ] {
+        let nodes = vec![op("Compress x c -> y", &[("axis", I(0))])];
+        let mut inputs = vec![value("x", FLOAT, &[rows, D::N(2)])];
+        let mut constants = vec![];
+        let mut given = vec![f32s(&[3, 2], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0])];
+        match constant {
+            true => constants.push(condition.clone()),
+            false => {
+                inputs.push(value("c", BOOL, &[D::N(5)]));
+                given.push(HostTensor::from_slice(&[5], &[true, false, true, true, true]).unwrap());
+            }
+        }
+        let of = graph(nodes, constants, inputs, vec![value("y", FLOAT, &[])]);
+        let (found, _) = run(&model_of(18, of, vec![]), &given);
+        assert_eq!(found[0].as_slice::<f32>(), Some(&[0.0, 1.0, 4.0, 5.0][..]));
+    }
+}

@@ -300,13 +300,18 @@ pub(super) fn pad(c: &mut Call<'_, '_, '_>) -> Answer {
             Err(_) => computed = Some(given.reshape(())),
         }
     }
-    // Negative padding takes away.
+    // Negative padding takes away, of what padding on the other side added as well.
     let graph = c.graph();
     let mut wanted = x.shape();
-    let mut x = x;
+    let mut cuts = vec![];
     let mut open = false;
     for (axis, (lo, hi)) in each.iter_mut().enumerate() {
-        wanted[axis] = &wanted[axis] + &*lo + &*hi;
+        wanted[axis] = Dim::from(graph.simplify((&wanted[axis] + &*lo + &*hi).expr()));
+        if let Some(n @ ..0) = wanted[axis].as_const() {
+            return invalid(format!(
+                "pads that leave {n} elements along axis {axis}; expected at least 0"
+            ));
+        }
         let mut less = [Dim::from(0), Dim::from(0)];
         for (less, d) in less.iter_mut().zip([lo, hi]) {
             let range = graph.with_ir(|ir| d.expr().interval(ir));
@@ -320,17 +325,19 @@ pub(super) fn pad(c: &mut Call<'_, '_, '_>) -> Answer {
         }
         let [before, behind] = less;
         if before.as_const() != Some(0) || behind.as_const() != Some(0) {
-            let end = x.dim(axis as i64) - behind;
-            x = x.slice_axis(axis as i64, before..end);
+            cuts.push((axis as i64, before));
         }
     }
-    let padded = match computed {
+    let mut padded = match computed {
         None => x.pad(&each, fill),
         Some(fill) => {
             let own = graph.full(x.shape(), true, DType::Bool).pad(&each, false);
             own.select(x.pad(&each, x.dtype().zero()), fill)
         }
     };
+    for (axis, before) in cuts {
+        padded = padded.narrow(axis, before, wanted[axis as usize].clone());
+    }
     one(if open { padded.reshape(wanted) } else { padded })
 }
 

@@ -256,9 +256,15 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
         Some(taken) => {
             for (i, total) in taken.into_iter().enumerate() {
                 let half = &total / 2;
-                (before[i], behind[i]) = match auto == "SAME_UPPER" {
-                    true => (half.clone(), total - half),
-                    false => (total - &half, half),
+                (before[i], behind[i]) = match auto.as_str() {
+                    "SAME_UPPER" => (half.clone(), total - half),
+                    "SAME_LOWER" => (total - &half, half),
+                    // What is more than the whole is added behind.
+                    _ => {
+                        let most = total.max(0);
+                        let first = &most - &most / 2;
+                        (first.clone(), total - first)
+                    }
                 };
             }
         }
@@ -286,8 +292,14 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
         let cut = ends.clone().map(|d| simple((Dim::from(0) - d).max(0)));
         let beyond = ends.map(|d| simple(d.max(0)));
         if cut.iter().any(|d| d.as_const() != Some(0)) {
-            let end = y.dim(axis as i64) - &cut[1];
-            y = y.slice_axis(axis as i64, cut[0].clone()..end);
+            let left = simple(y.dim(axis as i64) - &cut[0] - &cut[1]);
+            if left.as_const().is_some_and(|n| n < 0) {
+                return invalid(format!(
+                    "pads that leave {} elements along axis {axis}; expected at least 0",
+                    left.as_const().unwrap_or(0)
+                ));
+            }
+            y = y.narrow(axis as i64, cut[0].clone(), left);
         }
         let mut each = vec![(Dim::from(0), Dim::from(0)); y.rank()];
         let [lo, hi] = beyond;

@@ -6,7 +6,7 @@ use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use tlc_record::Tensor;
 use tlc_record::dim::Dim;
-use tlc_record::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
+use tlc_record::ops::resample::{Coordinates, Interpolation, Resample, Rounding, weighed_in};
 
 /// What a node says of every axis.
 struct Settings {
@@ -181,8 +181,13 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
         resolved.push(axis);
     }
     let common = aspect(c, &x, &resolved, sizes.as_deref())?;
+    // Rounded once, behind all axes.
+    let (dtype, wide) = match how.interpolation {
+        Interpolation::Nearest(_) => (x.dtype(), x.dtype()),
+        _ => (x.dtype(), weighed_in(x.dtype())),
+    };
     let mut y = x.clone();
-    for i in order(&x, &resolved, scales.as_deref()) {
+    for i in order(&resolved, scales.as_deref()) {
         let axis = resolved[i];
         let extent = x.dim(axis as i64);
         let mut options = Resample::new(how.interpolation);
@@ -240,24 +245,25 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
             }
             options = options.antialias();
         }
-        y = y.resample(axis as i64, length, &options);
+        y = y.cast(wide).resample(axis as i64, length, &options);
     }
-    one(y)
+    one(match y.dtype() == dtype {
+        true => y,
+        false if dtype.is_float() => y.cast(dtype),
+        false => y.round().cast(dtype),
+    })
 }
 
 /// In which order the axes are resampled, as places in their list: those that shrink first, for what they leave out is computed for no
 /// other axis. Then from the last axis to the first: the neighbours of a place on the last axis are gathered, element by element, and
 /// those on another one are whole rows, so that the last axis comes while the others are still short. Scales alone decide, never
 /// extents: results are the same bits where extents are symbols.
-fn order(x: &Tensor, axes: &[usize], scales: Option<&[f64]>) -> Vec<usize> {
+fn order(axes: &[usize], scales: Option<&[f64]>) -> Vec<usize> {
     let mut order: Vec<usize> = (0..axes.len()).collect();
-    // Integers are rounded behind each axis, in the order given.
-    if x.dtype().is_float() {
-        order.sort_by_key(|&i| match scales.is_some_and(|s| s[i] < 1.0) {
-            true => (0, axes[i]),
-            false => (1, usize::MAX - axes[i]),
-        });
-    }
+    order.sort_by_key(|&i| match scales.is_some_and(|s| s[i] < 1.0) {
+        true => (0, axes[i]),
+        false => (1, usize::MAX - axes[i]),
+    });
     order
 }
 

@@ -88,14 +88,21 @@ pub(super) fn compress(c: &mut Call<'_, '_, '_>) -> Answer {
     if condition.rank() != 1 {
         return invalid(format!("a condition of rank {}; expected 1", condition.rank()));
     }
-    let places = places(c, 1)?.select_index(0, 0);
-    match c.maybe_int("axis")? {
-        Some(axis) => {
-            let axis = c.axis(axis, x.rank())? as i64;
-            one(x.take_from_start(&places, axis))
-        }
-        None => one(x.flatten().take_from_start(&places, 0)),
+    let (x, axis) = match c.maybe_int("axis")? {
+        Some(axis) => (x.clone(), c.axis(axis, x.rank())? as i64),
+        None => (x.flatten(), 0),
+    };
+    // What a longer condition says has no element.
+    let (given, there) = (condition.dim(0), x.dim(axis));
+    let fits = match (given.as_const(), there.as_const()) {
+        (Some(given), Some(there)) => given <= there,
+        _ => given == there,
+    };
+    if !fits {
+        c.inputs[1] = Some(condition.narrow(0, 0, given.min(there)).into());
     }
+    let places = places(c, 1)?.select_index(0, 0);
+    one(x.take_from_start(&places, axis))
 }
 
 pub(super) fn unique(c: &mut Call<'_, '_, '_>) -> Answer {

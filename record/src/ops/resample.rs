@@ -211,6 +211,15 @@ impl Resample {
     }
 }
 
+/// The float type in which neighbours of a type are weighed: one that has all of its values, but for integers of 64 bits.
+pub fn weighed_in(dtype: DType) -> DType {
+    match dtype {
+        d if d.is_float() => d.accumulator(),
+        DType::Bool | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::F32,
+        _ => DType::F64,
+    }
+}
+
 impl Tensor {
     /// The tensor with `length` places along an axis, each from its neighbours as `options` say. Integers are computed as
     /// floats and rounded half to even; weights of f16 and bf16 are f32.
@@ -303,11 +312,7 @@ impl Tensor {
             );
         }
         let dtype = self.dtype();
-        let wide = match dtype {
-            d if d.is_float() => d.accumulator(),
-            DType::Bool | DType::I8 | DType::U8 | DType::I16 | DType::U16 => DType::F32,
-            _ => DType::F64,
-        };
+        let wide = weighed_in(dtype);
         // One row for each place, one column for each neighbour.
         let floor = places.floor();
         let offsets = graph.iota_1d(&count.into(), DType::I64)? + start;
