@@ -51,6 +51,9 @@ pub(super) fn affine_grid(c: &mut Call<'_, '_, '_>) -> Answer {
     {
         return invalid(format!("an extent of {n}; expected 0 or more"));
     }
+    if (1..3).any(|axis| theta.rank() == 3 && theta.dim(axis).as_const().is_none()) {
+        return unsupported("matrices of symbolic extents; expected numbers");
+    }
     one(theta.affine_grid(size[2..].to_vec(), c.flag("align_corners", false)?))
 }
 

@@ -21,6 +21,14 @@ fn number(c: &mut Call<'_, '_, '_>, i: usize, what: &str) -> Outcome<Option<Dim>
     }
 }
 
+/// Whether a signal is real or complex is known.
+fn parts_are_known(x: &Tensor) -> Outcome<()> {
+    match x.dim(-1).as_const() {
+        Some(_) => Ok(()),
+        None => unsupported("a last axis of symbolic extent; expected one (real) or two (complex)"),
+    }
+}
+
 pub(super) fn dft(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
     let axis = match c.version < 20 {
@@ -38,9 +46,7 @@ pub(super) fn dft(c: &mut Call<'_, '_, '_>) -> Answer {
         None if inverse && onesided => (x.dim(axis as i64) - 1) * 2,
         None => x.dim(axis as i64),
     };
-    if x.dim(-1).as_const().is_none() {
-        return unsupported("a last axis of symbolic extent; expected one (real) or two (complex)");
-    }
+    parts_are_known(&x)?;
     one(x.dft(axis as i64, length, inverse, onesided))
 }
 
@@ -58,6 +64,7 @@ pub(super) fn stft(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     // An f32 signal may come without its last axis.
     let x = if x.rank() == 2 { x.unsqueeze(-1) } else { x };
+    parts_are_known(&x)?;
     one(x.stft(step, length, window.as_ref(), c.flag("onesided", true)?))
 }
 
