@@ -236,10 +236,7 @@ fn transposed_convolutions_have_the_extents_that_are_asked_for() {
         (3, 5, &[3.0, 2.0, 4.0, 6.0, 3.0]),
     ];
     for (size, wanted, expected) in cases {
-        let bytes = model(
-            size,
-            &[("strides", Is(vec![3])), ("output_shape", Is(vec![wanted]))],
-        );
+        let bytes = model(size, &[("strides", Is(vec![3])), ("output_shape", Is(vec![wanted]))]);
         let (found, _) = run(&bytes, &[f32s(&[1, 1, 3], &[1.0, 2.0, 3.0])]);
         assert_eq!(found[0].as_slice::<f32>(), Some(expected), "{size} {wanted}");
     }
@@ -290,7 +287,7 @@ fn a_long_condition_picks_what_there_is() {
         .int(1, 5)
         .int(2, BOOL)
         .bytes(8, "c")
-        .bytes(9, &[1u8, 0, 1, 1, 1]);
+        .bytes(9, [1u8, 0, 1, 1, 1]);
     for (constant, rows) in [
         (true, D::N(3)),
         (false, D::N(3)),

@@ -1,5 +1,7 @@
 //! Recurrent networks, loops and scans from models written by hand, against loops over their definitions.
 
+use std::slice::from_ref;
+
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, DType, HostTensor, compile_ir};
 use tlc_formats::ErrorKind;
@@ -280,7 +282,7 @@ fn sizes_that_data_decides_in_a_body() {
     let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
     let x = || value("x", FLOAT, &[D::N(5)]);
     let y = [value("y", FLOAT, &[D::N(-1)])];
-    let model = model_of(std::slice::from_ref(&repeat), &[ints("n", &[], &[3])], &[x()], &y);
+    let model = model_of(from_ref(&repeat), &[ints("n", &[], &[3])], &[x()], &y);
     let data = HostTensor::from_slice(&[5], &[5.0f32, 1.0, 0.5, 2.0, -1.0]).unwrap();
     assert_eq!(run(&model, &[data], &[])[0].as_slice::<f32>(), Some(&[5.0][..]));
 
@@ -386,9 +388,9 @@ fn iterations_that_differ_in_their_sizes_are_recorded_one_by_one() {
     let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
     let n = ints("n", &[], &[3]);
     let x = value("x", FLOAT, &[D::N(2)]);
-    let model = model_of(&[repeat.clone()], &[n], &[x.clone()], &[value("y", FLOAT, &[])]);
+    let model = model_of(from_ref(&repeat), &[n], from_ref(&x), &[value("y", FLOAT, &[])]);
     let given = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
-    let found = run(&model, &[given.clone()], &[]);
+    let found = run(&model, from_ref(&given), &[]);
     let expected = [1.0f32, 2.0, 3.0, 6.0, 12.0];
     assert_eq!(found[0].as_slice::<f32>(), Some(&expected[..]));
     // How many there are may come from a file as well.
