@@ -192,7 +192,7 @@ impl Machine {
             Some(m) => (m.buffers, m.target),
             None => {
                 let emitters = jit::emitters()?;
-                (BufferPool::new(), tlc_runtime::target::cpu(emitters))
+                (BufferPool::new(), tlc_runtime::target::cpu(emitters, threads))
             }
         };
         target.threads = threads;

@@ -213,8 +213,16 @@ pub struct JitOptions {
 impl Default for JitOptions {
     /// As many threads as there are processors, no text.
     fn default() -> JitOptions {
+        JitOptions::on_threads(crate::pool::default_threads())
+    }
+}
+
+impl JitOptions {
+    /// So many threads, no text.
+    #[must_use]
+    pub fn on_threads(threads: usize) -> JitOptions {
         JitOptions {
-            threads: crate::pool::default_threads(),
+            threads,
             text: EmitText::default(),
             level_alone: false,
         }
