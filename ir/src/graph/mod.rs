@@ -40,7 +40,7 @@ use nodes::Nodes;
 
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
-pub use origin::{Derivation, Derived, NamedValue, Origin};
+pub use origin::{Derivation, Derived, NamedValue, Origin, ValueName};
 pub use region::{Region, Rule};
 pub use sizes::SizeRole;
 pub use view::{MAX_INTERIOR, View, ViewIndex, ViewKind};

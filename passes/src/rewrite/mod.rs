@@ -285,7 +285,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
         // The first pass writes down what the values of the graph that was given are called.
         re.origin = match graph.is_derived() {
             true => Recorded::As(node),
-            false => Recorded::Known(node.origin.clone().named(|| graph.value_name(id))),
+            false => Recorded::Known(node.origin.clone().named(|| graph.name_of_value(id))),
         };
         if let NodeKind::Input { name, ty, .. } = &node.kind {
             map[id.index()] = Some(match shared {
