@@ -356,6 +356,12 @@ impl Node {
             definition: Arc::new(definition),
         }
     }
+
+    /// What nodes of equal kinds have in common, and few others.
+    #[inline]
+    pub fn hash_of_kind(&self) -> u64 {
+        self.definition.hash
+    }
 }
 
 impl Deref for Node {
