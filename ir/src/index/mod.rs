@@ -180,6 +180,7 @@ impl IndexExpr {
     }
 
     /// The value, if it is constant.
+    #[inline]
     pub fn as_const(&self) -> Option<i64> {
         match self {
             IndexExpr::Const(c) => Some(*c),
@@ -188,6 +189,7 @@ impl IndexExpr {
     }
 
     /// What it is made of, unless it is constant.
+    #[inline]
     pub fn as_node(&self) -> Option<&IndexNode> {
         match self {
             IndexExpr::Const(_) => None,
@@ -196,6 +198,7 @@ impl IndexExpr {
     }
 
     /// The loop variable, if the expression is just that.
+    #[inline]
     pub fn as_var(&self) -> Option<VarId> {
         match self {
             IndexExpr::Node(n) => match **n {
@@ -207,6 +210,7 @@ impl IndexExpr {
     }
 
     /// True if it is the constant `c`.
+    #[inline]
     pub fn is(&self, c: i64) -> bool {
         self.as_const() == Some(c)
     }
