@@ -435,6 +435,8 @@ impl BufferPool {
             AlignedBuffer::zeroed(bytes)
         });
         let buffer = fresh.map_err(|_| AllocError { bytes: len })?;
+        // Here, where the system is asked anyway, and not when a warm call gives the buffer back.
+        self.limit_bytes();
         let mut state = self.lock();
         state.stats.fresh += 1;
         state.stats.in_use_bytes += bytes;
