@@ -436,7 +436,7 @@ impl BufferPool {
         });
         let buffer = fresh.map_err(|_| AllocError { bytes: len })?;
         // Here, where the system is asked anyway, and not when a warm call gives the buffer back.
-        self.limit_bytes();
+        let _ = self.limit_bytes();
         let mut state = self.lock();
         state.stats.fresh += 1;
         state.stats.in_use_bytes += bytes;
