@@ -3,6 +3,8 @@
 //! Decision code knows nothing of faults. The functions below do nothing, and cost nothing, but under the feature
 //! `seeded-faults`, which tests have: there what is shown may be changed.
 
+use std::sync::Arc;
+
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::Kernel;
 use tlc_ir::plan::{Layout, Lines, Plan, SlotId};
@@ -104,6 +106,8 @@ pub(crate) fn made(made: Made<'_>) {
 
 /// Shows a plan between the compiler and the runtime: what runs is not what was planned if a fault is seeded there.
 #[inline]
-pub fn before_load(plan: &mut Plan) {
-    made(Made::Loaded(plan));
+pub fn before_load(plan: &mut Arc<Plan>) {
+    if is_changed() {
+        made(Made::Loaded(Arc::make_mut(plan)));
+    }
 }

@@ -35,8 +35,8 @@ mod share;
 
 /// The plan with what was decided on the way.
 pub struct Planned {
-    /// The plan.
-    pub plan: Plan,
+    /// The plan, which what runs it shares.
+    pub plan: Arc<Plan>,
     /// The node whose elements each slot holds, if it is one's.
     pub values: Vec<Option<NodeId>>,
     /// What makes each kernel, by its number: one of the emitters of the device that runs it.
@@ -241,7 +241,7 @@ fn plan_between(
         None
     };
     let planned = Planned {
-        plan: p.plan,
+        plan: Arc::new(p.plan),
         values: p.values,
         emitters: p.emitters,
         launches: p.launches,

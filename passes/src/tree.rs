@@ -141,9 +141,12 @@ pub fn replace_loop(
 
 /// The body of the loop over `var`.
 pub fn loop_body(body: &[Stmt], var: VarId) -> Option<&Vec<Stmt>> {
-    walk(body).find_map(|s| match s {
+    body.iter().find_map(|s| match s {
         Stmt::Loop { var: v, body, .. } if *v == var => Some(body),
-        _ => None,
+        s => match s.body() {
+            [] => None,
+            inside => loop_body(inside, var),
+        },
     })
 }
 

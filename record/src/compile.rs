@@ -192,7 +192,7 @@ impl Machine {
             Some(m) => (m.buffers, m.target),
             None => {
                 let emitters = jit::emitters()?;
-                (BufferPool::new(), tlc_runtime::target::cpu(emitters))
+                (BufferPool::new(), tlc_runtime::target::cpu(emitters, threads))
             }
         };
         target.threads = threads;
@@ -322,7 +322,7 @@ impl Compiler {
         ahead: Option<jit::Ahead>,
         compiling: usize,
     ) -> Result<Version, BuildError> {
-        let mut plan = compiled.planned.plan.clone();
+        let mut plan = Arc::clone(&compiled.planned.plan);
         checked(graph, &plan)?;
         tlc_passes::made::before_load(&mut plan);
         let load = Load {

@@ -375,7 +375,7 @@ fn system_brand() -> Option<String> {
 }
 
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
-mod x86 {
+pub(crate) mod x86 {
     #[cfg(target_arch = "x86")]
     use std::arch::x86 as arch;
     #[cfg(target_arch = "x86_64")]
@@ -383,15 +383,22 @@ mod x86 {
     use std::sync::OnceLock;
 
     /// The four registers of a cpuid leaf, if the processor has that leaf.
-    pub(super) fn leaf(number: u32, sub: u32) -> Option<[u32; 4]> {
-        // Each question traps to the hypervisor where there is one, and takes microseconds then.
-        static HIGHEST: OnceLock<[u32; 2]> = OnceLock::new();
-        let highest = HIGHEST.get_or_init(|| [0, 0x8000_0000].map(|range| arch::__cpuid(range).eax));
-        if number > highest[(number >> 31) as usize] {
-            return None;
+    pub(crate) fn leaf(number: u32, sub: u32) -> Option<[u32; 4]> {
+        // Each question traps to the hypervisor where there is one, and takes microseconds then: what several ask is asked once.
+        static FIRST: [OnceLock<[u32; 4]>; 2] = [OnceLock::new(), OnceLock::new()];
+        static SIGNATURE: OnceLock<[u32; 4]> = OnceLock::new();
+        let ask = |number: u32, sub: u32| {
+            let result = arch::__cpuid_count(number, sub);
+            [result.eax, result.ebx, result.ecx, result.edx]
+        };
+        let range = number & 0x8000_0000;
+        let first = FIRST[(range >> 31) as usize].get_or_init(|| ask(range, 0));
+        match number {
+            _ if number == range => Some(*first),
+            _ if number > first[0] => None,
+            1 => Some(*SIGNATURE.get_or_init(|| ask(1, 0))),
+            _ => Some(ask(number, sub)),
         }
-        let result = arch::__cpuid_count(number, sub);
-        Some([result.eax, result.ebx, result.ecx, result.edx])
     }
 
     /// The register sets that the operating system saves (XCR0); 0 where it saves none itself.
@@ -478,12 +485,14 @@ fn detect_features() -> CpuFeatures {
 /// The caches as the processor itself describes them: leaf 4 (Intel) or 0x8000001D (AMD), which share a format.
 #[cfg(any(target_arch = "x86_64", target_arch = "x86"))]
 fn cpuid_caches() -> Option<Caches> {
-    let amd =
-        x86::leaf(0x8000_0000, 0).is_some_and(|_| x86::leaf(0x8000_001d, 0).is_some_and(|leaf| leaf[0] & 31 != 0));
-    let number = if amd { 0x8000_001d } else { 4 };
+    let of_amd = x86::leaf(0x8000_001d, 0).filter(|leaf| leaf[0] & 31 != 0);
+    let number = if of_amd.is_some() { 0x8000_001d } else { 4 };
     let mut found = Found::default();
     for sub in 0..16 {
-        let [eax, ebx, ecx, _] = x86::leaf(number, sub)?;
+        let [eax, ebx, ecx, _] = match of_amd {
+            Some(first) if sub == 0 => first,
+            _ => x86::leaf(number, sub)?,
+        };
         let kind = eax & 31;
         if kind == 0 {
             break;
@@ -818,6 +827,33 @@ mod tests {
             })
         );
         assert_eq!((caches.line_bytes, caches.source), (64, CacheSource::System));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_is_asked_once_is_what_the_processor_says() {
+        let said = |number: u32, sub: u32| {
+            let r = std::arch::x86_64::__cpuid_count(number, sub);
+            // Leaf 1 tells in its second word on which processor it was asked.
+            [
+                r.eax,
+                if number == 1 { r.ebx & 0x00ff_ffff } else { r.ebx },
+                r.ecx,
+                r.edx,
+            ]
+        };
+        for number in [0, 1, 7, 0x8000_0000, 0x8000_0002] {
+            for _ in 0..2 {
+                let mut kept = x86::leaf(number, 0).expect("every x86-64 processor has it");
+                if number == 1 {
+                    kept[1] &= 0x00ff_ffff;
+                }
+                assert_eq!(kept, said(number, 0), "{number:#x}");
+            }
+        }
+        for beyond in [said(0, 0)[0] + 1, said(0x8000_0000, 0)[0] + 1] {
+            assert_eq!(x86::leaf(beyond, 0), None);
+        }
     }
 
     #[cfg(target_arch = "x86_64")]

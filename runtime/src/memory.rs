@@ -16,7 +16,7 @@ use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tlc_ir::fallible::fallibly;
 
@@ -330,7 +330,8 @@ pub struct PoolStats {
 /// A thread-safe pool of [`AlignedBuffer`]s that dropped [`PooledBuffer`]s return to.
 #[derive(Debug)]
 pub struct BufferPool {
-    limit_bytes: usize,
+    /// Asked of the system when memory first is: a program that only compiles needs neither.
+    limit_bytes: OnceLock<usize>,
     state: Mutex<PoolState>,
 }
 
@@ -352,13 +353,16 @@ impl BufferPool {
     /// A pool that keeps a quarter of this machine's memory idle at most (of its container's, where that is less).
     #[must_use]
     pub fn new() -> Arc<Self> {
-        let total = crate::machine::total_memory_bytes().unwrap_or(4 << 30);
-        Self::with_limit(usize::try_from(total / 4).unwrap_or(usize::MAX))
+        Self::limited(OnceLock::new())
     }
 
     /// A pool that keeps `limit_bytes` idle at most; 0 keeps nothing.
     #[must_use]
     pub fn with_limit(limit_bytes: usize) -> Arc<Self> {
+        Self::limited(OnceLock::from(limit_bytes))
+    }
+
+    fn limited(limit_bytes: OnceLock<usize>) -> Arc<Self> {
         let idle = std::iter::repeat_with(Vec::new).take(CLASSES).collect();
         let state = PoolState {
             idle,
@@ -431,6 +435,8 @@ impl BufferPool {
             AlignedBuffer::zeroed(bytes)
         });
         let buffer = fresh.map_err(|_| AllocError { bytes: len })?;
+        // Here, where the system is asked anyway, and not when a warm call gives the buffer back.
+        let _ = self.limit_bytes();
         let mut state = self.lock();
         state.stats.fresh += 1;
         state.stats.in_use_bytes += bytes;
@@ -459,7 +465,10 @@ impl BufferPool {
     /// The most bytes it keeps idle.
     #[must_use]
     pub fn limit_bytes(&self) -> usize {
-        self.limit_bytes
+        *self.limit_bytes.get_or_init(|| {
+            let total = crate::machine::total_memory_bytes().unwrap_or(4 << 30);
+            usize::try_from(total / 4).unwrap_or(usize::MAX)
+        })
     }
 
     /// What it has done and holds.
@@ -471,14 +480,15 @@ impl BufferPool {
     fn give_back(&self, buffer: AlignedBuffer) {
         let bytes = buffer.len();
         let Some((class, _)) = size_class(bytes) else { return };
+        let limit_bytes = self.limit_bytes();
         let mut state = self.lock();
         state.stats.in_use_bytes -= bytes;
-        if bytes > self.limit_bytes {
+        if bytes > limit_bytes {
             drop(state);
             return;
         }
-        let released = if state.stats.idle_bytes > self.limit_bytes - bytes {
-            state.evict(self.limit_bytes - bytes)
+        let released = if state.stats.idle_bytes > limit_bytes - bytes {
+            state.evict(limit_bytes - bytes)
         } else {
             Vec::new()
         };

@@ -252,8 +252,9 @@ impl Pool {
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let threads = threads.clamp(1, MAX_THREADS);
-        let cores = default_threads();
-        let spin = if threads <= cores { SPIN } else { Duration::ZERO };
+        // One thread, which every process may run, has nobody to wait for it.
+        let fits = threads == 1 || threads <= default_threads();
+        let spin = if fits { SPIN } else { Duration::ZERO };
         let shared = Shared {
             state: AtomicU64::new(0),
             job: UnsafeCell::new(Job::new(2, 1, 1, false)),

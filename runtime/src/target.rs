@@ -11,17 +11,16 @@ use crate::cpu::level::{self, Halves};
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
 use crate::machine::{cache_sizes, feeds_tiles, follows_distant_rows, streamed_bits, streams_lines};
-use crate::pool::default_threads;
 
-/// What the passes need to know of this machine: what its emitters have, caches from the processor, speeds from the machine
-/// model's defaults (see [`crate::hwbench`] for measured ones).
+/// What the passes need to know of this machine with so many threads: what its emitters have, caches from the processor, speeds from the
+/// machine model's defaults (see [`crate::hwbench`] for measured ones).
 #[must_use]
-pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
+pub fn cpu(emitters: Vec<CpuEmitter>, threads: usize) -> Cpu {
     let caches = cache_sizes();
     Cpu {
         panel_elements: PANEL_ELEMENTS,
         products: products(),
-        threads: default_threads(),
+        threads,
         l1_bytes: caches.l1d.bytes,
         l2_bytes: caches.l2.bytes,
         l3_bytes: caches.last_level_bytes(),

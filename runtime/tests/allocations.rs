@@ -138,7 +138,10 @@ fn warm_calls_allocate_nothing() {
     use tlc_ir::DType;
     use tlc_runtime::driver::{Executable, TensorView};
 
-    let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
+    let cpu = tlc_runtime::target::cpu(
+        tlc_runtime::cpu::jit::emitters().expect("a known machine"),
+        tlc_runtime::pool::default_threads(),
+    );
     let options = tlc_passes::Options::new(cpu);
     let compiled = tlc_passes::compile(&model(false), &options).expect("it compiles");
     let kept = tlc_passes::compile(&model(true), &options).expect("it compiles");

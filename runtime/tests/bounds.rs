@@ -67,7 +67,10 @@ fn check(seed: u64) -> Result<(), String> {
 
 /// Runs a graph beside closed pages, and compares what it computes.
 fn judge(graph: &Graph, inputs: &[HostTensor], binding: &[i64], threads: usize) -> Result<(), String> {
-    let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
+    let cpu = tlc_runtime::target::cpu(
+        tlc_runtime::cpu::jit::emitters().expect("a known machine"),
+        tlc_runtime::pool::default_threads(),
+    );
     let settings = Options {
         // Regrouped contractions would need the graph that was compiled to compare with.
         pipeline: "canonicalize,fold,cse,sink-layout,dce".parse().expect("passes"),

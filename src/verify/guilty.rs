@@ -469,7 +469,7 @@ impl Search<'_> {
     /// The plan without aliases, then with each of them, then under its placement.
     fn plan_meaning(&self) -> Option<Guilty> {
         let planned = self.planned();
-        let mut plan = planned.plan.clone();
+        let mut plan = Plan::clone(&planned.plan);
         let aliases: Vec<usize> = (0..plan.slots.len())
             .filter(|&s| matches!(plan.slots[s].storage, Storage::Alias(_)))
             .collect();

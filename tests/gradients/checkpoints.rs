@@ -223,6 +223,7 @@ fn no_pass_merges_what_is_computed_again() {
     let scans = |graph: &tlc::ir::Graph| graph.nodes().filter(|(_, n)| n.kind.name() == "scan").count();
     let options = tlc_passes::Options::new(tlc_runtime::target::cpu(
         tlc_runtime::cpu::jit::emitters().expect("a known machine"),
+        tlc::default_threads(),
     ));
     let compiled = tlc_passes::compile(&graph, &options).expect("it compiles").graph;
     assert_eq!(scans(&compiled), 2, "{compiled}");

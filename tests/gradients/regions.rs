@@ -220,6 +220,7 @@ fn bounds_are_compiled_to_extrema() {
     ];
     let options = tlc_passes::Options::new(tlc_runtime::target::cpu(
         tlc_runtime::cpu::jit::emitters().expect("a known machine"),
+        tlc::default_threads(),
     ));
     for (f, expected) in table {
         let g = Graph::new("bounds");

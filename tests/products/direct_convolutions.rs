@@ -690,8 +690,7 @@ fn long_sums_are_added_up_in_rounds_to_the_same_bits() {
                 l1_bytes: 32 << 10,
                 l2_bytes: 256 << 10,
                 feeds_tiles: false,
-                threads: shared_by,
-                ..tlc_runtime::target::cpu(emitters.clone())
+                ..tlc_runtime::target::cpu(emitters.clone(), shared_by)
             };
             let compiled = compile(&graph, &Options::new(cpu)).unwrap().planned;
             let launches = compiled.launches.iter().flat_map(|l| &l.schedule.applied);

@@ -65,7 +65,7 @@ fn candidates_of_convolutions_compute_the_same_bits() {
             l1_bytes,
             l2_bytes,
             feeds_tiles: false,
-            ..tlc_runtime::target::cpu(emitters.clone())
+            ..tlc_runtime::target::cpu(emitters.clone(), tlc::default_threads())
         };
         let (graph, inputs) = convolution(channels, size, image);
         let what = format!("{channels:?} of {size}x{size} over {image:?}");

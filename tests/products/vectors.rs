@@ -43,12 +43,11 @@ fn graph(text: &str) -> Graph {
 /// This machine, as one whose second cache is small and that is as the test says.
 fn machine(threads: usize, follows_distant_rows: bool, streamed_bits: Option<u32>) -> Cpu {
     Cpu {
-        threads,
         l1_bytes: 8 << 10,
         l2_bytes: 64 << 10,
         follows_distant_rows,
         streamed_bits,
-        ..tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().unwrap())
+        ..tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().unwrap(), threads)
     }
 }
 

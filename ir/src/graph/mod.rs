@@ -40,7 +40,7 @@ use nodes::Nodes;
 
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
-pub use origin::{Derivation, Derived, NamedValue, Origin};
+pub use origin::{Derivation, Derived, NamedValue, Origin, ValueName};
 pub use region::{Region, Rule};
 pub use sizes::SizeRole;
 pub use view::{MAX_INTERIOR, View, ViewIndex, ViewKind};
@@ -52,6 +52,7 @@ pub struct NodeId(pub u32);
 
 impl NodeId {
     /// Position in the arena.
+    #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -356,11 +357,18 @@ impl Node {
             definition: Arc::new(definition),
         }
     }
+
+    /// What nodes of equal kinds have in common, and few others.
+    #[inline]
+    pub fn hash_of_kind(&self) -> u64 {
+        self.definition.hash
+    }
 }
 
 impl Deref for Node {
     type Target = Definition;
 
+    #[inline]
     fn deref(&self) -> &Definition {
         &self.definition
     }
@@ -549,11 +557,13 @@ impl Graph {
     }
 
     /// All nodes in topological order.
+    #[inline]
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
     }
 
     /// Number of nodes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -567,11 +577,13 @@ impl Graph {
     ///
     /// # Panics
     /// If the id is another graph's and out of range.
+    #[inline]
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.index()]
     }
 
     /// A node's result type.
+    #[inline]
     pub fn ty(&self, id: NodeId) -> &TensorType {
         &self.nodes[id.index()].ty
     }

@@ -23,6 +23,7 @@ impl Default for Nodes {
 impl Deref for Nodes {
     type Target = [Node];
 
+    #[inline]
     fn deref(&self) -> &[Node] {
         match self {
             Nodes::Own(nodes) => nodes,

@@ -53,18 +53,47 @@ pub struct Derived {
 /// A value's name in the text of its graph, and where it was recorded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedValue {
-    /// The name with its sigil, as in `%3`.
-    pub name: String,
+    /// Its name.
+    pub name: ValueName,
     /// Where it was recorded; no [`Origin::Value`].
     pub recorded: Origin,
 }
 
+/// What the text of a graph calls a value. It prints with its sigil, as in `%3`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ValueName {
+    /// A number, which nearly all have: no text is made of it until it is printed.
+    Number(u32),
+    /// Any other name, with its sigil.
+    Text(Box<str>),
+}
+
+impl From<String> for ValueName {
+    fn from(text: String) -> ValueName {
+        let number = text.strip_prefix('%').and_then(|digits| digits.parse().ok());
+        let number = number.map(ValueName::Number).filter(|name| name.to_string() == text);
+        number.unwrap_or_else(|| ValueName::Text(text.into()))
+    }
+}
+
+impl fmt::Display for ValueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValueName::Number(number) => write!(f, "%{number}"),
+            ValueName::Text(text) => f.write_str(text),
+        }
+    }
+}
+
 impl Origin {
     /// A value of that name, recorded there. An origin that has a name keeps it.
-    pub fn named(self, name: impl FnOnce() -> String) -> Origin {
+    pub fn named<N: Into<ValueName>>(self, name: impl FnOnce() -> N) -> Origin {
         match self {
             Origin::Value(_) => self,
-            recorded => Origin::Value(Arc::new(NamedValue { name: name(), recorded })),
+            recorded => Origin::Value(Arc::new(NamedValue {
+                name: name().into(),
+                recorded,
+            })),
         }
     }
 
@@ -103,8 +132,8 @@ impl Origin {
         }
     }
 
-    /// The value's name in the text of the graph that was read or recorded, with its sigil.
-    pub fn value_name(&self) -> Option<&str> {
+    /// The value's name in the text of the graph that was read or recorded.
+    pub fn value_name(&self) -> Option<&ValueName> {
         match self {
             Origin::Value(value) => Some(&value.name),
             _ => None,
@@ -119,7 +148,7 @@ impl fmt::Display for Origin {
             Origin::Source(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
             Origin::Text { line, column } => write!(f, "{line}:{column}"),
             Origin::Named(name) | Origin::Weights(name) => write!(f, "'{name}'"),
-            Origin::Value(value) => f.write_str(&value.name),
+            Origin::Value(value) => value.name.fmt(f),
             Origin::Derived(from) => write!(f, "{from}{}", from.recorded.clause()),
         }
     }
@@ -145,7 +174,7 @@ impl Graph {
 
     pub(super) fn placed(&self, kind: &NodeKind, id: NodeId, origin: &Origin) -> String {
         let name = match origin.value_name() {
-            Some(name) => name.to_string(),
+            Some(name) => name.clone(),
             None => self.numbered(id),
         };
         format!("{} {name}{}", kind.name(), origin.clause())
@@ -154,23 +183,29 @@ impl Graph {
     /// A value's name for messages: that of the text that the graph was read from, or that the recorded graph prints as. What
     /// passes made of a value has that value's name.
     pub fn value_name(&self, id: NodeId) -> String {
+        self.name_of_value(id).to_string()
+    }
+
+    /// As [`Graph::value_name`], not printed yet.
+    pub fn name_of_value(&self, id: NodeId) -> ValueName {
+        let text = |text: String| ValueName::Text(text.into());
         let Some(node) = self.nodes.get(id.index()) else {
-            return format!("%missing.{}", id.0);
+            return text(format!("%missing.{}", id.0));
         };
         let quoted = |name: &str| name.contains(|c: char| !c.is_alphanumeric() && c != '_' && c != '.');
         match (node.origin.value_name(), &node.kind) {
-            (Some(name), _) => name.to_string(),
-            (None, NodeKind::Input { name, .. }) if quoted(name) => format!("%{name:?}"),
-            (None, NodeKind::Input { name, .. }) => format!("%{name}"),
-            (None, _) if self.derived => format!("%new.{}", id.0),
+            (Some(name), _) => name.clone(),
+            (None, NodeKind::Input { name, .. }) if quoted(name) => text(format!("%{name:?}")),
+            (None, NodeKind::Input { name, .. }) => format!("%{name}").into(),
+            (None, _) if self.derived => text(format!("%new.{}", id.0)),
             (None, _) => self.numbered(id),
         }
     }
 
     /// The name of a value that is no input, as this graph's own text has it: inputs have no numbers.
-    fn numbered(&self, id: NodeId) -> String {
+    fn numbered(&self, id: NodeId) -> ValueName {
         let inputs = self.inputs.partition_point(|i| *i < id);
-        format!("%{}", id.index() - inputs)
+        ValueName::Number(id.0 - inputs as u32)
     }
 
     /// Forgets the names of the text that the graph was read from: values are called as this graph's own text calls them.
@@ -179,6 +214,53 @@ impl Graph {
             if let Origin::Value(value) = &node.origin {
                 node.origin = value.recorded.clone();
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::NodeKind;
+    use crate::scalar::ScalarOp;
+    use crate::{DType, Scalar};
+
+    #[test]
+    fn values_are_numbered_in_order() {
+        let mut g = Graph::new("g");
+        let one = Scalar::from_f64(DType::F32, 1.0);
+        let mut last = g.add(NodeKind::Const(one), &[], Origin::Unknown).expect("it types");
+        for _ in 0..1010 {
+            last = g
+                .add(NodeKind::Map(ScalarOp::Exp), &[last], Origin::Unknown)
+                .expect("it types");
+        }
+        for n in [0, 1, 9, 10, 99, 100, 1010] {
+            assert_eq!(g.value_name(NodeId(n)), format!("%{n}"));
+            assert_eq!(g.name_of_value(NodeId(n)), ValueName::from(format!("%{n}")));
+        }
+    }
+
+    #[test]
+    fn names_print_as_the_text_that_they_were_made_of() {
+        for text in [
+            "%0",
+            "%7",
+            "%4294967295",
+            "%4294967296",
+            "%007",
+            "%+7",
+            "%-1",
+            "%",
+            "%x",
+            "7",
+            "",
+            "%\"7\"",
+        ] {
+            let name = ValueName::from(text.to_owned());
+            assert_eq!(name.to_string(), text);
+            let counts = ["%0", "%7", "%4294967295"].contains(&text);
+            assert_eq!(matches!(name, ValueName::Number(_)), counts, "{text}");
         }
     }
 }

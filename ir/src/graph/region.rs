@@ -193,7 +193,7 @@ impl Inliner {
             let origin = match (within, from.is_derived()) {
                 (Some(within), _) if node.origin == Origin::Unknown => within.origin.clone(),
                 (Some(_), _) | (None, true) => node.origin.clone(),
-                (None, false) => node.origin.clone().named(|| from.value_name(id)),
+                (None, false) => node.origin.clone().named(|| from.name_of_value(id)),
             };
             let made = match (&node.kind, within) {
                 (NodeKind::Input { index, .. }, Some(within)) => [within.operands[*index as usize]].into(),

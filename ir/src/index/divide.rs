@@ -26,20 +26,33 @@ fn total(mut terms: Vec<IndexExpr>) -> IndexExpr {
 impl IndexExpr {
     /// Splits `self` into `(q, r)` with `self = q*d + r`, where `r` keeps the terms that `d` does not divide.
     pub(super) fn split_divisible(&self, d: &IndexExpr) -> (IndexExpr, IndexExpr) {
-        let (terms, constant) = self.linear();
-        let (mut q, mut r) = (Vec::new(), Vec::new());
         match d {
             // Not a divisor: code that never runs (a loop over nothing) may still mention it.
             IndexExpr::Const(..=0) => (IndexExpr::ZERO, self.clone()),
             IndexExpr::Const(d) => {
-                for (t, c) in terms {
-                    let (whole, rest) = (c.div_euclid(*d), c.rem_euclid(*d));
-                    // Splitting a coefficient would add terms; take only what divides exactly.
-                    if rest == 0 { q.push((t, whole)) } else { r.push((t, c)) }
+                // Splitting a coefficient would add terms; take only what divides exactly.
+                let divides = |c: i64| c.rem_euclid(*d) == 0;
+                let (whole, constant) = match self.as_node() {
+                    None => (0, self.as_const().unwrap_or(0)),
+                    Some(IndexNode::Sum { terms, constant, .. }) => {
+                        (terms.iter().filter(|(_, c)| divides(*c)).count(), *constant)
+                    }
+                    Some(_) => (usize::from(divides(1)), 0),
+                };
+                let rest = constant.rem_euclid(*d);
+                if whole == 0 && rest == constant {
+                    return (IndexExpr::ZERO, self.clone());
+                }
+                let (mut q, mut r) = (Terms::new(), Terms::new());
+                for (t, c) in self.terms_of() {
+                    match divides(c) {
+                        true => q.push((t.clone(), c.div_euclid(*d))),
+                        false => r.push((t.clone(), c)),
+                    }
                 }
                 (
-                    IndexExpr::from_linear(q, constant.div_euclid(*d)),
-                    IndexExpr::from_linear(r, constant.rem_euclid(*d)),
+                    IndexExpr::of_normal(q, constant.div_euclid(*d)),
+                    IndexExpr::of_normal(r, rest),
                 )
             }
             IndexExpr::Node(_) => {
@@ -47,6 +60,8 @@ impl IndexExpr {
                 if dconst != 0 || dterms.len() != 1 {
                     return (self.split_by_sum(d)).unwrap_or_else(|| (IndexExpr::ZERO, self.clone()));
                 }
+                let (terms, constant) = self.linear();
+                let mut r = Terms::new();
                 let (dfactors, dcoef) = (dterms[0].0.factors(), dterms[0].1);
                 let mut quotient = Vec::new();
                 'terms: for (t, c) in terms {
@@ -195,13 +210,12 @@ fn nested(terms: &Terms, constant: i64, y: i64) -> Option<IndexExpr> {
 impl IndexExpr {
     /// What has the same remainder by `n` as this sum, with `x` in place of each `x mod n` in it.
     fn without_remainders(&self, n: i64) -> Option<IndexExpr> {
-        let (terms, constant) = self.linear();
-        if matches!(terms[..], [(_, 1)]) && constant == 0 {
+        let Some(IndexNode::Sum { terms, constant, .. }) = self.as_node() else {
             return None;
-        }
+        };
         let inner = |t: &IndexExpr| t.as_mod().filter(|(_, m)| m.is(n)).map(|(x, _)| x);
         terms.iter().find(|(t, _)| inner(t).is_some())?;
-        let whole = terms.iter().fold(IndexExpr::Const(constant), |sum, (t, c)| {
+        let whole = terms.iter().fold(IndexExpr::Const(*constant), |sum, (t, c)| {
             sum + inner(t).unwrap_or_else(|| t.clone()).mul_const(*c)
         });
         Some(whole.split_divisible(&IndexExpr::Const(n)).1)
@@ -268,7 +282,7 @@ impl IndexExpr {
                 let carry = IndexExpr::floor_div(&(IndexExpr::modulo(&own, &m) + shift), &m);
                 let part = IndexExpr::modulo(&IndexExpr::floor_div(&x, &m), &y) - carry;
                 let others = (0..terms.len()).filter(|n| *n != i && *n != j);
-                let others = others.map(|n| terms[n].clone()).collect();
+                let others: Terms = others.map(|n| terms[n].clone()).collect();
                 return Some(IndexExpr::from_linear(others, constant) + part.mul_const(*k));
             }
         }

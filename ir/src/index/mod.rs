@@ -20,6 +20,8 @@ use std::cmp::Ordering;
 use std::ops::{Add, Mul, Sub};
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use product::{factored, sort_factors, stays_factored};
 
 pub use print::DisplayIndex;
@@ -51,7 +53,7 @@ pub enum IndexNode {
     /// `constant + Σ coefficient * term`; terms are neither sums nor constants, sorted, coefficients nonzero.
     Sum {
         /// Terms with their coefficients.
-        terms: Vec<(IndexExpr, i64)>,
+        terms: Terms,
         /// The constant part.
         constant: i64,
         /// Number of nodes below, saturating.
@@ -157,7 +159,8 @@ impl From<VarId> for IndexExpr {
     }
 }
 
-type Terms = Vec<(IndexExpr, i64)>;
+/// Terms of a sum with their coefficients. Most sums have no more than are kept beside the node.
+pub type Terms = SmallVec<[(IndexExpr, i64); 2]>;
 
 impl IndexExpr {
     /// Zero.
@@ -177,6 +180,7 @@ impl IndexExpr {
     }
 
     /// The value, if it is constant.
+    #[inline]
     pub fn as_const(&self) -> Option<i64> {
         match self {
             IndexExpr::Const(c) => Some(*c),
@@ -185,6 +189,7 @@ impl IndexExpr {
     }
 
     /// What it is made of, unless it is constant.
+    #[inline]
     pub fn as_node(&self) -> Option<&IndexNode> {
         match self {
             IndexExpr::Const(_) => None,
@@ -193,6 +198,7 @@ impl IndexExpr {
     }
 
     /// The loop variable, if the expression is just that.
+    #[inline]
     pub fn as_var(&self) -> Option<VarId> {
         match self {
             IndexExpr::Node(n) => match **n {
@@ -204,6 +210,7 @@ impl IndexExpr {
     }
 
     /// True if it is the constant `c`.
+    #[inline]
     pub fn is(&self, c: i64) -> bool {
         self.as_const() == Some(c)
     }
@@ -220,26 +227,46 @@ impl IndexExpr {
     /// The linear view: `constant + Σ coefficient * term`.
     pub fn linear(&self) -> (Terms, i64) {
         match self {
-            IndexExpr::Const(c) => (Vec::new(), *c),
+            IndexExpr::Const(c) => (Terms::new(), *c),
             IndexExpr::Node(n) => match &**n {
                 IndexNode::Sum { terms, constant, .. } => (terms.clone(), *constant),
-                _ => (vec![(self.clone(), 1)], 0),
+                _ => (smallvec![(self.clone(), 1)], 0),
             },
         }
+    }
+
+    /// Adds a number of times the expression to parts of a sum, which need not be in normal form.
+    fn add_to(&self, times: i64, terms: &mut Terms, constant: &mut i64) {
+        let more = match self {
+            IndexExpr::Const(c) => c.saturating_mul(times),
+            IndexExpr::Node(n) => match &**n {
+                IndexNode::Sum {
+                    terms: of, constant: c, ..
+                } => {
+                    terms.extend(of.iter().map(|(t, a)| (t.clone(), a.saturating_mul(times))));
+                    c.saturating_mul(times)
+                }
+                _ => {
+                    terms.push((self.clone(), times));
+                    0
+                }
+            },
+        };
+        *constant = constant.saturating_add(more);
     }
 
     /// As [`Self::linear`], of an expression that is not needed any longer: nothing is copied of a sum that nobody else has.
     fn into_linear(self) -> (Terms, i64) {
         let n = match self {
-            IndexExpr::Const(c) => return (Vec::new(), c),
+            IndexExpr::Const(c) => return (Terms::new(), c),
             IndexExpr::Node(n) => n,
         };
         if !matches!(*n, IndexNode::Sum { .. }) {
-            return (vec![(IndexExpr::Node(n), 1)], 0);
+            return (smallvec![(IndexExpr::Node(n), 1)], 0);
         }
         match Arc::try_unwrap(n) {
             Ok(IndexNode::Sum { terms, constant, .. }) => (terms, constant),
-            Ok(other) => (vec![(IndexExpr::node(other), 1)], 0),
+            Ok(other) => (smallvec![(IndexExpr::node(other), 1)], 0),
             Err(shared) => IndexExpr::Node(shared).linear(),
         }
     }
@@ -257,18 +284,8 @@ impl IndexExpr {
         let mut constant = 0i64;
         for (e, k) in pairs() {
             let k = k.as_const().unwrap_or(0);
-            if k == 0 {
-                continue;
-            }
-            match e.as_node() {
-                None => constant = constant.saturating_add(e.as_const().unwrap_or(0).saturating_mul(k)),
-                Some(IndexNode::Sum {
-                    terms: of, constant: c, ..
-                }) => {
-                    terms.extend(of.iter().map(|(t, a)| (t.clone(), a.saturating_mul(k))));
-                    constant = constant.saturating_add(c.saturating_mul(k));
-                }
-                Some(_) => terms.push((e.clone(), k)),
+            if k != 0 {
+                e.add_to(k, &mut terms, &mut constant);
             }
         }
         IndexExpr::from_linear(terms, constant)
@@ -566,24 +583,23 @@ impl IndexExpr {
         match &**n {
             IndexNode::Sym(_) | IndexNode::Var(_) => self.clone(),
             IndexNode::Sum { terms, constant, .. } => {
-                let mut all = Vec::with_capacity(terms.len());
-                let mut k = *constant;
-                let mut changed = false;
-                for (t, c) in terms {
+                let mut left = terms.iter().enumerate();
+                // Nothing is copied where nothing is replaced.
+                let first = left.find_map(|(at, (t, _))| {
                     let new = t.replace_nodes(node);
-                    if new == *t {
-                        all.push((new, *c));
-                        continue;
-                    }
-                    changed = true;
-                    let (inner, add) = new.mul_const(*c).linear();
-                    all.extend(inner);
-                    k = k.saturating_add(add);
+                    (new != *t).then_some((at, new))
+                });
+                let Some((at, new)) = first else {
+                    return self.clone();
+                };
+                let mut all = Terms::with_capacity(terms.len());
+                let mut k = *constant;
+                all.extend(terms[..at].iter().cloned());
+                new.add_to(terms[at].1, &mut all, &mut k);
+                for (_, (t, c)) in left {
+                    t.replace_nodes(node).add_to(*c, &mut all, &mut k);
                 }
-                match changed {
-                    true => IndexExpr::from_linear(all, k),
-                    false => self.clone(),
-                }
+                IndexExpr::from_linear(all, k)
             }
             IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.replace_nodes(node)),
             IndexNode::FloorDiv(a, b) => IndexExpr::floor_div(&a.replace_nodes(node), &b.replace_nodes(node)),
@@ -668,7 +684,7 @@ impl IndexExpr {
             }
         };
         let mut coefficient = IndexExpr::ZERO;
-        let mut rest = Vec::with_capacity(terms.len());
+        let mut rest = Terms::new();
         for (t, c) in terms {
             if !t.uses(var) {
                 rest.push((t.clone(), *c));
@@ -697,6 +713,15 @@ impl Add for IndexExpr {
             (IndexExpr::Const(a), IndexExpr::Const(b)) => IndexExpr::Const(a.saturating_add(*b)),
             (IndexExpr::Const(0), _) => other,
             (_, IndexExpr::Const(0)) => self,
+            // What is in normal form stays so with another constant.
+            (IndexExpr::Node(_), IndexExpr::Const(c)) => {
+                let (terms, a) = self.into_linear();
+                IndexExpr::of_normal(terms, a.saturating_add(*c))
+            }
+            (IndexExpr::Const(c), IndexExpr::Node(_)) => {
+                let (terms, a) = other.into_linear();
+                IndexExpr::of_normal(terms, a.saturating_add(*c))
+            }
             _ => {
                 let (mut terms, a) = self.into_linear();
                 let (more, b) = other.into_linear();
@@ -710,7 +735,12 @@ impl Add for IndexExpr {
 impl Sub for IndexExpr {
     type Output = IndexExpr;
     fn sub(self, other: IndexExpr) -> IndexExpr {
-        self + other.mul_const(-1)
+        if let IndexExpr::Const(c) = other {
+            return self + IndexExpr::Const(c.saturating_neg());
+        }
+        let (mut terms, mut constant) = self.into_linear();
+        other.add_to(-1, &mut terms, &mut constant);
+        IndexExpr::from_linear(terms, constant)
     }
 }
 
@@ -728,7 +758,7 @@ impl Mul for IndexExpr {
                 if stays_factored(&self, m, &other, n) {
                     return factored([&self, &other]);
                 }
-                let mut terms = Vec::with_capacity((left.len() + 1) * (right.len() + 1));
+                let mut terms = Terms::with_capacity((left.len() + 1) * (right.len() + 1));
                 for (t, c) in &left {
                     if b != 0 {
                         terms.push((t.clone(), c.saturating_mul(b)));

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Bounds, IndexExpr, IndexNode, Interval, VarId, sat128};
+use super::{Bounds, IndexExpr, IndexNode, Interval, Terms, VarId, sat128};
 
 /// What a quotient by a divisor that is no number is below: a loop of `k*d` iterations, or a remainder of a division by as many, has `k` times `d` of them. As
 /// far as loops are known to run, `max(d, 1)` is `d`.
@@ -146,7 +146,7 @@ impl IndexExpr {
     /// such term or nothing is known of it.
     fn without_quotients(&self, var: VarId, bounds: &dyn Bounds) -> Option<IndexExpr> {
         let (terms, mut constant) = self.linear();
-        let mut rest = Vec::with_capacity(terms.len());
+        let mut rest = Terms::with_capacity(terms.len());
         let mut ends = IndexExpr::ZERO;
         for (t, c) in terms {
             let divides =
@@ -215,7 +215,9 @@ impl IndexExpr {
         number: i64,
         bounds: &dyn Bounds,
     ) -> Option<(IndexExpr, IndexExpr, IndexExpr, IndexExpr)> {
-        let (terms, _) = self.linear();
+        let Some(IndexNode::Sum { terms, .. }) = self.as_node() else {
+            return None;
+        };
         if terms.len() < 2 {
             return None;
         }
@@ -226,7 +228,7 @@ impl IndexExpr {
                 return None;
             }
             let (q, r) = self.split_divisible(&part);
-            let fewer = q.linear().0.len() < terms.len() && !q.is(0);
+            let fewer = q.terms_of().count() < terms.len() && !q.is(0);
             let fits = fewer && r.proves_nonnegative(bounds) && r.proves_less(&part, bounds);
             fits.then(|| (q, r, IndexExpr::Const(number / d), part))
         })

@@ -69,6 +69,7 @@ pub struct MemoryAccessMut<'k> {
 
 impl Op {
     /// The values that the operation uses, a mask included.
+    #[inline]
     pub fn operands(&self) -> &[ValueId] {
         match self {
             Op::Const(_) | Op::Index(..) => &[],
@@ -159,6 +160,7 @@ impl Op {
 
 impl Stmt {
     /// The value that the statement defines.
+    #[inline]
     pub fn defined_value(&self) -> Option<ValueId> {
         match self {
             Stmt::Let { value, .. } => Some(*value),
@@ -480,6 +482,7 @@ impl Stmt {
     }
 
     /// The statements directly inside; empty for a statement that holds none.
+    #[inline]
     pub fn body(&self) -> &[Stmt] {
         match self {
             Stmt::Loop { body, .. } | Stmt::If { body, .. } | Stmt::Each { body, .. } => body,

@@ -547,7 +547,7 @@ fn derived_origins_say_of_what_and_round_trip() {
     use tlc_ir::graph::{Origin, TensorType};
     let named = Origin::Named("conv \"1\"".into());
     let gradient = named.derived("gradient", "exp");
-    let second = gradient.clone().named(|| "%9".into()).derived("gradient", "mul");
+    let second = gradient.clone().named(|| "%9".to_owned()).derived("gradient", "mul");
     assert_eq!(second.to_string(), "gradient of mul in gradient of exp 'conv \"1\"'");
     let line = Origin::Text { line: 4, column: 3 };
     assert_eq!(line.derived("tangent", "max").to_string(), "tangent of max at 4:3");

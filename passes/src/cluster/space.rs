@@ -48,6 +48,7 @@ impl Clusterer<'_> {
             first.push(total);
             total += s.extents.len();
         }
+        let (spaces, first) = (&spaces[..], &first[..]);
         let mut parent: SmallVec<[usize; FEW_AXES]> = (0..total).collect();
         fn find(parent: &mut [usize], mut x: usize) -> usize {
             while parent[x] != x {
@@ -107,6 +108,7 @@ impl Clusterer<'_> {
             }
         }
         let class: SmallVec<[usize; FEW_AXES]> = (0..total).map(|x| find(&mut parent, x)).collect();
+        let class = &class[..];
         let mut serial_class: SmallVec<[bool; FEW_AXES]> = SmallVec::from_elem(false, total);
         (0..total)
             .filter(|&x| serial[x])

@@ -70,7 +70,7 @@ impl Outline {
             if let NodeKind::Gather { .. } = node.kind {
                 return None;
             }
-            node.kind.hash(&mut hasher);
+            hasher.write_u64(node.hash_of_kind());
             links.push(node.operands.len() as u32 + 1);
             for &operand in &node.operands {
                 let place = *places.0.entry(operand).or_insert(nodes.len() as u32);

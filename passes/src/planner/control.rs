@@ -122,7 +122,7 @@ impl Planner<'_> {
         let follows = l
             .conditional
             .then(|| self.temporary(format!("{name}.follows"), DType::Bool, IndexExpr::ONE, DeviceId::HOST));
-        let mut body = planned.plan.clone();
+        let mut body = Plan::clone(&planned.plan);
         decided_outside(&self.plan.symbols, &l.symbols, &mut body);
         let step = Repeat {
             body,

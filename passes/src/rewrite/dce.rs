@@ -23,5 +23,5 @@ impl Pass for Dce {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    super::rebuild(graph, &mut |re, _, node, operands| re.keep(node, operands))
+    super::rebuild_of(graph, &|_| false, &mut |re, _, node, operands| re.keep(node, operands))
 }

@@ -4,6 +4,7 @@
 //! a size; larger ones, and loops and calls, are left to run once per executable (see `cluster::roots`). Views that repeat or scatter their
 //! operand's elements stay views, which cost nothing and take no room.
 
+use smallvec::SmallVec;
 use tlc_ir::graph::{ConstData, GraphError, Origin, TensorType, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::interp::{Options, interpret};
@@ -77,7 +78,14 @@ fn orders_of_contractions(graph: &Graph) -> Vec<bool> {
 
 /// The one value of all elements, if the operands are broadcast constants.
 fn folded(re: &Rebuilder, node: &Node, operands: &[NodeId]) -> Option<(Scalar, TensorType)> {
-    let values: Vec<Scalar> = operands.iter().map(|&o| re.splat_value(o)).collect::<Option<_>>()?;
+    if !matches!(
+        node.kind,
+        NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_)
+    ) {
+        return None;
+    }
+    let values = operands.iter().map(|&o| re.splat_value(o));
+    let values: SmallVec<[Scalar; 3]> = values.collect::<Option<_>>()?;
     let value = match &node.kind {
         NodeKind::Map(op) => op.eval(&values),
         NodeKind::Convert(to) => values[0].convert(*to),

@@ -186,7 +186,7 @@ fn hoisted(
     let mut inside = Rebuilder::new(&body.name);
     inside.graph.adopt_symbols(body);
     inside.graph.set_derived();
-    let named = |id: NodeId| body.node(id).origin.clone().named(|| body.value_name(id));
+    let named = |id: NodeId| body.node(id).origin.clone().named(|| body.name_of_value(id));
     let mut map: Vec<Option<NodeId>> = vec![None; body.len()];
     let mut given: Operands = operands[..operands.len() - captures.len()].iter().copied().collect();
     for (k, &input) in body.inputs().iter().enumerate() {

@@ -141,12 +141,21 @@ enum Recorded<'g> {
 struct Same<'g> {
     graph: &'g Graph,
     id: NodeId,
-    /// What its operands are in the new graph.
-    operands: Operands,
+    /// What its operands are in the new graph, where that does not have them under the numbers that they had.
+    operands: Option<Operands>,
     /// Whether the new graph has the nodes before it, and no others: then it can be shared.
     shared: bool,
     /// Whether it has one result, whose type follows from what is the same in both graphs.
     typed: bool,
+}
+
+impl Same<'_> {
+    fn operands(&self) -> &[NodeId] {
+        match &self.operands {
+            Some(new) => new,
+            None => &self.graph.node(self.id).operands,
+        }
+    }
 }
 
 impl<'g> Rebuilder<'g> {
@@ -179,7 +188,7 @@ impl<'g> Rebuilder<'g> {
     pub fn add(&mut self, kind: NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
         if let Some(same) = self
             .same
-            .take_if(|s| s.operands[..] == *operands && s.graph.node(s.id).kind == kind)
+            .take_if(|s| *s.operands() == *operands && s.graph.node(s.id).kind == kind)
         {
             return self.same_again(&same, || kind);
         }
@@ -192,7 +201,7 @@ impl<'g> Rebuilder<'g> {
     /// # Errors
     /// As [`Rebuilder::add`].
     pub fn keep(&mut self, node: &Node, operands: &[NodeId]) -> Result<NodeId, GraphError> {
-        let stays = |s: &mut Same<'_>| s.operands[..] == *operands && std::ptr::eq(s.graph.node(s.id), node);
+        let stays = |s: &mut Same<'_>| *s.operands() == *operands && std::ptr::eq(s.graph.node(s.id), node);
         match self.same.take_if(stays) {
             Some(same) => self.same_again(&same, || node.kind.clone()),
             None => self.add(node.kind.clone(), operands),
@@ -206,14 +215,14 @@ impl<'g> Rebuilder<'g> {
             return Ok(same.id);
         }
         if let (true, Recorded::As(node)) = (same.typed, &self.origin) {
-            return Ok(self.graph.add_defined(node, &same.operands));
+            return Ok(self.graph.add_defined(node, same.operands()));
         }
         let origin = self.origin();
         if same.typed {
             let ty = same.graph.ty(same.id).clone();
-            return Ok(self.graph.add_typed(kind(), &same.operands, ty, origin));
+            return Ok(self.graph.add_typed(kind(), same.operands(), ty, origin));
         }
-        self.graph.add(kind(), &same.operands, origin)
+        self.graph.add(kind(), same.operands(), origin)
     }
 
     /// A view of a node, or the node itself where the view changes nothing.
@@ -285,7 +294,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
         // The first pass writes down what the values of the graph that was given are called.
         re.origin = match graph.is_derived() {
             true => Recorded::As(node),
-            false => Recorded::Known(node.origin.clone().named(|| graph.value_name(id))),
+            false => Recorded::Known(node.origin.clone().named(|| graph.name_of_value(id))),
         };
         if let NodeKind::Input { name, ty, .. } = &node.kind {
             map[id.index()] = Some(match shared {
@@ -297,11 +306,15 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
                 false => re.graph.add_input(name, ty.clone(), node.origin.clone())?,
             });
         } else if live[id.index()] {
-            let mut operands = Operands::from_slice(&node.operands);
-            if !shared {
-                let new = |o: &NodeId| map[o.index()].expect("operands come before users");
-                operands.iter_mut().for_each(|o| *o = new(o));
-            }
+            let renumbered: Operands;
+            let operands = match shared {
+                true => &node.operands,
+                false => {
+                    let new = |o: &NodeId| map[o.index()].expect("operands come before users");
+                    renumbered = node.operands.iter().map(new).collect();
+                    &renumbered
+                }
+            };
             let alike = |(&new, &old): (&NodeId, &NodeId)| {
                 let (new, old) = (re.graph.ty(new), graph.ty(old));
                 std::ptr::eq(new, old) || new == old
@@ -311,11 +324,11 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
             re.same = (shared || typed).then(|| Same {
                 graph,
                 id,
-                operands: Operands::from_slice(&operands),
+                operands: (!shared).then(|| Operands::from_slice(operands)),
                 shared,
                 typed,
             });
-            let new = f(&mut re, id, node, &operands)?;
+            let new = f(&mut re, id, node, operands)?;
             let stayed = re.same.take().is_none();
             map[id.index()] = Some(new);
             shared &= stayed && new == id && re.graph.len() == id.index() + 1;

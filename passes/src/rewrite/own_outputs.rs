@@ -12,7 +12,7 @@ use tlc_ir::{Graph, NodeKind};
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let inside = super::bodies(graph, |e| e, &mut run)?;
     let graph = inside.as_ref().unwrap_or(graph);
-    let mut new = super::rebuild(graph, &mut |re, _, node, operands| re.keep(node, operands))?;
+    let mut new = super::rebuild_of(graph, &|_| false, &mut |re, _, node, operands| re.keep(node, operands))?;
     let mut taken = FxHashSet::default();
     let outputs: Vec<_> = new.outputs().to_vec();
     let mut changed = Vec::new();

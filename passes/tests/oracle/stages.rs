@@ -131,7 +131,7 @@ pub fn naive_plan(compiled: &Compiled) -> Plan {
         .collect();
     assert!(nests.iter().all(|left| left.len() == 0), "a launch for each nest");
     let all: Vec<IndexExpr> = (0..graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
-    with_kernels(&on_host(compiled.planned.plan.clone()), naive, Some(all))
+    with_kernels(&on_host(Plan::clone(&compiled.planned.plan)), naive, Some(all))
 }
 
 /// The plan at each stage: naive nests, scheduled kernels, legalized kernels.
@@ -146,7 +146,7 @@ pub fn stages(compiled: &Compiled) -> Vec<(&'static str, Plan)> {
     vec![
         ("naive", naive_plan(compiled)),
         ("scheduled", with_kernels(plan, scheduled, None)),
-        ("legalized", plan.clone()),
+        ("legalized", Plan::clone(plan)),
     ]
 }
 

@@ -22,7 +22,7 @@ fn plan_with(text: &str, limits: Vec<u64>) -> Plan {
     };
     let plan = compile(&graph, &options).expect("it compiles").planned.plan;
     assert_eq!(verify(&plan), PlanReport::default(), "{plan}");
-    plan
+    Arc::unwrap_or_clone(plan)
 }
 
 fn plan(text: &str) -> Plan {

@@ -19,13 +19,8 @@ fn map(g: &mut Graph, op: ScalarOp, operands: &[NodeId]) -> NodeId {
 }
 
 fn plan(g: &Graph) -> Plan {
-    compile(
-        g,
-        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
-    )
-    .unwrap()
-    .planned
-    .plan
+    let options = Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))));
+    Arc::unwrap_or_clone(compile(g, &options).unwrap().planned.plan)
 }
 
 /// Parallel iterations of a launch, and chunks that they make (below 1 where they are a part of one).

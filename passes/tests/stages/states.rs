@@ -83,7 +83,7 @@ fn the_verifier_refuses_states_that_are_misused() {
     let g = parsed(
         "graph @f(%s: f32[8]) {\n  %0 = scan add %s {axis=0} : f32[8]\n  %1 = exp %s : f32[8]\n  return %1 as s, %0 as y\n}",
     );
-    let plan = with_states(&g, &[both(0, 0)]).planned.plan;
+    let plan = Plan::clone(&with_states(&g, &[both(0, 0)]).planned.plan);
     assert_eq!(copies(&plan), 0, "{plan}");
     let mut early = plan.clone();
     early.steps.reverse();

@@ -40,7 +40,8 @@ pub fn permitted() -> Result<(), Refusal> {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn ask() -> Result<(), Refusal> {
     use std::arch::asm;
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
+
+    use crate::machine::x86::leaf;
 
     /// Bits of leaf 7: products of bf16, tiles, and products of bytes.
     const FEATURES: u32 = 1 << 22 | 1 << 24 | 1 << 25;
@@ -49,16 +50,14 @@ fn ask() -> Result<(), Refusal> {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
     const TILE_DATA: libc::c_int = 18;
 
-    let (most, basic) = (__cpuid(0).eax, __cpuid(1));
-    if most < 0x1d || basic.ecx & 1 << 27 == 0 || __cpuid_count(7, 0).edx & FEATURES != FEATURES {
+    // The one palette: eight tiles of 16 rows of 64 bytes. Processors before it lack the leaf, which is known without asking them.
+    let [_, lines, rows, _] = leaf(0x1d, 1).ok_or(Refusal::Lacking)?;
+    if lines & 0xffff != 64 || lines >> 16 != 8 || rows & 0xffff != 16 {
         return Err(Refusal::Lacking);
     }
-    if !is_x86_feature_detected!("avx512bf16") {
-        return Err(Refusal::Lacking);
-    }
-    // The one palette: eight tiles of 16 rows of 64 bytes.
-    let palette = __cpuid_count(0x1d, 1);
-    if palette.ebx & 0xffff != 64 || palette.ebx >> 16 != 8 || palette.ecx & 0xffff != 16 {
+    let saves = leaf(1, 0).is_some_and(|[_, _, ecx, _]| ecx & 1 << 27 != 0);
+    let offers = leaf(7, 0).is_some_and(|[_, _, _, edx]| edx & FEATURES == FEATURES);
+    if !saves || !offers || !is_x86_feature_detected!("avx512bf16") {
         return Err(Refusal::Lacking);
     }
     let kept: u32;

@@ -164,10 +164,7 @@ impl Device for Cpu {
 
     fn load(&self, kernels: &[ToLoad<'_>], threads: usize) -> Result<Vec<KernelFn>, RunError> {
         let kernels: Vec<_> = kernels.iter().map(|k| (k.kernel, k.emitter)).collect();
-        let options = JitOptions {
-            threads,
-            ..JitOptions::default()
-        };
+        let options = JitOptions::on_threads(threads);
         let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).take();
         let compiled = jit::compile_with(ahead, &kernels, &options)?;
         Ok(compiled.into_iter().map(|c| c.function).collect())

@@ -18,7 +18,7 @@ use cranelift_codegen::ir::Signature;
 use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
 use tlc_codegen::flat::Flat;
@@ -213,8 +213,16 @@ pub struct JitOptions {
 impl Default for JitOptions {
     /// As many threads as there are processors, no text.
     fn default() -> JitOptions {
+        JitOptions::on_threads(crate::pool::default_threads())
+    }
+}
+
+impl JitOptions {
+    /// So many threads, no text.
+    #[must_use]
+    pub fn on_threads(threads: usize) -> JitOptions {
         JitOptions {
-            threads: crate::pool::default_threads(),
+            threads,
             text: EmitText::default(),
             level_alone: false,
         }
@@ -308,7 +316,9 @@ fn compile_for(
     mut made: Made,
     options: &JitOptions,
 ) -> Result<Vec<LoadedKernel>, JitError> {
-    let mut seen: FxHashMap<(&Kernel, EmitterId), usize> = FxHashMap::default();
+    // With room for all: a table that grows hashes each kernel again.
+    let mut seen: FxHashMap<(&Kernel, EmitterId), usize> =
+        FxHashMap::with_capacity_and_hasher(kernels.len(), FxBuildHasher);
     let mut unique: Vec<usize> = Vec::new();
     let mut unique_of = Vec::with_capacity(kernels.len());
     let known = GENERATORS.len() - usize::from(wide.is_none());

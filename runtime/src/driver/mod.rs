@@ -175,7 +175,7 @@ fn grown(buffer: &mut Option<DeviceBuffer>, device: &Arc<dyn Queued>, bytes: usi
 
 /// A loaded plan.
 pub struct Executable {
-    plan: Plan,
+    plan: Arc<Plan>,
     code: Code<KernelFn>,
     /// Different kernels, those of loops' bodies included.
     compiled_kernels: usize,
@@ -255,7 +255,7 @@ impl Executable {
     /// # Errors
     /// As [`Executable::load`].
     pub fn new(
-        plan: Plan,
+        plan: impl Into<Arc<Plan>>,
         threads: Arc<Pool>,
         buffers: Arc<BufferPool>,
         packer: Packer,
@@ -276,7 +276,11 @@ impl Executable {
     ///
     /// # Errors
     /// [`RunError::Compile`] if a kernel cannot be compiled, [`RunError::Devices`] if the plan is for other devices than there are.
-    pub fn load(plan: Plan, load: Load) -> Result<Executable, RunError> {
+    pub fn load(plan: impl Into<Arc<Plan>>, load: Load) -> Result<Executable, RunError> {
+        Executable::load_shared(plan.into(), load)
+    }
+
+    fn load_shared(plan: Arc<Plan>, load: Load) -> Result<Executable, RunError> {
         if plan.devices.len() != 1 + load.devices.len() {
             return Err(RunError::Devices {
                 expected: plan.devices.len().saturating_sub(1),

@@ -114,7 +114,7 @@ fn planned(graph: &Graph, gpus: usize, scattered: Option<u64>, states: &[StateBi
     }
     let plan = tlc_passes::compile(graph, &options).expect("it compiles").planned.plan;
     check(&plan).expect("a valid plan");
-    plan
+    Arc::unwrap_or_clone(plan)
 }
 
 fn load(plan: Plan, simulated: &Simulated) -> Result<Executable, RunError> {

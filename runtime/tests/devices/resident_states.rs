@@ -64,7 +64,7 @@ fn planned(graph: &Graph, states: Vec<StateBinding>, gpus: usize, place: Option<
     options.place = place.unwrap_or(options.place);
     let plan = tlc_passes::compile(graph, &options).expect("it compiles").planned.plan;
     check(&plan).expect("a valid plan");
-    plan
+    Arc::unwrap_or_clone(plan)
 }
 
 fn load(plan: Plan, simulated: &Simulated) -> Executable {

@@ -22,7 +22,10 @@ const MEAN: &str = "graph @mean(%sum: f64[4], %count: f64[], %x: f64[4]) {
 }";
 
 fn options() -> Options {
-    let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
+    let cpu = tlc_runtime::target::cpu(
+        tlc_runtime::cpu::jit::emitters().expect("a known machine"),
+        tlc_runtime::pool::default_threads(),
+    );
     let state = |k| StateBinding {
         input: Some(k),
         output: Some(k),
@@ -116,7 +119,10 @@ fn states_that_do_not_fit_are_errors() {
 
 #[test]
 fn a_plan_for_a_gpu_is_refused() {
-    let host = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
+    let host = tlc_runtime::target::cpu(
+        tlc_runtime::cpu::jit::emitters().expect("a known machine"),
+        tlc_runtime::pool::default_threads(),
+    );
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let refused = load(&Options::new(Devices::new(host, [gpu]))).err().expect("refused");
     assert_eq!(

@@ -145,16 +145,16 @@ pub fn lines(kernel: &Kernel, touched: &[u32]) -> Option<Lines> {
             elements,
         });
     };
-    let mut walk = Walk {
-        touched,
-        touches: Vec::new(),
-        ops: FxHashMap::default(),
+    let touches = touches_of(body, touched);
+    // Masks alone ask what values are.
+    let ops = match touches.iter().any(|(_, mask)| mask.is_some()) {
+        true => ops_of(body),
+        false => FxHashMap::default(),
     };
-    walk.body(body);
     let mut search = Search::new(kernel, *var);
     let mut found: Option<Lines> = None;
-    for (index, mask) in &walk.touches {
-        let next = match search.touch(index, *mask, &walk.ops)? {
+    for (index, mask) in touches {
+        let next = match search.touch(index, mask, &ops)? {
             Touch::Never => continue,
             Touch::Lines(next) => next,
         };
@@ -176,26 +176,22 @@ fn together(a: Lines, b: Lines) -> Option<Lines> {
     fits.then_some(coarse)
 }
 
-/// Collects the accesses to some parameters, and what values are.
-struct Walk<'k, 't> {
-    touched: &'t [u32],
-    touches: Vec<(&'k IndexExpr, Option<ValueId>)>,
-    ops: FxHashMap<ValueId, &'k Op>,
+/// The accesses to some parameters: their indices and masks.
+fn touches_of<'k>(body: &'k [Stmt], touched: &[u32]) -> Vec<(&'k IndexExpr, Option<ValueId>)> {
+    let of_touched = |m: Memory| matches!(m, Memory::Param(p) if touched.contains(&p));
+    let all = walk(body).flat_map(Stmt::accesses);
+    all.filter(|a| of_touched(a.memory))
+        .map(|a| (a.index, a.mask))
+        .collect()
 }
 
-impl<'k> Walk<'k, '_> {
-    fn body(&mut self, body: &'k [Stmt]) {
-        for s in walk(body) {
-            for a in s.accesses() {
-                if matches!(a.memory, Memory::Param(p) if self.touched.contains(&p)) {
-                    self.touches.push((a.index, a.mask));
-                }
-            }
-            if let Stmt::Let { value, op } = s {
-                self.ops.insert(*value, op);
-            }
-        }
-    }
+/// What values are.
+fn ops_of(body: &[Stmt]) -> FxHashMap<ValueId, &Op> {
+    let lets = walk(body).filter_map(|s| match s {
+        Stmt::Let { value, op } => Some((*value, op)),
+        _ => None,
+    });
+    lets.collect()
 }
 
 /// What an access says.

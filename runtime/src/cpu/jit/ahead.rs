@@ -94,14 +94,10 @@ impl Shared {
 impl Ahead {
     /// For a compilation on so many threads, the caller's included. `None` if there are no others.
     pub fn new(threads: usize) -> Option<Ahead> {
-        let options = JitOptions {
-            threads,
-            ..JitOptions::default()
-        };
         let shared = Shared {
             queue: Mutex::default(),
             changed: Condvar::new(),
-            options,
+            options: JitOptions::on_threads(threads),
         };
         (threads > 1).then(|| Ahead {
             shared: Arc::new(shared),
