@@ -102,14 +102,14 @@ pub(super) struct CompositeSource<'a, T> {
 }
 
 /// A place on dimensions: a number in each, and the offset that they add up to.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     dims: &'a [StridedDim],
     digits: [usize; MAX_DIMS],
-    offset: isize,
+    pub offset: isize,
 }
 
 impl<'a> Place<'a> {
-    fn new(dims: &'a [StridedDim], mut number: usize) -> Place<'a> {
+    pub(super) fn new(dims: &'a [StridedDim], mut number: usize) -> Place<'a> {
         let mut place = Place {
             dims,
             digits: [0; MAX_DIMS],
@@ -125,7 +125,7 @@ impl<'a> Place<'a> {
 
     /// The next so many elements in runs of neighbours, and how many runs they are. Goes on behind them.
     #[inline(always)]
-    fn runs<const MOST: usize>(&mut self, width: usize) -> ([Run; MOST], usize) {
+    pub(super) fn runs<const MOST: usize>(&mut self, width: usize) -> ([Run; MOST], usize) {
         let mut runs = [Run::default(); MOST];
         let (mut count, mut at) = (0, 0);
         while at < width {
@@ -152,7 +152,7 @@ impl<'a> Place<'a> {
     /// Goes on by at most [`Place::left`] steps. It is called for each step of the sum: as a call of its own it takes a product
     /// over small windows a third of its time.
     #[inline(always)]
-    fn advance(&mut self, steps: usize) {
+    pub(super) fn advance(&mut self, steps: usize) {
         let mut steps = steps;
         for (dim, digit) in self.dims.iter().zip(&mut self.digits).rev() {
             *digit += steps;
@@ -169,10 +169,10 @@ impl<'a> Place<'a> {
 
 /// Neighbours of a panel that lie on the innermost dimension.
 #[derive(Clone, Copy, Default)]
-struct Run {
-    offset: isize,
-    at: usize,
-    len: usize,
+pub(super) struct Run {
+    pub offset: isize,
+    pub at: usize,
+    pub len: usize,
 }
 
 /// Copies panels of a composite operand. Of a panel at the edge only whole vectors of `LANES` are written.
