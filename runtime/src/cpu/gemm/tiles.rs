@@ -674,22 +674,30 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         && windows::takes(across, tall)
         && dst_wide == 1
     {
-        let part = windows::Part {
-            image: panel.cast(),
-            across,
-            depth,
-            first,
-            windows: wide,
-            rows: strip.cast(),
-            row_strides: (strip_tall, strip_sum),
-            row_count: tall,
-            results: dst.cast(),
-            result_stride: dst_tall,
-            k: p.k,
-            block: block::<K>(p.k),
-        };
-        // SAFETY: the caller's promise; scratch has room for many elements of a block, and elements are f32 where windows are read in place.
-        return unsafe { in_place(part, scratch.cast()) };
+        // So many rows that what follows finds them in the second-level cache.
+        let most = second_level_bytes() / 4 / (wide * size).max(1);
+        let most = (most / windows::ROWS).max(1) * windows::ROWS;
+        for top in (0..tall).step_by(most) {
+            let height = most.min(tall - top);
+            let part = windows::Part {
+                image: panel.cast(),
+                across,
+                depth,
+                first,
+                windows: wide,
+                rows: strip.wrapping_offset(top as isize * strip_tall).cast(),
+                row_strides: (strip_tall, strip_sum),
+                row_count: height,
+                results: dst.wrapping_offset(top as isize * dst_tall).cast(),
+                result_stride: dst_tall,
+                k: p.k,
+                block: block::<K>(p.k),
+            };
+            // SAFETY: the caller's promise; scratch has room for many elements of a block, and elements are f32 where windows are read in place.
+            unsafe { in_place(part, scratch.cast()) };
+            tell.complete(top + height, size);
+        }
+        return;
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);

@@ -125,7 +125,7 @@ impl<'a> Place<'a> {
 
     /// The next so many elements in runs of neighbours, and how many runs they are. Goes on behind them.
     #[inline(always)]
-    pub(super) fn runs<const MOST: usize>(&mut self, width: usize) -> ([Run; MOST], usize) {
+    fn runs<const MOST: usize>(&mut self, width: usize) -> ([Run; MOST], usize) {
         let mut runs = [Run::default(); MOST];
         let (mut count, mut at) = (0, 0);
         while at < width {
@@ -144,7 +144,7 @@ impl<'a> Place<'a> {
 
     /// Steps that stay on the innermost dimension.
     #[inline(always)]
-    fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         let last = self.dims.len() - 1;
         self.dims[last].extent - self.digits[last]
     }
@@ -169,10 +169,10 @@ impl<'a> Place<'a> {
 
 /// Neighbours of a panel that lie on the innermost dimension.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Run {
-    pub offset: isize,
-    pub at: usize,
-    pub len: usize,
+struct Run {
+    offset: isize,
+    at: usize,
+    len: usize,
 }
 
 /// Copies panels of a composite operand. Of a panel at the edge only whole vectors of `LANES` are written.

@@ -11,16 +11,16 @@ use super::super::StridedDim;
 use super::super::unroll::unroll;
 use super::pack::Place;
 
-/// The most rows: a copy that more rows read costs little beside their products.
-pub(super) const MOST_ROWS: usize = 32;
+/// The most rows, of windows that lie one element apart and two: a copy that more rows read costs little beside their products.
+const MOST_ROWS: [usize; 2] = [128, 40];
+/// Rows of a tile, at most.
+pub(super) const ROWS: usize = 8;
 /// Elements of a vector.
 const LANES: usize = 16;
 /// Windows in a row of the image, at least: a vector of fewer has too many pieces.
 const LEAST_WIDTH: usize = 5;
 /// Vectors at once, beside eight rows and beside fewer.
 const VECTORS: [usize; 2] = [3, 6];
-/// What loading a piece of a vector takes, in multiply-adds.
-const PIECE: usize = 2;
 
 /// A part of a product: `results[i, j] = Σ_k rows[i, k] * windows[k, j]`, the results of a row beside each other.
 #[derive(Clone, Copy)]
@@ -45,21 +45,71 @@ pub(super) struct Part<'a> {
 
 /// Whether windows with these dimensions are read where they lie by so many rows.
 pub(super) fn takes(across: &[StridedDim], rows: usize) -> bool {
-    let near = |inner: &StridedDim| matches!(inner.stride, 1 | 2) && inner.extent >= LEAST_WIDTH;
-    rows <= MOST_ROWS && across.last().is_some_and(near)
+    let [near, apart] = MOST_ROWS;
+    across.last().is_some_and(|inner| match inner.stride {
+        1 => rows <= near && inner.extent >= LEAST_WIDTH,
+        2 => rows <= apart && inner.extent >= LEAST_WIDTH,
+        _ => false,
+    })
 }
 
-/// Windows of a vector, and the pieces that it has at most: whole rows of an image, or as many as there are lanes, whichever takes less time.
-fn layout(p: &Part<'_>) -> (usize, usize) {
-    let width = p.across.last().map_or(1, |d| d.extent.max(1));
-    let whole = LANES / width;
-    let together = (LANES, (LANES - 1).div_ceil(width) + 1);
-    if whole == 0 || !p.first.is_multiple_of(width) {
-        return together;
+/// Which windows make a vector.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Windows in a row of the image.
+    width: usize,
+    /// Rows that a vector takes whole if they are shorter than it, and else 1 if vectors end where rows do; 0 if they go on in the next row.
+    rows: usize,
+}
+
+impl Layout {
+    /// The layout that takes the least time.
+    fn of(p: &Part<'_>) -> Layout {
+        let (width, step) = p
+            .across
+            .last()
+            .map_or((1, 1), |d| (d.extent.max(1), d.stride.unsigned_abs()));
+        let rows = (LANES / width).max(1);
+        if !p.first.is_multiple_of(width) {
+            return Layout { width, rows: 0 };
+        }
+        // Half cycles: a vector's multiply-adds, or its loads, most of which touch two cache lines, and its part of loading factors. Tiles have
+        // 1, 2 or 4 pieces.
+        let time = |l: &Layout| {
+            let multiplied = 2 * p.row_count.min(ROWS);
+            l.vectors(0, p.windows) * multiplied.max(4 * l.pieces().next_power_of_two() * step + 3)
+        };
+        let whole = Layout { width, rows };
+        let on = Layout { width, rows: 0 };
+        if time(&whole) <= time(&on) { whole } else { on }
     }
-    let time = |(lanes, pieces): (usize, usize)| p.windows.div_ceil(lanes) * (p.row_count + PIECE * pieces);
-    let rows = (whole * width, whole);
-    if time(rows) <= time(together) { rows } else { together }
+
+    /// The pieces that a vector has at most.
+    fn pieces(&self) -> usize {
+        match self.rows {
+            0 => (LANES - 1).div_ceil(self.width) + 1,
+            rows => rows,
+        }
+    }
+
+    /// How many of so many windows, the first of which is at a place in its row, the first vector has.
+    fn lanes(&self, at: usize, windows: usize) -> usize {
+        match self.rows {
+            0 => LANES.min(windows),
+            rows => LANES.min(rows * self.width - at).min(windows),
+        }
+    }
+
+    /// Vectors of so many windows.
+    fn vectors(&self, at: usize, windows: usize) -> usize {
+        if self.rows == 0 {
+            return windows.div_ceil(LANES);
+        }
+        let together = self.rows * self.width;
+        let first = (together - at).min(windows);
+        let (whole, rest) = ((windows - first) / together, (windows - first) % together);
+        first.div_ceil(LANES) + whole * together.div_ceil(LANES) + rest.div_ceil(LANES)
+    }
 }
 
 /// What is loaded of a vector at once: elements of `read`, of two vectors where windows lie two elements apart.
@@ -85,22 +135,27 @@ fn mask(lanes: u64) -> __mmask16 {
 
 /// The next so many windows, which go on at a place.
 fn vector<const P: usize, const STEP: usize>(place: &mut Place<'_>, at: usize, lanes: usize) -> Vector<P> {
-    let (runs, count) = place.runs::<LANES>(lanes);
-    debug_assert!(count <= P, "{count} pieces of at most {P}");
-    // One that is left out reads nothing, where something is.
+    // A piece that is left out reads nothing, where something is.
     let none = Piece {
-        offset: runs[0].offset,
+        offset: place.offset,
         read: [0; 2],
     };
-    let mut pieces = [none; P];
-    for (piece, run) in pieces.iter_mut().zip(&runs[..count]) {
-        let first = run.at * STEP;
-        let read = ((1u64 << ((run.len - 1) * STEP + 1)) - 1) << first;
+    let (mut pieces, mut taken) = ([none; P], 0);
+    for piece in &mut pieces {
+        let len = place.left().min(lanes - taken);
+        if len == 0 {
+            break;
+        }
+        let first = taken * STEP;
+        let read = ((1u64 << ((len - 1) * STEP + 1)) - 1) << first;
         *piece = Piece {
-            offset: run.offset - first as isize,
+            offset: place.offset - first as isize,
             read: [mask(read), mask(read >> LANES)],
         };
+        place.advance(len);
+        taken += len;
     }
+    debug_assert!(taken == lanes, "{taken} of {lanes} lanes in {P} pieces");
     Vector {
         pieces,
         lanes: mask((1 << lanes) - 1),
@@ -193,37 +248,44 @@ unsafe fn strip<const R: usize, const P: usize, const STEP: usize>(b: Block<'_>,
             1 => tile::<R, 1, P, STEP>(b, vectors),
             2 => tile::<R, 2, P, STEP>(b, vectors),
             3 => tile::<R, 3, P, STEP>(b, vectors),
-            _ if R == 8 => {}
+            _ if R == ROWS => {}
             _ => tile::<R, 6, P, STEP>(b, vectors),
         }
     }
 }
 
-/// Multiplies all rows by all windows, of which a vector has so many in at most `P` pieces.
+/// Multiplies all rows by all windows, of which a vector has at most `P` pieces.
 ///
 /// # Safety
 /// As for [`avx512_f32`].
 #[target_feature(enable = "avx512f")]
-unsafe fn block<const P: usize, const STEP: usize>(p: &Part<'_>, b: Block<'_>, lanes: usize) {
-    let most = VECTORS[usize::from(p.row_count < 8)];
+unsafe fn block<const P: usize, const STEP: usize>(p: &Part<'_>, b: Block<'_>, layout: Layout) {
+    let most = VECTORS[usize::from(p.row_count < ROWS)];
     let mut place = Place::new(p.across, p.first);
+    let none = Vector {
+        pieces: [Piece::default(); P],
+        lanes: 0,
+        at: 0,
+    };
+    let mut vectors = [none; VECTORS[1]];
     let mut begin = 0;
+    // Windows behind the first of those that end with a vector.
+    let mut at = 0;
     while begin < p.windows {
         // About as many vectors in each tile, and 1, 2, 3 or 6.
-        let left = (p.windows - begin).div_ceil(lanes);
+        let left = layout.vectors(at, p.windows - begin);
         let mut count = left.div_ceil(left.div_ceil(most));
         if count > VECTORS[0] && count < VECTORS[1] {
             count = count.div_ceil(2);
         }
-        let mut vectors = [Vector {
-            pieces: [Piece::default(); P],
-            lanes: 0,
-            at: 0,
-        }; VECTORS[1]];
         for v in &mut vectors[..count] {
-            let taken = lanes.min(p.windows - begin);
+            let taken = layout.lanes(at, p.windows - begin);
             *v = vector::<P, STEP>(&mut place, begin, taken);
             begin += taken;
+            at += taken;
+            if at == layout.rows * layout.width {
+                at = 0;
+            }
         }
         let vectors = &vectors[..count];
         let mut row = 0;
@@ -237,9 +299,9 @@ unsafe fn block<const P: usize, const STEP: usize>(p: &Part<'_>, b: Block<'_>, l
             // SAFETY: the caller's promise.
             row += unsafe {
                 match left {
-                    8.. if count <= VECTORS[0] => {
-                        strip::<8, P, STEP>(b, vectors);
-                        8
+                    ROWS.. if count <= VECTORS[0] => {
+                        strip::<ROWS, P, STEP>(b, vectors);
+                        ROWS
                     }
                     4.. => {
                         strip::<4, P, STEP>(b, vectors);
@@ -259,22 +321,48 @@ unsafe fn block<const P: usize, const STEP: usize>(p: &Part<'_>, b: Block<'_>, l
     }
 }
 
+/// Where steps of a sum begin, `depth` from number `begin` on.
+///
+/// # Safety
+/// There is room for as many.
+unsafe fn steps_of(dims: &[StridedDim], begin: usize, depth: usize, to: *mut isize) {
+    // SAFETY: the caller's promise, and within what was written.
+    unsafe {
+        if begin > 0 || dims.iter().map(|d| d.extent).product::<usize>() != depth {
+            let mut along = Place::new(dims, begin);
+            for i in 0..depth {
+                to.add(i).write(along.offset);
+                along.advance(1);
+            }
+            return;
+        }
+        // All of them: those of the inner dimensions again for each element of an outer one.
+        to.write(0);
+        let mut made = 1;
+        for dim in dims.iter().rev() {
+            for element in 1..dim.extent {
+                for i in 0..made {
+                    to.add(element * made + i)
+                        .write(*to.add(i) + element as isize * dim.stride);
+                }
+            }
+            made *= dim.extent;
+        }
+    }
+}
+
 /// Computes a part of a product of windows that [`takes`] says yes to. `scratch` has room for a number for each step of a block of the sum.
 ///
 /// # Safety
 /// The machine has AVX-512 F; windows and rows can be read and results written, which overlap neither; nobody else uses the scratch,
 /// which is aligned.
 pub(super) unsafe fn avx512_f32(p: Part<'_>, scratch: *mut isize) {
-    let (lanes, pieces) = layout(&p);
+    let layout = Layout::of(&p);
     let step = p.across.last().map_or(1, |d| d.stride);
-    let mut along = Place::new(p.depth, 0);
     for begin in (0..p.k).step_by(p.block) {
         let depth = p.block.min(p.k - begin);
-        for i in 0..depth {
-            // SAFETY: within the scratch.
-            unsafe { scratch.add(i).write(along.offset) };
-            along.advance(1);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { steps_of(p.depth, begin, depth, scratch) };
         let b = Block {
             image: p.image,
             // SAFETY: they were just written.
@@ -287,13 +375,13 @@ pub(super) unsafe fn avx512_f32(p: Part<'_>, scratch: *mut isize) {
         };
         // SAFETY: the caller's promise.
         unsafe {
-            match (pieces, step) {
-                (1, 1) => block::<1, 1>(&p, b, lanes),
-                (2, 1) => block::<2, 1>(&p, b, lanes),
-                (_, 1) => block::<4, 1>(&p, b, lanes),
-                (1, _) => block::<1, 2>(&p, b, lanes),
-                (2, _) => block::<2, 2>(&p, b, lanes),
-                (_, _) => block::<4, 2>(&p, b, lanes),
+            match (layout.pieces(), step) {
+                (1, 1) => block::<1, 1>(&p, b, layout),
+                (2, 1) => block::<2, 1>(&p, b, layout),
+                (_, 1) => block::<4, 1>(&p, b, layout),
+                (1, _) => block::<1, 2>(&p, b, layout),
+                (2, _) => block::<2, 2>(&p, b, layout),
+                (_, _) => block::<4, 2>(&p, b, layout),
             }
         }
     }
@@ -313,7 +401,20 @@ mod tests {
         // Multiples of 2^-6 below 1: every sum is exact.
         let value = |i: usize| (i * 37 % 101) as f32 / 64.0 - 0.75;
         for step in [1usize, 2] {
-            for (lines, width) in [(7, 7), (1, 5), (5, 6), (4, 8), (3, 9), (12, 12), (3, 16), (3, 17), (9, 28), (2, 56), (2, 100)] {
+            for (lines, width) in [
+                (7, 7),
+                (1, 5),
+                (5, 6),
+                (4, 8),
+                (5, 5),
+                (3, 9),
+                (12, 12),
+                (3, 16),
+                (3, 17),
+                (9, 28),
+                (2, 56),
+                (2, 100),
+            ] {
                 let pitch = width * step + 3;
                 let plane = (lines * step + 3) * pitch;
                 let across = [dim(lines, (pitch * step) as isize), dim(width, step as isize)];
