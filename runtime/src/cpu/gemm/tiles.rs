@@ -670,7 +670,27 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         // SAFETY: the caller's promise; scratch has room for the accumulators of so many rows.
         return unsafe { few(part, scratch.cast()) };
     }
-    if let (Some(in_place), Some((across, depth, first)), None) = (K::WINDOWS, composite, blocks)
+    // Lines of a matrix are windows of one element.
+    let plain = [
+        StridedDim {
+            extent: wide,
+            stride: 1,
+        },
+        StridedDim {
+            extent: p.k,
+            stride: panel_sum,
+        },
+    ];
+    let is_copied = || matches!(reading::<K>(wide, tall, (panel_wide, panel_sum)), Reading::Copied);
+    let in_place = match composite {
+        None if panel_wide == 1 && windows::takes_lines(p.k, tall) && is_copied() => {
+            Some((&plain[..1], &plain[1..], 0))
+        }
+        None => None,
+        Some(_) if blocks.is_some() => None,
+        Some(windows) => Some(windows),
+    };
+    if let (Some(multiply), Some((across, depth, first))) = (K::WINDOWS, in_place)
         && windows::takes(across, tall)
         && dst_wide == 1
     {
@@ -694,7 +714,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                 block: block::<K>(p.k),
             };
             // SAFETY: the caller's promise; scratch has room for many elements of a block, and elements are f32 where windows are read in place.
-            unsafe { in_place(part, scratch.cast()) };
+            unsafe { multiply(part, scratch.cast()) };
             tell.complete(top + height, size);
         }
         return;

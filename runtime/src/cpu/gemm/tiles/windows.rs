@@ -19,6 +19,10 @@ pub(super) const ROWS: usize = 8;
 const LANES: usize = 16;
 /// Windows in a row of the image, at least: a vector of fewer has too many pieces.
 const LEAST_WIDTH: usize = 5;
+/// As [`MOST_ROWS`], of windows of one element, which are in a copy once.
+const MOST_ROWS_OF_LINES: usize = 32;
+/// Steps of a sum over windows of one element, at least.
+const LEAST_LINES: usize = 64;
 /// Vectors at once, beside eight rows and beside fewer.
 const VECTORS: [usize; 2] = [3, 6];
 
@@ -53,8 +57,14 @@ pub(super) fn takes(across: &[StridedDim], rows: usize) -> bool {
     })
 }
 
+/// Whether `k` lines of a matrix, whose elements lie together and which are too far apart to be a panel, are read where they are by so many rows,
+/// as windows of one element. A copy of short columns is in the first-level cache when the last row reads it.
+pub(super) fn takes_lines(k: usize, rows: usize) -> bool {
+    k >= LEAST_LINES && rows <= MOST_ROWS_OF_LINES
+}
+
 /// Which windows make a vector.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Layout {
     /// Windows in a row of the image.
     width: usize,
@@ -391,83 +401,120 @@ pub(super) unsafe fn avx512_f32(p: Part<'_>, scratch: *mut isize) {
 mod tests {
     use super::*;
 
-    /// Sums of products block by block, of every window and row, and nothing else is written; what lies between windows is not read into them.
+    /// A chain of multiply-adds for each block of the sum, and the blocks added up, of every window and row; nothing else is written.
     #[test]
     fn windows_are_multiplied_where_they_lie() {
         if !std::is_x86_feature_detected!("avx512f") {
             return;
         }
+        let value = |i: usize| (i * 37 % 101) as f32 / 63.0 - 0.75;
         let dim = |extent: usize, stride: isize| StridedDim { extent, stride };
-        // Multiples of 2^-6 below 1: every sum is exact.
-        let value = |i: usize| (i * 37 % 101) as f32 / 64.0 - 0.75;
-        for step in [1usize, 2] {
-            for (lines, width) in [
-                (7, 7),
-                (1, 5),
-                (5, 6),
-                (4, 8),
-                (5, 5),
-                (3, 9),
-                (12, 12),
-                (3, 16),
-                (3, 17),
-                (9, 28),
-                (2, 56),
-                (2, 100),
+        let images = [
+            (7, 7),
+            (1, 5),
+            (5, 6),
+            (4, 8),
+            (5, 5),
+            (3, 9),
+            (12, 12),
+            (3, 16),
+            (3, 17),
+            (9, 28),
+            (2, 56),
+            (2, 100),
+        ];
+        for ((lines, width), step) in images.into_iter().flat_map(|i| [(i, 1), (i, 2)]) {
+            let pitch = width * step + 3;
+            let plane = (lines * step + 3) * pitch;
+            let across = [dim(lines, (pitch * step) as isize), dim(width, step as isize)];
+            let depth = [dim(2, plane as isize), dim(3, pitch as isize), dim(3, 1)];
+            let image: Vec<f32> = (0..2 * plane).map(value).collect();
+            for (row_count, block, first, turned) in [
+                (1, 18, 0, false),
+                (2, 18, 3, true),
+                (3, 7, 0, false),
+                (4, 18, 1, false),
+                (7, 18, 0, true),
+                (8, 18, 0, false),
+                (8, 5, 2, true),
+                (24, 18, 0, false),
+                (31, 9, 4, true),
             ] {
-                let pitch = width * step + 3;
-                let plane = (lines * step + 3) * pitch;
-                let across = [dim(lines, (pitch * step) as isize), dim(width, step as isize)];
-                let depth = [dim(2, plane as isize), dim(3, pitch as isize), dim(3, 1)];
-                // What is no element of any window spoils what reads it.
-                let image: Vec<f32> = (0..2 * plane).map(value).collect();
-                for (row_count, block, first, turned) in [
-                    (1, 18, 0, false),
-                    (2, 18, 3, true),
-                    (3, 7, 0, false),
-                    (4, 18, 1, false),
-                    (7, 18, 0, true),
-                    (8, 18, 0, false),
-                    (8, 5, 2, true),
-                    (24, 18, 0, false),
-                    (31, 9, 4, true),
-                ] {
-                    let windows = lines * width - first;
-                    let row_strides = if turned { (1, row_count as isize) } else { (18, 1) };
-                    let rows: Vec<f32> = (0..row_count * 18).map(|i| value(i + 5)).collect();
-                    let stride = windows + 1;
-                    let mut results = vec![9f32; row_count * stride];
-                    let mut scratch = vec![0isize; block];
-                    let part = Part {
-                        image: image.as_ptr(),
-                        across: &across,
-                        depth: &depth,
-                        first,
-                        windows,
-                        rows: rows.as_ptr(),
-                        row_strides,
-                        row_count,
-                        results: results.as_mut_ptr(),
-                        result_stride: stride as isize,
-                        k: 18,
-                        block,
+                assert!(takes(&across, row_count));
+                let windows = lines * width - first;
+                let row_strides = if turned { (1, row_count as isize) } else { (18, 1) };
+                let rows: Vec<f32> = (0..row_count * 18).map(|i| value(i + 5)).collect();
+                let stride = windows + 1;
+                let mut results = vec![9f32; row_count * stride];
+                let mut scratch = vec![0isize; block];
+                let part = Part {
+                    image: image.as_ptr(),
+                    across: &across,
+                    depth: &depth,
+                    first,
+                    windows,
+                    rows: rows.as_ptr(),
+                    row_strides,
+                    row_count,
+                    results: results.as_mut_ptr(),
+                    result_stride: stride as isize,
+                    k: 18,
+                    block,
+                };
+                // SAFETY: the vectors have so many elements, and the feature was looked for.
+                unsafe { avx512_f32(part, scratch.as_mut_ptr()) };
+                for (i, j) in (0..row_count).flat_map(|i| (0..=windows).map(move |j| (i, j))) {
+                    let n = first + j;
+                    let product = |k: usize| {
+                        let at = k / 9 * plane + (k / 3 % 3 + n / width * step) * pitch + k % 3 + n % width * step;
+                        let row = i as isize * row_strides.0 + k as isize * row_strides.1;
+                        (image[at], rows[row as usize])
                     };
-                    assert!(takes(&across, row_count));
-                    // SAFETY: the vectors have so many elements, and the feature was looked for.
-                    unsafe { avx512_f32(part, scratch.as_mut_ptr()) };
-                    for (i, j) in (0..row_count).flat_map(|i| (0..=windows).map(move |j| (i, j))) {
-                        let found = results[i * stride + j];
-                        let n = first + j;
-                        let terms = (0..18).map(|k| {
-                            let at = k / 9 * plane + (k / 3 % 3 + n / width * step) * pitch + k % 3 + n % width * step;
-                            let row = i as isize * row_strides.0 + k as isize * row_strides.1;
-                            f64::from(image[at]) * f64::from(rows[row as usize])
-                        });
-                        let wanted = if j == windows { 9.0 } else { terms.sum() };
-                        let case = (step, lines, width, row_count, block, first);
-                        assert_eq!(f64::from(found), wanted, "{case:?} {i} {j}");
-                    }
+                    let chain = |from: usize| {
+                        let steps = from..(from + block).min(18);
+                        steps.map(product).fold(0f32, |sum, (x, y)| x.mul_add(y, sum))
+                    };
+                    let wanted = match j == windows {
+                        true => 9.0,
+                        false => (block..18).step_by(block).map(chain).fold(chain(0), |a, b| a + b),
+                    };
+                    let case = (step, lines, width, row_count, block, first);
+                    assert_eq!(results[i * stride + j].to_bits(), wanted.to_bits(), "{case:?} {i} {j}");
                 }
+            }
+        }
+    }
+
+    /// Vectors of a layout are as many as are made, and none has more pieces than it says.
+    #[test]
+    fn layouts_count_their_vectors() {
+        for (width, rows) in (LEAST_WIDTH..40).flat_map(|w| [(w, 0), (w, (LANES / w).max(1))]) {
+            let layout = Layout { width, rows };
+            for windows in 1..200 {
+                let dims = [
+                    StridedDim {
+                        extent: 40,
+                        stride: 100,
+                    },
+                    StridedDim {
+                        extent: width,
+                        stride: 1,
+                    },
+                ];
+                let mut place = Place::new(&dims, 0);
+                let (mut begin, mut at, mut made) = (0, 0, 0);
+                while begin < windows.min(40 * width) {
+                    let left = windows.min(40 * width) - begin;
+                    let taken = layout.lanes(at, left);
+                    assert!(taken > 0 && layout.pieces() <= 4);
+                    let vector = vector::<4, 1>(&mut place, begin, taken);
+                    let pieces = vector.pieces.iter().filter(|p| p.read[0] != 0).count();
+                    assert!(pieces <= layout.pieces(), "{layout:?} {windows}");
+                    begin += taken;
+                    at = (at + taken) % (layout.rows * width).max(1);
+                    made += 1;
+                }
+                assert_eq!(made, layout.vectors(0, windows.min(40 * width)), "{layout:?} {windows}");
             }
         }
     }
