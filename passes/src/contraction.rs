@@ -13,7 +13,7 @@ use tlc_ir::target::{HostProducts, ProductLibrary};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, label_count, repeats};
-use crate::direct::direct_image;
+use crate::direct::{direct_image, has_overlaps};
 use tlc_ir::graph::infer::flat_index;
 
 /// Below this many multiply-adds a loop nest beats the call, unless the library is fast at small products ([`HostProducts::small`]).
@@ -178,7 +178,7 @@ pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Opti
             true => Of::Small,
             false => Of::Matrices,
         };
-        return product_of(graph, id, einsum, of);
+        return product_of(graph, id, einsum, of).or_else(|| product_of(graph, id, einsum, Of::OneChannel));
     }
     let of = match products.vectors {
         true => Of::Any,
@@ -196,6 +196,8 @@ enum Of {
     Small,
     /// Those of a vector too.
     Any,
+    /// Those of windows with the weights of one channel alone.
+    OneChannel,
 }
 
 /// Halves of a word.
@@ -203,6 +205,9 @@ const HALVES: i64 = 2;
 
 /// Neighbours of a panel of words.
 pub(crate) const WORD_PANEL: i64 = 32;
+
+/// The longest sum over windows with the weights of one channel that a kernel adds up: it copies out as many products.
+const LONGEST_SUM_OF_ONE_CHANNEL: i64 = 49;
 
 /// The shortest sum of products of bf16 that the library computes: of shorter ones most of a tile of a matrix is empty.
 const SHORTEST_SUM_OF_HALVES: i64 = 16;
@@ -442,7 +447,16 @@ fn groups_in(graph: &Graph, id: NodeId, output: &Labels, of: Of) -> Option<Group
     let product = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
     let (m, n, k) = (product(&rows), product(&columns), product(&summed));
     let vectors = usize::from(m.is(1)) + usize::from(n.is(1));
-    if vectors > usize::from(of == Of::Any) || k.is(1) || k.is(0) {
+    let wanted = match of {
+        Of::Matrices | Of::Small => vectors == 0,
+        Of::Any => vectors <= 1,
+        Of::OneChannel => {
+            let long = k.as_const().is_none_or(|k| k > LONGEST_SUM_OF_ONE_CHANNEL);
+            let alone = batch.iter().all(|&l| extents[l].is(1));
+            vectors == 1 && long && alone && node.operands.iter().any(|&o| has_overlaps(graph, o))
+        }
+    };
+    if !wanted || k.is(1) || k.is(0) {
         return None;
     }
     // How a vector is multiplied does not depend on how many results there are, and one product that is small because its sizes are known

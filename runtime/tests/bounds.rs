@@ -140,6 +140,20 @@ fn windows_apart([h, w]: [i64; 2], size: i64, stride: i64, (before, behind): (i6
     parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{text}: {e:?}"))
 }
 
+/// Sums over windows of an image of three groups of eight channels, with so many results of each.
+fn windows_of_groups([h, w]: [i64; 2], size: i64, stride: i64, results: i64) -> Graph {
+    let [rows, columns] = [h, w].map(|n| (n - size) / stride + 1);
+    let text = format!(
+        "graph @groups(%x: f32[3, 8, {h}, {w}], %k: f32[3, {results}, 8, {size}, {size}]) {{
+           %0 = window %x {{axis=2, size={size}, stride={stride}}} : f32[3, 8, {rows}, {w}, {size}]
+           %1 = window %0 {{axis=3, size={size}, stride={stride}}} : f32[3, 8, {rows}, {columns}, {size}, {size}]
+           %2 = einsum %1, %k {{abcdef,agbef->agcd}} : f32[3, {results}, {rows}, {columns}]
+           return %2
+         }}",
+    );
+    parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{text}: {e:?}"))
+}
+
 /// The same at every other level of this machine, each in a process of its own.
 #[test]
 fn kernels_of_every_other_level_touch_nothing_beside_their_buffers() {
@@ -171,6 +185,11 @@ fn kernels_touch_nothing_beside_their_buffers() {
             failures.push(format!("seed {seed}: {e}"));
         }
     }
+    let values = |shape: &[usize]| {
+        let count = shape.iter().product();
+        let all: Vec<f32> = (0..count).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
+        HostTensor::from_slice(shape, &all).expect("room")
+    };
     for (side, size, stride, around) in [
         ([14, 14], 3, 2, (1, 1)),
         ([15, 33], 3, 2, (1, 1)),
@@ -181,11 +200,6 @@ fn kernels_touch_nothing_beside_their_buffers() {
         ([11, 40], 3, 3, (1, 1)),
     ] {
         let graph = windows_apart(side, size, stride, around);
-        let values = |shape: &[usize]| {
-            let count = shape.iter().product();
-            let all: Vec<f32> = (0..count).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
-            HostTensor::from_slice(shape, &all).expect("room")
-        };
         let size = size as usize;
         let inputs = [
             values(&[1, 20, side[0] as usize, side[1] as usize]),
@@ -193,6 +207,22 @@ fn kernels_touch_nothing_beside_their_buffers() {
         ];
         if let Err(e) = judge(&graph, &inputs, &[], 1) {
             failures.push(format!("{side:?}, {size}, {stride}, {around:?}: {e}"));
+        }
+    }
+    for (side, size, stride, results) in [
+        ([9, 9], 3, 1, 8),
+        ([16, 16], 3, 1, 4),
+        ([15, 15], 3, 2, 8),
+        ([12, 30], 3, 1, 12),
+        ([11, 58], 3, 2, 5),
+        ([7, 61], 5, 1, 24),
+        ([14, 14], 3, 3, 8),
+    ] {
+        let graph = windows_of_groups(side, size, stride, results);
+        let [h, w, size, results] = [side[0], side[1], size, results].map(|n| n as usize);
+        let inputs = [values(&[3, 8, h, w]), values(&[3, results, 8, size, size])];
+        if let Err(e) = judge(&graph, &inputs, &[], 1) {
+            failures.push(format!("groups of {side:?}, {size}, {stride}, {results}: {e}"));
         }
     }
     assert!(

@@ -14,6 +14,7 @@ mod few;
 mod halves;
 mod pack;
 mod pairs;
+mod windows;
 
 use std::sync::OnceLock;
 
@@ -100,13 +101,18 @@ trait Tiles {
     unsafe fn pack_strips(from: pack::Source<Self::Element>, to: *mut Self::Element);
     /// What computes few rows, if there is such; see [`few`].
     const FEW: Option<FewRows<Self::Element>>;
+    /// What multiplies windows by few rows where they lie, if there is such; see [`windows`].
+    const WINDOWS: Option<InPlaceWindows> = None;
 }
 
 /// Computes few rows, with scratch; see [`few`].
 type FewRows<T> = unsafe fn(few::Part<T>, *mut T);
 
+/// Multiplies windows of f32, with scratch; see [`windows`].
+type InPlaceWindows = unsafe fn(windows::Part<'_>, *mut isize);
+
 macro_rules! tiles {
-    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr) => {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr $(, $windows:expr)?) => {
         struct $name;
         impl Tiles for $name {
             type Element = $element;
@@ -121,6 +127,7 @@ macro_rules! tiles {
                 KERNELS[vectors - 1][strip - 1]
             }
             const FEW: Option<FewRows<$element>> = $few;
+            $(const WINDOWS: Option<InPlaceWindows> = Some($windows);)?
             unsafe fn pack(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
@@ -145,7 +152,8 @@ tiles!(
     16,
     panels_avx_f32,
     composite_avx512_f32,
-    Some(few::avx512_f32)
+    Some(few::avx512_f32),
+    windows::avx512_f32
 );
 tiles!(
     Avx512F64,
@@ -661,6 +669,55 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         };
         // SAFETY: the caller's promise; scratch has room for the accumulators of so many rows.
         return unsafe { few(part, scratch.cast()) };
+    }
+    // Lines of a matrix are windows of one element.
+    let plain = [
+        StridedDim {
+            extent: wide,
+            stride: 1,
+        },
+        StridedDim {
+            extent: p.k,
+            stride: panel_sum,
+        },
+    ];
+    let is_copied = || matches!(reading::<K>(wide, tall, (panel_wide, panel_sum)), Reading::Copied);
+    let in_place = match composite {
+        None if panel_wide == 1 && windows::takes_lines(p.k, tall) && is_copied() => {
+            Some((&plain[..1], &plain[1..], 0))
+        }
+        None => None,
+        Some(_) if blocks.is_some() => None,
+        Some(windows) => Some(windows),
+    };
+    if let (Some(multiply), Some((across, depth, first))) = (K::WINDOWS, in_place)
+        && windows::takes(across, tall)
+        && dst_wide == 1
+    {
+        // So many rows that what follows finds them in the second-level cache.
+        let most = second_level_bytes() / 4 / (wide * size).max(1);
+        let most = (most / windows::ROWS).max(1) * windows::ROWS;
+        for top in (0..tall).step_by(most) {
+            let height = most.min(tall - top);
+            let part = windows::Part {
+                image: panel.cast(),
+                across,
+                depth,
+                first,
+                windows: wide,
+                rows: strip.wrapping_offset(top as isize * strip_tall).cast(),
+                row_strides: (strip_tall, strip_sum),
+                row_count: height,
+                results: dst.wrapping_offset(top as isize * dst_tall).cast(),
+                result_stride: dst_tall,
+                k: p.k,
+                block: block::<K>(p.k),
+            };
+            // SAFETY: the caller's promise; scratch has room for many elements of a block, and elements are f32 where windows are read in place.
+            unsafe { multiply(part, scratch.cast()) };
+            tell.complete(top + height, size);
+        }
+        return;
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);

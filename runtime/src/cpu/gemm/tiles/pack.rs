@@ -102,14 +102,14 @@ pub(super) struct CompositeSource<'a, T> {
 }
 
 /// A place on dimensions: a number in each, and the offset that they add up to.
-struct Place<'a> {
+pub(super) struct Place<'a> {
     dims: &'a [StridedDim],
     digits: [usize; MAX_DIMS],
-    offset: isize,
+    pub offset: isize,
 }
 
 impl<'a> Place<'a> {
-    fn new(dims: &'a [StridedDim], mut number: usize) -> Place<'a> {
+    pub(super) fn new(dims: &'a [StridedDim], mut number: usize) -> Place<'a> {
         let mut place = Place {
             dims,
             digits: [0; MAX_DIMS],
@@ -144,7 +144,7 @@ impl<'a> Place<'a> {
 
     /// Steps that stay on the innermost dimension.
     #[inline(always)]
-    fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         let last = self.dims.len() - 1;
         self.dims[last].extent - self.digits[last]
     }
@@ -152,7 +152,7 @@ impl<'a> Place<'a> {
     /// Goes on by at most [`Place::left`] steps. It is called for each step of the sum: as a call of its own it takes a product
     /// over small windows a third of its time.
     #[inline(always)]
-    fn advance(&mut self, steps: usize) {
+    pub(super) fn advance(&mut self, steps: usize) {
         let mut steps = steps;
         for (dim, digit) in self.dims.iter().zip(&mut self.digits).rev() {
             *digit += steps;
