@@ -365,3 +365,40 @@ fn a_loop_has_a_value_beside_sizes_that_it_does_not_use() {
         );
     }
 }
+
+/// Norms have a derivative of their own, in a region: whatever decides their sizes.
+#[test]
+fn norms_of_what_data_picks() {
+    let g = Graph::new("normalized");
+    let n = g.symbol("n", 0..=64);
+    let x = g.input("x", DType::F32, [n, 3.into()]);
+    let rows = x.select_index(1, 0).gt(0.0).nonzero().select_index(0, 0);
+    let picked = x.take(&rows, 0);
+    g.output("layer", &picked.layer_norm(None, None, 1e-5));
+    g.output("relu", &picked.relu());
+    let (mean, var) = (g.zeros(3, DType::F32), g.ones(3, DType::F32));
+    let (y, mean, _) = picked.batch_norm_train(&mean, &var, None, None, 0.1, 1e-5);
+    g.output("batch", &y);
+    g.output("mean", &mean);
+    let d = tlc::grad(&(picked.layer_norm(None, None, 1e-5).exp().sum(..)), &[&x]);
+    g.output("d", &d[0]);
+    let x = [1.0f32, 2.0, 4.0, -1.0, 0.0, 3.0, 2.0, 2.5, -7.0, 0.5, 0.25, 8.0];
+    let graph = g.finish().unwrap();
+    for (inputs, picked) in [([f32s(&[4, 3], &x)], 3), ([f32s(&[1, 3], &[-1.0, 2.0, 3.0])], 0)] {
+        let right = interpret(&graph, &inputs, &Options::default()).unwrap();
+        assert_eq!(right[0].shape(), [picked, 3]);
+        for threads in [1, 2] {
+            for (found, right) in compiled(&g, threads).run(&given(&inputs)).unwrap().iter().zip(&right) {
+                let found = found.to_host();
+                assert_eq!(found.shape(), right.shape());
+                for i in 0..right.len() {
+                    let (v, of) = (found.get(i).as_f64(), right.get(i).as_f64());
+                    assert!(
+                        (v - of).abs() <= 1e-5 * of.abs().max(1.0) || v.is_nan() && of.is_nan(),
+                        "{v} for {of}"
+                    );
+                }
+            }
+        }
+    }
+}

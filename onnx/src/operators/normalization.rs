@@ -70,18 +70,12 @@ pub(super) fn instance(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid(format!("rank {}; expected at least 3", x.rank()));
     }
     let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
-    let y = standardized(&x.cast(wide), (2..x.rank() as i64).collect(), eps);
+    let y = x.cast(wide).standardize((2..x.rank() as i64).collect::<Vec<_>>(), eps);
     let (scale, bias) = (
         per_channel(&c.tensor(1)?, x.rank())?,
         per_channel(&c.tensor(2)?, x.rank())?,
     );
     one((y * scale.cast(wide) + bias.cast(wide)).cast(dtype))
-}
-
-fn standardized(x: &Tensor, axes: Vec<i64>, eps: f64) -> Tensor {
-    let centered = x - x.mean(keep(axes.clone()));
-    let var = (&centered * &centered).mean(keep(axes));
-    centered * (var + eps).rsqrt()
 }
 
 /// The axes from `axis` on.
@@ -96,13 +90,15 @@ pub(super) fn layer(c: &mut Call<'_, '_, '_>) -> Answer {
     let eps = c.float("epsilon", 1e-5)?;
     let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     let x = x.cast(wide);
-    let mean = x.mean(keep(axes.clone()));
-    let centered = &x - &mean;
-    let inverse = ((&centered * &centered).mean(keep(axes)) + eps).rsqrt();
-    let mut y = (&centered * &inverse).cast(dtype) * c.tensor(1)?;
+    let mut y = x.standardize(axes.clone(), eps).cast(dtype) * c.tensor(1)?;
     if let Some(bias) = c.optional(2)? {
         y += bias;
     }
+    if c.outputs < 2 {
+        return one(y);
+    }
+    let mean = x.mean(keep(axes.clone()));
+    let inverse = ((&x - &mean).square().mean(keep(axes)) + eps).rsqrt();
     // Statistics are of 32 bits whatever they are of: the schema has no f64 for them.
     let statistic = |t: Tensor| match wide {
         DType::F64 => t.cast(DType::F32),
@@ -139,7 +135,7 @@ pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut shape = x.shape();
     shape[1] = channels / groups;
     shape.insert(1, groups.into());
-    let y = standardized(&x.cast(wide).reshape(shape), (2..=x.rank() as i64).collect(), eps);
+    let y = (x.cast(wide).reshape(shape)).standardize((2..=x.rank() as i64).collect::<Vec<_>>(), eps);
     let fit = |v: &Tensor, like: &Tensor| per_channel(&v.cast(wide), like.rank());
     // Scale and bias are one a group before opset 21, one a channel from then on.
     one(match c.version < 21 {

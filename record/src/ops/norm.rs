@@ -48,7 +48,13 @@ impl Standard {
 }
 
 impl Tensor {
-    /// `(x - mean) / sqrt(var + eps)` over axes; the population variance.
+    /// `(x - mean) / sqrt(var + eps)` over axes, of floats of at least 32 bits; the population variance.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn standardize(&self, axes: impl Into<Axes>, eps: f64) -> Tensor {
+        op("standardize", &[self], || self.standardized(&axes.into(), eps))
+    }
+
     fn standardized(&self, axes: &Axes, eps: f64) -> Step {
         let function = |x: &[Tensor]| vec![Standard::new(&x[0], axes, eps).y];
         let derivative = |known: &Known| {
