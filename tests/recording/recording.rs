@@ -28,6 +28,13 @@ fn an_error_names_operation_shapes_line_and_what_would_fit() {
     assert!(origin.contains(&format!("recording.rs:{line}:")), "{origin}");
 }
 
+/// A length below 0 is no end that is counted from the end of the axis.
+#[test]
+fn a_part_of_less_than_nothing_is_refused() {
+    let e = refusal(|g| drop(f32s(g, "a", [5]).narrow(0, 1, -3)));
+    assert_eq!(e.to_string(), "narrow of f32[5]: -3 elements; expected 0 or more");
+}
+
 #[test]
 fn operators_and_composites_blame_the_line_of_the_caller() {
     let g = Graph::new("wrong");

@@ -285,7 +285,7 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// Elements of less than a byte that share bytes, each in one of its own. `raw` has as many bytes as the shape asks for.
+/// Elements of at most a byte that share bytes, each in one of its own. `raw` has at least as many bytes as the shape asks for.
 ///
 /// # Errors
 /// If there is no memory for them.
@@ -294,7 +294,7 @@ pub fn unpacked(dtype: DType, shape: &[usize], raw: &[u8]) -> Result<HostTensor,
     let (bits, per_byte) = (dtype.value_bits(), per_byte(dtype));
     for (targets, &byte) in tensor.bytes_mut().chunks_mut(per_byte).zip(raw) {
         for (i, target) in targets.iter_mut().enumerate() {
-            *target = (byte >> (i as u32 * bits)) & ((1 << bits) - 1);
+            *target = (byte >> (i as u32 * bits)) & (u8::MAX >> (8 - bits));
         }
     }
     Ok(tensor)

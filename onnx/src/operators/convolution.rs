@@ -293,10 +293,9 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
         let beyond = ends.map(|d| simple(d.max(0)));
         if cut.iter().any(|d| d.as_const() != Some(0)) {
             let left = simple(y.dim(axis as i64) - &cut[0] - &cut[1]);
-            if left.as_const().is_some_and(|n| n < 0) {
+            if let Some(n @ ..0) = left.as_const() {
                 return invalid(format!(
-                    "pads that leave {} elements along axis {axis}; expected at least 0",
-                    left.as_const().unwrap_or(0)
+                    "pads that leave {n} elements along axis {axis}; expected at least 0"
                 ));
             }
             y = y.narrow(axis as i64, cut[0].clone(), left);

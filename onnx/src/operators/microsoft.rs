@@ -1,6 +1,7 @@
 //! Operators of the domain `com.microsoft` that ONNX Runtime's quantizers write beside ONNX's own, as its documentation of contributed operators says them:
 //! operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, and a product with weights of few bits.
 
+use tlc_formats::onnx::{per_byte, unpacked};
 use tlc_ir::{DType, HostTensor};
 
 use super::linear::centered;
@@ -202,19 +203,11 @@ fn gemm(c: &mut Call<'_, '_, '_>) -> Answer {
     }
 }
 
-/// The numbers of a few bits in bytes, the first in the lowest bits.
-fn unpacked(bytes: &[u8], bits: u32) -> impl Iterator<Item = u8> {
-    let mask = (1u16 << bits) - 1;
-    let in_byte = move |b: u8| (0..8 / bits).map(move |i| (u16::from(b) >> (i * bits) & mask) as u8);
-    bytes.iter().flat_map(move |&b| in_byte(b))
-}
-
 /// A constant of `rows` rows of numbers of a few bits, each beginning with a byte of its own; of a row the first `columns` numbers count.
 fn constant_of_bits(c: &mut Call<'_, '_, '_>, at: usize, dtype: DType, rows: usize, columns: usize) -> Outcome<Tensor> {
     let packed = c.elements(at)?;
-    let bits = dtype.value_bits();
     let stride = packed.len() / rows;
-    let least = columns.div_ceil(8 / bits as usize);
+    let least = columns.div_ceil(per_byte(dtype));
     if packed.dtype() != DType::U8 || stride * rows != packed.len() || stride < least {
         return invalid(format!(
             "operand {at} is {} elements of {}; expected {rows} times at least {least} of u8",
@@ -224,7 +217,7 @@ fn constant_of_bits(c: &mut Call<'_, '_, '_>, at: usize, dtype: DType, rows: usi
     }
     let mut numbers = Vec::with_capacity(rows * columns);
     for row in packed.bytes().chunks_exact(stride) {
-        numbers.extend(unpacked(row, bits).take(columns));
+        numbers.extend_from_slice(unpacked(dtype, &[columns], row)?.bytes());
     }
     Ok(c.graph()
         .constant(HostTensor::from_bytes(dtype, &[rows, columns], &numbers)?))

@@ -135,7 +135,8 @@ pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut shape = x.shape();
     shape[1] = channels / groups;
     shape.insert(1, groups.into());
-    let y = (x.cast(wide).reshape(shape)).standardize((2..=x.rank() as i64).collect::<Vec<_>>(), eps);
+    let axes: Vec<i64> = (2..=x.rank() as i64).collect();
+    let y = x.cast(wide).reshape(shape).standardize(axes, eps);
     let fit = |v: &Tensor, like: &Tensor| per_channel(&v.cast(wide), like.rank());
     // Scale and bias are one a group before opset 21, one a channel from then on.
     one(match c.version < 21 {

@@ -353,10 +353,17 @@ impl Tensor {
     /// assert_eq!(x.narrow(0, 1, 2).eval()?.as_slice::<i32>()?, [2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// A length below 0, a part that leaves its axis.
     #[track_caller]
     pub fn narrow(&self, axis: i64, start: impl Into<Dim>, length: impl Into<Dim>) -> Tensor {
         let (start, length) = (start.into(), length.into());
         op("narrow", &[self], || {
+            // An end below 0 would be one from the end of the axis.
+            if let Some(n @ ..0) = length.as_const() {
+                return refuse_expecting(format!("{n} elements"), "0 or more");
+            }
             let stop = &start + length;
             self.sliced(&[(self.axis(axis)?, Slice::from(start..stop))])
         })
