@@ -125,6 +125,42 @@ fn sizes_follow_from_states() {
     );
 }
 
+/// No version that was measured takes over in the midst of training, for then what is trained would depend on when it was ready. The same
+/// graph without an update gets one.
+#[test]
+fn steps_of_training_keep_their_code() {
+    let compiled = |sets: bool| {
+        let g = Graph::new("step");
+        let n = g.symbol("n", 0..=4096);
+        let x = g.input("x", DType::F32, (&n, 16));
+        let w = g.state("w", DType::F32, [16, 16]);
+        let loss = x.matmul(&w).tanh().square().mean(..);
+        let gradient = tlc::grad(&loss, &[&w]).remove(0);
+        match sets {
+            true => g.set("w", &(&w - &gradient * 0.1)),
+            false => g.output("gradient", &gradient),
+        }
+        g.output("loss", &loss);
+        g.compile(&CompileOptions::default()).expect("it compiles")
+    };
+    let x = ndarray::Array2::<f32>::from_elem((512, 16), 0.25);
+    let mut state = State::new();
+    let w = ndarray::Array2::<f32>::from_elem((16, 16), 0.125);
+    state.insert("w", &w).expect("an entry");
+    let (reading, setting) = (compiled(false), compiled(true));
+    let mut calls = 0;
+    while reading.specializations().is_empty() {
+        calls += 1;
+        assert!(calls < 100_000, "no version was made for sizes that recur");
+        reading.run_with(&mut state, &inputs![&x]).expect("it runs");
+    }
+    for _ in 0..2 * calls {
+        setting.run_with(&mut state, &inputs![&x]).expect("it runs");
+    }
+    setting.wait_for_specializations();
+    assert_eq!(setting.specializations(), []);
+}
+
 /// Updates take place in the state's own memory.
 #[test]
 fn entries_stay_where_they_are() {

@@ -43,7 +43,8 @@ const MAX_KEPT_BYTES: u64 = 256 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Specialize {
     /// For shapes that recur, once the calls with them have taken as long as compiling took; the version stays if it is
-    /// measured to be faster. Made in the background.
+    /// measured to be faster. Made in the background. Not of a graph that sets states, as a step of training does: what they become
+    /// would depend on when a version was ready.
     #[default]
     Recurring,
     /// For shapes that recur, after so many calls with them, whatever the gain. Made in the background.
@@ -206,10 +207,15 @@ impl Picked {
 
 impl Specializations {
     pub(super) fn new(graph: IrGraph, compiler: Compiler, options: &CompileOptions, cost: Duration) -> Arc<Self> {
+        let sets_states = compiler.options.states.iter().any(|s| s.output.is_some());
+        let policy = match options.specialize {
+            Specialize::Recurring if sets_states => Specialize::Never,
+            asked => asked,
+        };
         Arc::new(Specializations {
             graph,
             compiler,
-            policy: options.specialize,
+            policy,
             cost,
             state: Mutex::default(),
             made: Condvar::new(),
