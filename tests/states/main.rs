@@ -6,6 +6,7 @@ mod calls;
 mod files;
 mod judged;
 mod many;
+mod networks;
 mod packed;
 mod players;
 mod precision;
