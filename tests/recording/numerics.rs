@@ -363,3 +363,102 @@ fn symbolic_sizes_give_the_same_numbers() {
         assert_eq!(Some(a.shape().to_vec()), b.const_shape());
     }
 }
+
+/// Of all pairs of bytes, and of numbers whose quotients leave their type on the way.
+#[test]
+fn quotients_of_integers_are_rounded_down() {
+    let floor = |x: i128, y: i128| x.div_euclid(y) - i128::from(y < 0 && x.rem_euclid(y) != 0);
+    let pairs: Vec<(i8, i8)> = (-128..=127)
+        .flat_map(|x| (-128..=127).map(move |y| (x, y)))
+        .filter(|(x, y)| *y != 0 && (*x, *y) != (-128, -1))
+        .collect();
+    let (x, y): (Vec<i8>, Vec<i8>) = pairs.iter().copied().unzip();
+    let g = Graph::default();
+    let count = pairs.len();
+    let a = g.input("a", DType::I8, [count as i64]);
+    let b = g.input("b", DType::I8, [count as i64]);
+    g.output("q", &a.floor_divide(&b));
+    let e = g.compile(&CompileOptions::default()).unwrap();
+    let found = e.run(&tlc::inputs![&x, &y]).unwrap();
+    for (found, (x, y)) in found["q"].as_slice::<i8>().unwrap().iter().zip(&pairs) {
+        assert_eq!(i128::from(*found), floor((*x).into(), (*y).into()), "{x} // {y}");
+    }
+    let g = Graph::default();
+    for (x, y) in [
+        (-6_000_000_000_000_000_000i64, 5_000_000_000_000_000_000),
+        (-3, i64::MAX),
+        (i64::MAX, i64::MIN),
+        (i64::MIN, i64::MAX),
+    ] {
+        let q = g.constant([x]).floor_divide(&g.constant([y])).eval().unwrap();
+        assert_eq!(
+            i128::from(q.as_slice::<i64>().unwrap()[0]),
+            floor(x.into(), y.into()),
+            "{x} // {y}"
+        );
+    }
+    let by_zero = g.constant([-5i32, 5]).floor_divide(&g.constant([0i32])).eval().unwrap();
+    assert_eq!(by_zero.as_slice::<i32>().unwrap(), [0, 0]);
+    let unsigned = g.constant([200u8, 7]).floor_divide(&g.constant([7u8])).eval().unwrap();
+    assert_eq!(unsigned.as_slice::<u8>().unwrap(), [28, 1]);
+}
+
+/// Another axis is longer than the type of the indices counts.
+#[test]
+fn indices_of_bytes_run_along_one_axis_of_long_ones() {
+    let g = Graph::default();
+    let values: Vec<i64> = (0..3 * 300).collect();
+    let x = g.constant(ndarray::Array2::from_shape_vec((3, 300), values).unwrap());
+    let row = |k: usize| k * 7 % 3;
+    let taken: Vec<i64> = (0..300).map(|k| (row(k) * 300 + k) as i64).collect();
+    let unsigned = ndarray::Array2::from_shape_fn((1, 300), |(_, k)| row(k) as u8);
+    let signed = unsigned.mapv(|k| k as i8);
+    for indices in [g.constant(unsigned), g.constant(signed)] {
+        let found = x.take_along_axis(&indices, 0).eval().unwrap();
+        assert_eq!(found.as_slice::<i64>().unwrap(), taken);
+        let zeros = g.zeros([3, 300], DType::I64);
+        let updates = g.constant(ndarray::Array2::from_shape_fn((1, 300), |(_, k)| k as i64 + 1));
+        let found = zeros
+            .scatter_along_axis(&indices, 0, &updates, tlc::ScatterOp::Add)
+            .eval()
+            .unwrap();
+        for (at, found) in found.as_slice::<i64>().unwrap().iter().enumerate() {
+            let (r, k) = (at / 300, at % 300);
+            assert_eq!(*found, if r == row(k) { k as i64 + 1 } else { 0 }, "{r}, {k}");
+        }
+    }
+}
+
+/// What is small beside 1 keeps its digits in the derivative of `expm1` and of what is made of it, and powers are rounded once.
+#[test]
+fn derivatives_of_exponentials_and_powers_keep_their_digits() {
+    let g = Graph::default();
+    let x = g.constant([-12.0f32, -15.0, -20.0]);
+    let d = tlc::grad(&x.elu(1.3).sum(..), &[&x]).remove(0).eval().unwrap();
+    for (found, x) in d.as_slice::<f32>().unwrap().iter().zip([-12.0f64, -15.0, -20.0]) {
+        let right = 1.3 * x.exp();
+        assert!(
+            (f64::from(*found) - right).abs() < 1e-6 * right,
+            "{x}: {found}, {right}"
+        );
+    }
+    for (x, n, right) in [
+        (300.0, -2, 300f64.powi(-2)),
+        (50.0, -3, 50f64.powi(-3)),
+        (1.5, 7, 1.5f64.powi(7)),
+    ] {
+        let power = g
+            .constant([x])
+            .cast(DType::F16)
+            .powi(n)
+            .cast(DType::F64)
+            .eval()
+            .unwrap();
+        let found = power.as_slice::<f64>().unwrap()[0];
+        // Half of the distance of subnormal numbers, or of a last digit.
+        assert!(
+            (found - right).abs() <= (right / 2048.0).max(3e-8),
+            "{x} ** {n}: {found}, {right}"
+        );
+    }
+}

@@ -34,7 +34,8 @@ pub(super) fn rule(op: ScalarOp, at: &At<'_>) -> Step<Cotangents> {
         ScalarOp::Rsqrt => at.each(|_| Ok(d()? * -0.5 * y()? * y()? * y()?)),
         ScalarOp::Exp => at.each(|_| Ok(d()? * y()?)),
         ScalarOp::Exp2 => at.each(|_| Ok(d()? * LN_2 * y()?)),
-        ScalarOp::Expm1 => at.each(|_| Ok(d()? * (y()? + 1.0))),
+        // Of its result it would lose all digits where that is near -1.
+        ScalarOp::Expm1 => at.each(|_| Ok(d()? * x(0)?.exp())),
         ScalarOp::Log => at.each(|_| Ok(d()? / x(0)?)),
         ScalarOp::Log2 => at.each(|_| Ok(d()? / (x(0)? * LN_2))),
         ScalarOp::Log1p => at.each(|_| Ok(d()? / (x(0)? + 1.0))),

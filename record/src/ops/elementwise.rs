@@ -53,9 +53,14 @@ pub(crate) fn floor_divide(a: Operand, b: Operand) -> Tensor {
         if x.dtype().is_float() {
             return x.map2(ScalarOp::Div, y)?.map(ScalarOp::Floor);
         }
-        // x - mod(x, y) is a multiple of y, so the division that rounds toward zero is exact.
-        x.map2(ScalarOp::Sub, &x.map2(ScalarOp::Mod, y)?)?
-            .map2(ScalarOp::Div, y)
+        let quotient = x.map2(ScalarOp::Div, y)?;
+        if !x.dtype().is_signed_int() {
+            return Ok(quotient);
+        }
+        // That was rounded toward zero, which is above the quotient where what is left over has not the sign of the divisor.
+        let left = x.map2(ScalarOp::Rem, y)?;
+        let above = (left.lt(0) & y.gt(0)) | (left.gt(0) & y.lt(0));
+        above.select(&quotient - 1, &quotient).to(x.dtype())
     })
 }
 
@@ -377,6 +382,10 @@ impl Tensor {
         }
         if n == 0 {
             return Ok(self.ones_like());
+        }
+        // Rounded once, and a power that the type has no number for may have a reciprocal.
+        if self.dtype() != self.dtype().accumulator() && self.dtype().is_float() {
+            return self.to(self.dtype().accumulator())?.powi_step(n)?.to(self.dtype());
         }
         let (mut left, mut square) = (n.unsigned_abs(), self.clone());
         let mut product: Option<Tensor> = None;

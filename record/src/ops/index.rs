@@ -158,6 +158,13 @@ impl Tensor {
     /// Index tensors of every axis for `indices` that runs along `axis`, and the other coordinates as they are.
     fn along(&self, indices: &Tensor, axis: i64) -> Step<(usize, Vec<Tensor>)> {
         indices.is_index()?;
+        // The other axes' coordinates have the same type, which must count as far as they are long.
+        let counts = |d: &IndexExpr| d.as_const().is_none_or(|n| n <= i64::from(i32::MAX));
+        let indices = &match indices.dtype().bits() {
+            ..32 => indices.to(DType::I32)?,
+            32 if !self.extents().iter().all(counts) => indices.to(DType::I64)?,
+            _ => indices.clone(),
+        };
         let axis = self.axis(axis)?;
         indices.exactly_rank("indices", self.rank())?;
         let mut shape = self.ty().shape.clone();
