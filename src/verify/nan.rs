@@ -4,14 +4,15 @@
 //! Steps are watched for the first that reads no NaN and writes one. Its operations are then interpreted on the values that
 //! the step read, which names the one among them that is to blame.
 
+use tlc_ir::graph::Origin;
 use tlc_ir::interp::interpret_each;
 use tlc_ir::plan::{SlotId, Step};
-use tlc_ir::{DType, HostTensor, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind};
 
 use super::edit::{Change, Edit};
 use super::values::place;
 use super::{Case, Place};
-use crate::compile::{CompileOptions, Executable, Input};
+use crate::compile::{BuildError, CompileOptions, Entry, Executable, Input, State, compile_ir};
 use crate::explain::operation_text;
 use tlc_runtime::driver::RunError;
 
@@ -29,6 +30,8 @@ pub struct Nans {
 pub struct FirstNan {
     /// The operation's value, and its name in the model that it came from: `%4 log 'layer.3/Log'`.
     pub operation: String,
+    /// The line of the program that recorded it, if one did.
+    pub recorded_at: Option<String>,
     /// The first element of its result that is NaN, if the operation's result was seen.
     pub index: Vec<usize>,
     /// What its operands are there, where they have the result's shape.
@@ -42,6 +45,9 @@ pub struct FirstNan {
 impl std::fmt::Display for FirstNan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the first NaN is made by {}", self.operation)?;
+        if let Some(line) = &self.recorded_at {
+            write!(f, ", recorded at {line},")?;
+        }
         if !self.operands.is_empty() {
             write!(f, " of {} at {:?}", self.operands.join(" and "), self.index)?;
         } else if !self.index.is_empty() {
@@ -129,6 +135,7 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
     })?;
     let mut first = FirstNan {
         operation: operation_text(&compiled.graph, node),
+        recorded_at: line_of(&compiled.graph, node),
         index: vec![],
         operands: vec![],
         shown_in: place(compiled, node, Some(step)),
@@ -136,13 +143,121 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
     };
     let values = |slot: SlotId| compiled.planned.values[slot.0 as usize];
     let read: Vec<(NodeId, Vec<u8>)> = read.into_iter().filter_map(|(s, b)| Some((values(s)?, b))).collect();
-    if let Some((operation, index, operands)) = inside(case, executable, node, &read) {
+    if let Some((operation, recorded_at, index, operands)) = inside(case, executable, node, &read) {
         first.operation = operation;
+        first.recorded_at = recorded_at;
         first.index = index;
         first.operands = operands;
     }
     out.first = Some(first);
     Ok(out)
+}
+
+/// Where NaNs are in a call on states, as a step of training is, and where they come from.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct StepNans {
+    /// The counters of steps among the states, as optimizers have, and how many steps each has counted before this call.
+    pub steps: Vec<(String, u64)>,
+    /// What the call makes of its inputs, among which states are.
+    pub nans: Nans,
+}
+
+impl std::fmt::Display for StepNans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (name, count) in &self.steps {
+            write!(f, "step {} of {name}: ", count.saturating_add(1))?;
+        }
+        match (&self.nans.first, &self.nans.inputs[..]) {
+            (Some(first), _) => write!(f, "{first}"),
+            (None, []) => write!(f, "no operation makes a NaN"),
+            (None, [(name, count), ..]) => write!(f, "no operation makes the first NaN: {name} has {count}"),
+        }
+    }
+}
+
+/// As [`check_nan`], of a call of `executable` on a state, which stays as it is: after a step of an optimizer that had no effect, because the loss or
+/// a gradient was no finite number, it says which operation, recorded where, made it so. `options` are those that `executable` was compiled with; it is
+/// compiled again, without states.
+///
+/// ```
+/// use tlc::optim::Groups;
+/// use tlc::verify::nan::check_nan_with;
+/// use tlc::{CompileOptions, DType, Graph, State, inputs};
+///
+/// let g = Graph::new("train");
+/// let (x, w) = (g.input("x", DType::F32, [2]), g.state("w", DType::F32, [2]));
+/// let loss = (&x * &w).log().sum(..);
+/// let optimizer: Groups = "sgd:lr=0.1".parse()?;
+/// g.output("ok", &optimizer.minimize(&loss, &[("w", &w)]));
+/// let options = CompileOptions::default();
+/// let train = g.compile(&options)?;
+///
+/// let mut state = State::new();
+/// state.insert("w", [1.0f32, 2.0])?;
+/// optimizer.prepare(&mut state, &["w"])?;
+/// let batch = inputs![&[1.0f32, -1.0]];
+/// assert!(!train.run_with(&mut state, &batch)?["ok"].as_scalar::<bool>()?);
+/// let found = check_nan_with(&train, &state, &batch, &options)?;
+/// assert!(found.to_string().starts_with("step 1 of optimizer.steps: the first NaN is made by %"), "{found}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// If inputs and states do not fit the graph, or the run fails.
+pub fn check_nan_with(
+    executable: &Executable,
+    state: &State,
+    inputs: &[Input<'_>],
+    options: &CompileOptions,
+) -> Result<StepNans, BuildError> {
+    // Refuses what does not fit.
+    executable.memory_with(state, inputs)?;
+    let graph = executable.decisions().graph.clone();
+    let mut given = inputs.iter();
+    let mut values = Vec::with_capacity(graph.inputs().len());
+    for &id in graph.inputs() {
+        let name = match &graph.node(id).kind {
+            NodeKind::Input { name, .. } => name,
+            _ => continue,
+        };
+        values.push(match executable.states().iter().any(|s| s.name == **name) {
+            true => state[name].to_host()?,
+            false => match given.next() {
+                Some(input) => input.to_host().map_err(|e| RunError::from(e))?,
+                None => continue,
+            },
+        });
+    }
+    let case = Case {
+        graph,
+        inputs: values,
+        symbols: options.symbols.clone(),
+    };
+    let alone = compile_ir(
+        &case.graph,
+        &CompileOptions {
+            tuned: None,
+            packed_weights: None,
+            ..options.clone()
+        },
+    )?;
+    let counts = |e: &Entry| e.name().ends_with(".steps") && e.dtype() == DType::U64 && e.shape().is_empty();
+    let steps = state
+        .iter()
+        .filter(|e| counts(e))
+        .filter_map(|e| Some((e.name().to_string(), e.as_scalar().ok()?)));
+    Ok(StepNans {
+        steps: steps.collect(),
+        nans: check_nan(&case, &alone)?,
+    })
+}
+
+/// The line of the program that recorded a node.
+fn line_of(graph: &Graph, node: NodeId) -> Option<String> {
+    match graph.node(node).origin.recorded() {
+        Origin::Source(location) => Some(location.to_string()),
+        _ => None,
+    }
 }
 
 /// The operation, among those that lie between what a step read and a value that it wrote, that made the first NaN.
@@ -151,7 +266,7 @@ fn inside(
     executable: &Executable,
     node: NodeId,
     read: &[(NodeId, Vec<u8>)],
-) -> Option<(String, Vec<usize>, Vec<String>)> {
+) -> Option<(String, Option<String>, Vec<usize>, Vec<String>)> {
     let graph = &executable.decisions().graph;
     let whole = Case {
         graph: graph.clone(),
@@ -200,5 +315,10 @@ fn inside(
     };
     let operands = n.operands.iter().filter_map(operand).collect();
     let index = super::compare::index_of(at, &shape);
-    Some((operation_text(&part.graph, id), index, operands))
+    Some((
+        operation_text(&part.graph, id),
+        line_of(&part.graph, id),
+        index,
+        operands,
+    ))
 }
