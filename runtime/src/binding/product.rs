@@ -43,6 +43,28 @@ pub struct PackedLayout {
     pub width: usize,
 }
 
+/// The same elements in the same order, by as few axes as there can be: an axis of one element is none, and two of which one goes on where the other
+/// ends are one. What was compiled for any sizes comes to be as simple as what was compiled for these.
+fn merged(dims: Vec<StridedDim>) -> Vec<StridedDim> {
+    let mut out: Vec<StridedDim> = Vec::with_capacity(dims.len());
+    for dim in dims {
+        match out.last_mut() {
+            Some(_) if dim.extent == 1 => {}
+            Some(last) if last.extent == 1 => *last = dim,
+            Some(last)
+                if isize::try_from(dim.extent).ok().and_then(|n| n.checked_mul(dim.stride)) == Some(last.stride) =>
+            {
+                *last = StridedDim {
+                    extent: last.extent.saturating_mul(dim.extent),
+                    stride: dim.stride,
+                };
+            }
+            _ => out.push(dim),
+        }
+    }
+    out
+}
+
 /// The elements that dimensions count.
 fn count(dims: &[StridedDim]) -> usize {
     dims.iter().fold(1, |n, l| n.saturating_mul(l.extent))
@@ -186,16 +208,17 @@ impl BoundProduct {
                     stride: stride(&l.stride)?,
                 })
             };
-            w.dims.iter().map(dim).collect()
+            Ok(merged(w.dims.iter().map(dim).collect::<Result<_, RunError>>()?))
         };
         let matrix = |o: &GemmOperand| -> Result<BoundMatrix, RunError> {
+            let (row, column) = (walk(&o.row)?, walk(&o.column)?);
             Ok(BoundMatrix {
                 slot: o.slot.0 as usize,
                 offset: stride(&o.offset)?,
                 batch: o.batch.iter().map(stride).collect::<Result<_, _>>()?,
-                row: walk(&o.row)?,
-                column: walk(&o.column)?,
-                composite: o.is_composite(),
+                composite: row.len() > 1 || column.len() > 1,
+                row,
+                column,
             })
         };
         let epilogue = match (&g.epilogue, launch) {
@@ -238,6 +261,38 @@ impl BoundProduct {
             epilogue,
             states,
         })
+    }
+
+    /// Makes rows of the longest axis of the stack along which the right operand is the same matrix, if there is one row, or columns where the left one
+    /// is and there is one column: what was compiled for a batch of any size stacks products of as many rows as the batch has, which may come to be one.
+    pub(super) fn rows_of_stack(&mut self) {
+        // What is multiplied on has the same stack.
+        if self.epilogue.as_ref().is_some_and(|e| e.product.is_some()) {
+            return;
+        }
+        let longest = |same: &BoundMatrix| {
+            let axes = (0..self.batch.len()).filter(|&k| self.batch[k] > 1 && same.batch[k] == 0);
+            axes.max_by_key(|&k| self.batch[k])
+        };
+        let row = (self.m == 1).then(|| longest(&self.rhs)).flatten();
+        let column = (self.n == 1).then(|| longest(&self.lhs)).flatten();
+        let Some(axis) = row.or(column) else { return };
+        let extent = self.batch.remove(axis);
+        let [lhs, rhs, dst] = [&mut self.lhs, &mut self.rhs, &mut self.dst].map(|o| {
+            let stride = o.batch.remove(axis);
+            (o, vec![StridedDim { extent, stride }])
+        });
+        match row.is_some() {
+            true => {
+                (self.m, lhs.0.row, dst.0.row) = (extent, lhs.1, dst.1);
+            }
+            false => {
+                (self.n, rhs.0.column, dst.0.column) = (extent, rhs.1, dst.1);
+            }
+        }
+        for o in [lhs.0, rhs.0, dst.0] {
+            o.composite = o.row.len() > 1 || o.column.len() > 1;
+        }
     }
 
     /// An operand.

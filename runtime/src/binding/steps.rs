@@ -352,7 +352,10 @@ impl<P> Binding<P> {
                 Step::Gemm(g) => {
                     let behind = g.epilogue.as_ref().map(|e| launches.bind(&e.launch)).transpose()?;
                     let states = [&g.lhs, &g.rhs].map(|o| read_state(plan, o, slot_bytes));
-                    let product = Box::new(BoundProduct::bind(g, (behind, states), slot_bytes, &eval)?);
+                    let mut product = Box::new(BoundProduct::bind(g, (behind, states), slot_bytes, &eval)?);
+                    if on == 0 {
+                        product.rows_of_stack();
+                    }
                     let mut number = None;
                     let choice = match on {
                         0 => {
