@@ -3,7 +3,8 @@
 python3 benches/networks/run.py FOLDER [--threads 1,2] [--rounds 5] [--tlc PATH] [--before PATH] [NAME...]
 
 First tlc's outputs are compared with ONNX Runtime's; a network that differs by more than a thousandth of an output's largest value has no
-time. A quantized one (NAME_qdq) may differ by three hundredths, a few steps of its bytes: a sum near the middle between two bytes is rounded to either. A time is the least of the medians of the rounds. `--before` is another tlc that takes turns as well. Prints a table, and the geometric
+time. Networks with symbolic sizes (NAME_sym) are compiled for any sizes and called with these: their time is that of the version that tlc makes for
+sizes that recur, once it has made it, and the last column is the code for any sizes, and that in parts of the version's. A quantized one (NAME_qdq) may differ by three hundredths, a few steps of its bytes: a sum near the middle between two bytes is rounded to either. A time is the least of the medians of the rounds. `--before` is another tlc that takes turns as well. Prints a table, and the geometric
 means of the ratios.
 """
 
@@ -45,20 +46,10 @@ def be_runtime(model, inputs, threads):
     print(sorted(times)[len(times) // 2] * 1e3)
 
 
-def sizes(model, arrays):
-    """`--set` for each symbol of a model, as the arrays have it."""
-    import onnx
-
-    found = {}
-    for given in onnx.load(str(model), load_external_data=False).graph.input:
-        dims = given.type.tensor_type.shape.dim
-        found |= {d.dim_param: arrays[given.name].shape[k] for k, d in enumerate(dims) if d.dim_param}
-    return [word for name, size in found.items() for word in ("--set", f"{name}={size}")]
-
-
-def tlc_ms(tlc, model, sets, threads):
-    command = [tlc, "bench", str(model), "--time", str(SECONDS), "--threads", str(threads), "--format", "json", *sets]
-    return json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["median_ns"] / 1e6
+def tlc_ms(tlc, model, inputs, threads, *more):
+    given = [word for name in np.load(inputs).files for word in ("-i", f"{name}={inputs}:{name}")]
+    command = [tlc, "bench", str(model), "--time", str(SECONDS), "--threads", str(threads), "--format", "json"]
+    return json.loads(subprocess.run([*command, *given, *more], capture_output=True, text=True).stdout)["median_ns"] / 1e6
 
 
 def differs(tlc, model, inputs):
@@ -89,29 +80,33 @@ def main():
     parser.add_argument("--before")
     options = parser.parse_intermixed_args()
     programs = {"tlc": options.tlc, **({"before": options.before} if options.before else {})}
-    print("| network | threads | tlc | " + ("before | " if options.before else "") + "ONNX Runtime | tlc / ONNX Runtime |")
-    print("|---" * (len(programs) + 4) + "|")
+    print("| network | threads | tlc | " + ("before | " if options.before else "") + "ONNX Runtime | tlc / ONNX Runtime | tlc, code for any sizes |")
+    print("|---" * (len(programs) + 5) + "|")
     for threads in map(int, options.threads.split(",")):
         ratios = []
         for model in sorted(options.folder.glob("*.onnx")):
             name = model.stem.removesuffix("_sym").removesuffix("_qdq")
             if options.names and name not in options.names:
                 continue
-            inputs = options.folder / f"{name}.npz"
+            inputs, symbolic = options.folder / f"{name}.npz", model.stem.endswith("_sym")
             if wrong := differs(options.tlc, model, inputs):
                 print(f"| {model.stem} | {threads} | {wrong} |", flush=True)
                 continue
-            sets, times = sizes(model, dict(np.load(inputs))), {}
+            times = {}
             for _ in range(options.rounds):
                 for program, path in programs.items():
-                    times.setdefault(program, []).append(tlc_ms(path, model, sets, threads))
+                    times.setdefault(program, []).append(tlc_ms(path, model, inputs, threads))
+                if symbolic:
+                    times.setdefault("any sizes", []).append(tlc_ms(options.tlc, model, inputs, threads, "--any-sizes"))
                 run = [sys.executable, __file__, "--be-runtime", str(model), str(inputs), str(threads)]
                 done = subprocess.run(run, capture_output=True, text=True, check=True)
                 times.setdefault("runtime", []).append(float(done.stdout))
             least = {program: min(all_rounds) for program, all_rounds in times.items()}
+            any_sizes = least.pop("any sizes", None)
             ratios.append(least["tlc"] / least["runtime"])
             cells = " | ".join(f"{ms:.3g} ms" for ms in least.values())
-            print(f"| {model.stem} | {threads} | {cells} | {ratios[-1]:.2f} |", flush=True)
+            print(f"| {model.stem} | {threads} | {cells} | {ratios[-1]:.2f} |", end="", flush=True)
+            print(f" {any_sizes:.3g} ms, {any_sizes / least['tlc']:.2f} |" if any_sizes else " |", flush=True)
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
             print(f"\n{threads} thread(s): geometric mean {mean:.2f}, worst {max(ratios):.2f}, of {len(ratios)}\n", flush=True)

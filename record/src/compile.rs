@@ -752,6 +752,11 @@ impl Executable {
         self.general.inner.compiled_kernels() + special
     }
 
+    /// Whether some size is a symbol that calls bind.
+    pub fn has_symbolic_sizes(&self) -> bool {
+        self.specializations.is_some()
+    }
+
     /// Versions for fixed sizes that were made so far, in order, and what became of them. See [`Specialize`].
     ///
     /// ```

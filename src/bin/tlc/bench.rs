@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tlc::Device;
 use tlc::explain::{counted, time_text};
+use tlc::{Device, Specialize};
 use tlc_runtime::machine::MachineInfo;
 
 use crate::args::ModelArgs;
@@ -34,6 +34,9 @@ pub struct Bench {
     /// Leave inputs and outputs in the memory of the GPU of --device, in place of copying them at each call
     #[arg(long)]
     resident: bool,
+    /// Measure the code for any sizes, without the versions for sizes that recur which calls come to
+    #[arg(long)]
+    any_sizes: bool,
     /// Save the result
     #[arg(long, value_name = "FILE.json")]
     save: Option<PathBuf>,
@@ -84,10 +87,13 @@ struct Measured {
     /// Whether inputs and outputs stayed in its memory.
     #[serde(default)]
     resident: bool,
+    /// Whether it is the code for any sizes, without versions for sizes that recur.
+    #[serde(default)]
+    any_sizes: bool,
 }
 
 impl Measured {
-    fn new(prepared: &Prepared, threads: usize, gpu: Option<String>, resident: bool) -> Measured {
+    fn new(prepared: &Prepared, threads: usize, gpu: Option<String>, args: &Bench) -> Measured {
         let graph = &prepared.model.graph;
         let mut hasher = rustc_hash::FxHasher::default();
         (graph.to_string(), &prepared.sizes).hash(&mut hasher);
@@ -98,7 +104,8 @@ impl Measured {
             kernel_level: Some(tlc_runtime::cpu::level::name().to_string()),
             threads,
             gpu,
-            resident,
+            resident: args.resident,
+            any_sizes: args.any_sizes,
         }
     }
 
@@ -108,9 +115,13 @@ impl Measured {
             let threads = counted(m.threads, "thread");
             let level = m.kernel_level.as_deref().unwrap_or("an unknown level");
             let stay = if m.resident { ", whose inputs stay there," } else { "" };
+            let code = if m.any_sizes { "the code for any sizes of " } else { "" };
             match &m.gpu {
-                Some(gpu) => format!("@{} on {gpu}{stay} beside {} at {level} with {threads}", m.graph, m.cpu),
-                None => format!("@{} on {} at {level} with {threads}", m.graph, m.cpu),
+                Some(gpu) => format!(
+                    "{code}@{} on {gpu}{stay} beside {} at {level} with {threads}",
+                    m.graph, m.cpu
+                ),
+                None => format!("{code}@{} on {} at {level} with {threads}", m.graph, m.cpu),
             }
         };
         let known = |m: &Measured| {
@@ -120,6 +131,7 @@ impl Measured {
                 m.threads,
                 m.gpu.clone(),
                 m.resident,
+                m.any_sizes,
             );
             (m.graph.clone(), machine)
         };
@@ -159,9 +171,13 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         let message = "--resident is of a GPU; expected --device cuda as well";
         return Err(Failure::new(Code::Usage, message));
     }
-    let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
+    let specialize = match args.any_sizes {
+        true => Specialize::Never,
+        false => Specialize::default(),
+    };
+    let mut prepared = Prepared::new(session, &args.model, &args.inputs, specialize)?;
     let (devices, measured) = limits_of(prepared.executable.devices());
-    let of = Measured::new(&prepared, devices.host().threads, session.gpu_name(), args.resident);
+    let of = Measured::new(&prepared, devices.host().threads, session.gpu_name(), args);
     if let (Some(saved), Some(path)) = (&saved, &args.against) {
         of.check(&saved.of, &display(path))?;
     }
@@ -173,6 +189,12 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
     let middle = median(&mut samples);
     let (lo, hi) = (samples[0], samples[samples.len() - 1]);
     let floor = prepared.floor_ns(&devices, args.resident)?;
+    let versions: Vec<String> = prepared
+        .executable
+        .specializations()
+        .iter()
+        .map(|v| v.to_string())
+        .collect();
     let ratio = saved.as_ref().map(|s| middle / s.median_ns);
     let mut result = json!({
         "graph": of.graph,
@@ -182,6 +204,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         "threads": of.threads,
         "gpu": of.gpu,
         "resident": of.resident,
+        "any_sizes": of.any_sizes,
         "median_ns": number_json(middle),
         "min_ns": number_json(lo),
         "max_ns": number_json(hi),
@@ -191,6 +214,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         "model_wrong": floor.is_some_and(|f| f > middle),
         "measured_machine": measured,
         "compile_ns": prepared.compile.as_nanos() as u64,
+        "versions": versions,
     });
     if let Some(path) = &args.save {
         let text = serde_json::to_string_pretty(&with_schema(&result)).unwrap_or_default();
@@ -252,6 +276,9 @@ fn human(
         time_text(hi),
         counted(threads, "thread")
     );
+    for version in result["versions"].as_array().into_iter().flatten() {
+        text += &format!("a version for {}\n", version.as_str().unwrap_or_default());
+    }
     text += &match floor {
         Some(floor) if floor > middle => format!("limit {}: beaten, so the limit is wrong\n", time_text(floor)),
         Some(floor) if floor > 0.0 => format!("limit {}: {:.2}x the limit\n", time_text(floor), middle / floor),

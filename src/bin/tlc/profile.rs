@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tlc::LoopTime;
 use tlc::explain::{
     InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, occupancy, step_costs_of_call, time_text,
 };
+use tlc::{LoopTime, Specialize};
 use tlc_ir::plan::{DeviceId, KernelId, Plan, Step};
 use tlc_ir::target::Occupancy;
 use tlc_passes::devices::Devices;
@@ -282,7 +282,7 @@ fn share(row: &Row, total: f64) -> f64 {
 
 /// Runs the command.
 pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
-    let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
+    let mut prepared = Prepared::new(session, &args.model, &args.inputs, Specialize::Never)?;
     let times = prepared.steps(Duration::from_secs_f64(args.time))?;
     let (devices, measured) = limits_of(prepared.executable.devices());
     let plan = prepared.executable.plan();

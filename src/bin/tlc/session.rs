@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
-use tlc::{CompileOptions, DType, Device, Executable, PackedWeights, PackedWeightsError};
+use tlc::{CompileOptions, DType, Device, Executable, PackedWeights, PackedWeightsError, Specialize};
 use tlc_codegen::cuda::capability;
 use tlc_formats::{FormatError, ReadOptions};
 use tlc_ir::Graph;
@@ -291,7 +291,15 @@ impl Session {
 
     /// Compiles a model, and shows of it what `TLC` asks for.
     pub fn compile(&self, model: &Model) -> Result<Executable, Failure> {
-        let options = self.compile_options()?;
+        self.compile_with(model, Specialize::default())
+    }
+
+    /// As [`Session::compile`], with these versions for sizes that recur.
+    pub fn compile_with(&self, model: &Model, specialize: Specialize) -> Result<Executable, Failure> {
+        let options = CompileOptions {
+            specialize,
+            ..self.compile_options()?
+        };
         if self.stages.wants_passes() {
             let pipeline = match &options.passes {
                 Some(names) => names

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tlc::explain::step_costs_of_call;
 
 use tlc::runtime::memory::{AlignedBuffer, AllocError, HUGE_PAGE_BYTES};
-use tlc::{Device, DeviceTensor, Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
+use tlc::{Device, DeviceTensor, Executable, HostTensor, Input, LoopTime, OutputMut, RunError, Specialize, StepTime};
 use tlc_ir::DType;
 use tlc_ir::tensor::BytesOwner;
 use tlc_passes::devices::Devices;
@@ -16,6 +16,10 @@ use crate::data::{InputSpec, Source, inputs};
 use crate::failure::{Code, Failure};
 use crate::run::check_memory;
 use crate::session::{Model, Session};
+
+/// Calls, and the most time, in which an executable finds that sizes recur, and then whether the version for them is faster.
+const CALLS_TO_SETTLE: u32 = 24;
+const MOST_SETTLING: Duration = Duration::from_secs(10);
 
 /// A compiled model with its data and buffers for its results.
 pub struct Prepared {
@@ -33,11 +37,16 @@ pub struct Prepared {
 
 impl Prepared {
     /// Compiles a model and makes its data: random where no file is given.
-    pub fn new(session: &Session, args: &ModelArgs, specs: &[InputSpec]) -> Result<Prepared, Failure> {
+    pub fn new(
+        session: &Session,
+        args: &ModelArgs,
+        specs: &[InputSpec],
+        specialize: Specialize,
+    ) -> Result<Prepared, Failure> {
         let model = session.model_for(args, specs)?;
         let inputs = inputs(session, &model.file, &model.graph, specs, Some(Source::Random))?;
         let start = Instant::now();
-        let executable = session.compile(&model)?;
+        let executable = session.compile_with(&model, specialize)?;
         let compile = start.elapsed();
         check_memory(session, &model.file, &executable, &inputs)?;
         let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
@@ -87,11 +96,27 @@ impl Prepared {
         result.map_err(|e| Failure::run(&self.model.file, &e))
     }
 
-    /// Nanoseconds of a warm call: samples of about a millisecond or one call each, for about `time`.
+    /// Nanoseconds of a warm call: samples of about a millisecond or one call each, for about `time`. Where a version for these sizes is made, once it
+    /// was measured.
     pub fn samples(&mut self, time: Duration) -> Result<Vec<f64>, Failure> {
+        let versions_after = self.compile + self.compile / 4;
         self.with(|executable, inputs, outputs| {
             executable.run_into(inputs, outputs)?;
             executable.place_constants();
+            if executable.has_symbolic_sizes() {
+                let begin = Instant::now();
+                for call in 0.. {
+                    let waited = begin.elapsed().min(MOST_SETTLING);
+                    if call >= CALLS_TO_SETTLE && waited >= versions_after.min(MOST_SETTLING) {
+                        break;
+                    }
+                    executable.run_into(inputs, outputs)?;
+                }
+                executable.wait_for_specializations();
+                for _ in 0..CALLS_TO_SETTLE {
+                    executable.run_into(inputs, outputs)?;
+                }
+            }
             sampled(time, || executable.run_into(inputs, outputs), || Ok(()))
         })
     }
