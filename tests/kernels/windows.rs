@@ -443,6 +443,69 @@ fn windows_over_images_of_unknown_size_run_in_lanes() {
     }
 }
 
+/// Windows slide over padded images of unknown size as over those of known size: rows together, by fewer where fewer are left, and what
+/// whole vectors leave over by masks.
+#[test]
+fn windows_slide_over_padded_images_of_unknown_size() {
+    for (size, stride, around) in [
+        (3, 1, (1, 1)),
+        (3, 2, (1, 1)),
+        (5, 1, (2, 2)),
+        (5, 2, (2, 2)),
+        (3, 1, (2, 0)),
+    ] {
+        let g = Graph::new("depthwise");
+        let n = g.symbol("n", 0..=16);
+        let (h, w) = (g.symbol("h", 0..=1 << 20), g.symbol("w", 0..=1 << 20));
+        let x = g.input("x", DType::F32, (&n, 20, &h, &w));
+        let weight = g.input("weight", DType::F32, [20, 1, size, size]);
+        let bias = g.input("bias", DType::F32, [20, 1, 1]);
+        let padded = x.pad(&[(0, 0), (0, 0), around, around], 0.0);
+        let y = padded.conv2d(&weight, None, &Conv::new().groups(20).stride(stride));
+        g.output("y", &(y + bias).relu());
+        let graph = g.finish().unwrap();
+        let executables = [1, 2].map(|threads| {
+            let options = CompileOptions {
+                threads: Some(threads),
+                specialize: tlc::Specialize::Never,
+                ..CompileOptions::default()
+            };
+            compile_ir(&graph, &options).unwrap()
+        });
+        let explained = executables[0].explain();
+        if explained.contains("emitter avx512") {
+            assert!(explained.contains("loaded once for the rows"), "{explained}");
+        }
+        for (n, h, w) in [
+            (1, 7, 7),
+            (2, 14, 14),
+            (1, 28, 28),
+            (1, 16, 16),
+            (1, 15, 33),
+            (1, 57, 17),
+            (1, 1, 64),
+            (1, 31, 1),
+            (3, 2, 3),
+            (1, 3, 47),
+            (0, 5, 9),
+        ] {
+            for special in [false, true] {
+                let size = size as usize;
+                let inputs = [
+                    data(DType::F32, &[n, 20, h, w], special),
+                    data(DType::F32, &[20, 1, size, size], false),
+                    data(DType::F32, &[20, 1, 1], false),
+                ];
+                let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+                let run = |e: &tlc::Executable| e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+                let [one, two] = executables.each_ref().map(run);
+                compare(&one, &bounded[0]).unwrap_or_else(|e| panic!("{n} of {h} by {w}: {e}\n{explained}"));
+                assert_eq!(one, two, "{n} of {h} by {w}");
+            }
+        }
+    }
+}
+
 /// A bias for each channel, sizes unknown and computed from others: channels stay a loop, and no element computes which it has.
 #[test]
 fn a_bias_of_channels_is_found_without_a_division_for_each_element() {

@@ -135,6 +135,17 @@ impl Builder<'_, '_> {
             };
             return Ok(Val::Vector(self.make(load, dtype, self.lane_count())));
         }
+        // One element for all lanes is read once if any of them may.
+        if let (LaneUse::None, Val::Vector(_)) = (r.lane, mask) {
+            let others = self.map(ScalarOp::Not, DType::Bool, std::slice::from_ref(mask))?;
+            let others = self.vector(&others);
+            let none = self.shared(Op::AllLanes(others), DType::Bool, 1);
+            let any = Op::Map(ScalarOp::Not, SmallVec::from_slice(&[none]));
+            let any = self.shared(any, DType::Bool, 1);
+            let address = self.address(memory, r);
+            let read = Val::One(self.load_one(dtype, address, Some(any))?);
+            return self.map(ScalarOp::Select, dtype, &[mask.clone(), read, Val::Const(dtype.zero())]);
+        }
         let (bits, all) = self.mask_lanes(mask);
         let count = self.lane_count();
         // All lanes at once where all may be read, as in every iteration but the last of a masked tail.

@@ -26,26 +26,59 @@ use crate::tree::{clone_fresh, defined_vars, substitute_in};
 /// Whether the elements that one iteration of `var` stores to are none of those of another: the strides of all loops are
 /// those of a row-major array, each wider than what the narrower ones span.
 fn apart(kernel: &Kernel, index: &IndexExpr, var: VarId, inside: &[VarId]) -> bool {
-    let mut strides = Vec::new();
-    let mut rest = index.clone();
-    for &v in inside.iter().chain([&var]).filter(|&&v| index.uses(v)) {
-        let Some((stride, others)) = rest.affine_in(v) else {
-            return false;
-        };
-        strides.push((stride, v));
-        rest = others;
-    }
-    // Strides that depend on sizes are those of the outer loops.
-    strides.sort_by_key(|(stride, _)| stride.as_const().unwrap_or(i64::MAX));
-    let mut span = IndexExpr::ZERO;
-    for (stride, v) in &strides {
-        let wider = stride.clone() - span.clone() - IndexExpr::ONE;
-        if stride.uses(*v) || !wider.simplify(kernel).proves_nonnegative(kernel) {
-            return false;
+    let row_major = |vars: &mut dyn Iterator<Item = VarId>| {
+        let mut strides = Vec::new();
+        let mut rest = index.clone();
+        for v in vars.filter(|&v| index.uses(v)) {
+            let Some((stride, others)) = rest.affine_in(v) else {
+                return false;
+            };
+            strides.push((stride, v));
+            rest = others;
         }
-        span = span + stride.clone() * (kernel.extents[v.0 as usize].clone() - IndexExpr::ONE);
+        // Strides that depend on sizes are those of the outer loops.
+        strides.sort_by_key(|(stride, _)| stride.as_const().unwrap_or(i64::MAX));
+        let mut span = IndexExpr::ZERO;
+        for (stride, v) in &strides {
+            let wider = stride.clone() - span.clone() - IndexExpr::ONE;
+            if stride.uses(*v) || !wider.simplify(kernel).proves_nonnegative(kernel) {
+                return false;
+            }
+            span = span + stride.clone() * (kernel.extents[v.0 as usize].clone() - IndexExpr::ONE);
+        }
+        strides.iter().any(|s| s.1 == var)
+    };
+    let own = || inside.iter().copied().chain([var]);
+    if row_major(&mut own()) {
+        return true;
     }
-    strides.iter().any(|s| s.1 == var)
+    // Pieces of a row are as apart as the row's elements are, which says more where the row's length is not known.
+    let mut around = Vec::new();
+    loops_around(&kernel.body, var, &mut around)
+        && (1..=around.len()).any(|n| {
+            let outer = &around[around.len() - n..];
+            row_major(&mut own().chain(outer.iter().copied()))
+        })
+}
+
+/// Adds the loops around one, outermost first, that its thread runs. Returns whether it is there.
+fn loops_around(body: &[Stmt], var: VarId, around: &mut Vec<VarId>) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Loop { var: v, .. } if *v == var => true,
+        Stmt::Loop { var: v, bind, body } => {
+            let before = around.clone();
+            match bind {
+                Bind::Serial | Bind::Unroll => around.push(*v),
+                _ => around.clear(),
+            }
+            let found = loops_around(body, var, around);
+            if !found {
+                *around = before;
+            }
+            found
+        }
+        s => loops_around(s.body(), var, around),
+    })
 }
 
 /// Whether iterations of `var` store to elements of their own, and do nothing else that another could notice.
@@ -94,12 +127,7 @@ pub(super) fn stores_apart(
 
 /// Whether the first statements that use a scratch store to all of it; `around` are the loops that the statements are in.
 pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &mut Vec<VarId>) -> bool {
-    let first = body.iter().find(|s| {
-        let mut used = Vec::new();
-        scratch_of(std::slice::from_ref(*s), &mut used);
-        used.contains(&scratch)
-    });
-    match first {
+    match body.iter().find(|s| uses(s, scratch)) {
         Some(Stmt::Store { mask: None, index, .. }) => {
             let len = &kernel.scratch[scratch as usize].len;
             let run = |vars: &[VarId]| {
@@ -122,6 +150,22 @@ pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &m
     }
 }
 
+fn uses(s: &Stmt, scratch: u32) -> bool {
+    let mut used = Vec::new();
+    scratch_of(std::slice::from_ref(s), &mut used);
+    used.contains(&scratch)
+}
+
+/// As [`set_whole`], or by each iteration of a loop, which may not run at all, outside of which the statements do not use it.
+fn set_where_used(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
+    let mut using = body.iter().filter(|s| uses(s, scratch));
+    let alone = match (using.next(), using.next()) {
+        (Some(Stmt::Loop { body, .. }), None) => set_where_used(kernel, body, scratch),
+        _ => false,
+    };
+    alone || set_whole(kernel, body, scratch, &mut Vec::new())
+}
+
 /// The scratch of iterations that may run in any order, side by side, or twice: registers that each sets before all else,
 /// while what it stores is its own and never loaded.
 fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal> {
@@ -142,7 +186,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal
     scratch_outside(&kernel.body, var, &mut outer);
     let own = |i: &u32| {
         let s = &kernel.scratch[*i as usize];
-        s.scope == Scope::Register && !outer.contains(i) && set_whole(kernel, body, *i, &mut Vec::new())
+        s.scope == Scope::Register && !outer.contains(i) && set_where_used(kernel, body, *i)
     };
     match inner.iter().all(own) {
         true => Ok(inner),
@@ -237,13 +281,16 @@ pub(super) fn pieces(
 
 /// Moves a loop inside the loops of its body. Returns the loops that it becomes, which are unrolled, as registers want it.
 ///
-/// With `lanes`, which are as many as its iterations or more, they have one for each: of those that are too many, a mask keeps memory away.
+/// With `lanes`, which are as many as its iterations or more, they have one for each: of those that are too many, a mask keeps memory away. How many
+/// iterations there are need not be known then; where there are none, nothing is run.
 pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Result<Vec<VarId>, DirectiveRefusal> {
     let own = own_scratch(kernel, var)?;
     let extent = kernel.extents[var.0 as usize].clone();
-    let Some(iterations) = extent.as_const().filter(|n| (1..=MAX_UNROLL).contains(n)) else {
+    let range = extent.interval(kernel);
+    let (known, iterations) = (extent.as_const().is_some(), range.hi);
+    if !(1..=MAX_UNROLL).contains(&iterations) || range.lo < 0 || !known && lanes.is_none() {
         return Err(DirectiveRefusal::NotConstant(var));
-    };
+    }
     let n = lanes.unwrap_or(iterations);
     if !(iterations..=MAX_UNROLL).contains(&n) {
         return Err(DirectiveRefusal::Factor(n));
@@ -266,7 +313,7 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
     let mut made = Vec::new();
     let mut refusal = None;
     rewrite(&mut work, var, &mut |kernel, _, mut body| {
-        if n > iterations {
+        if n > iterations || !known {
             kernel.extents[var.0 as usize] = IndexExpr::Const(n);
             let registers: Vec<Memory> = own.iter().map(|&i| Memory::Scratch(i)).collect();
             let has = mask_memory(kernel, &mut body, (var, &extent), &registers);
@@ -286,10 +333,19 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
         };
         let out = pass.block(body);
         made = std::mem::take(&mut pass.made);
-        out.unwrap_or_else(|r| {
+        let out = out.unwrap_or_else(|r| {
             refusal = Some(r);
             Vec::new()
-        })
+        });
+        if range.lo > 0 {
+            return out;
+        }
+        let once = kernel.new_var(IndexExpr::min(&IndexExpr::ONE, &extent));
+        vec![Stmt::Loop {
+            var: once,
+            bind: Bind::Serial,
+            body: out,
+        }]
     });
     if let Some(refusal) = refusal {
         return Err(refusal);

@@ -108,8 +108,9 @@ impl Scheduler<'_> {
                         return Err(ScalarReason::DataIndex);
                     }
                     if let Some(a) = op.access().filter(|_| !gathered) {
-                        // Lanes side by side are one access wherever all of them are inside.
-                        if a.mask.is_some_and(|m| varying.contains(&m)) && !unit(a.index) {
+                        // Lanes side by side are one access wherever all of them are inside, and one element for all of them is one.
+                        let one_for_all = !a.index.uses(var) && matches!(a.memory, Memory::Param(_));
+                        if a.mask.is_some_and(|m| varying.contains(&m)) && !unit(a.index) && !one_for_all {
                             return Err(ScalarReason::MaskedAccess);
                         }
                         // A gather from a parameter by an index that is not linear is still an index that the lanes can

@@ -29,6 +29,10 @@ const UNROLLED_OPS: i64 = 600;
 const PRODUCTS: i64 = 128;
 const SHARING_ROWS: i64 = 4;
 
+/// Rows that run together where sizes are not known: each has an address of its own, for the distance from one to the next is not known either, and
+/// what is left over of them is taken by fewer and fewer.
+const ROWS_OF_UNKNOWN_LENGTH: i64 = 4;
+
 /// Rows whose windows run together: each takes a register for its sum and one for what it loads, beside that of the weight
 /// that they share.
 fn rows_together(emitter: &Emitter) -> i64 {
@@ -189,11 +193,16 @@ impl Scheduler<'_> {
             .max(SHARING_ROWS)
             .min(MOST_SLIDING_PRODUCTS / products);
         let most = most.min(copied.max(2));
-        let padded = is_padded(body);
+        let known = |v: VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
+        let known = known(before) && known(last);
+        let most = if known { most } else { most.min(ROWS_OF_UNKNOWN_LENGTH) };
+        // What whole vectors leave over of a row of unknown length is masked, as padding is.
+        let padded = is_padded(body) || masks && !known;
         // One register is the image's, one the mask's where masks are vectors.
         let registers = i64::from(self.emitter.vector_registers) - 2;
-        let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
-        let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
+        // A batch of unknown size is taken to have one image.
+        let least = |v: &VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).lo.max(1);
+        let many = outer.iter().map(least).fold(1, i64::saturating_mul) >= MANY_IMAGES;
         // Where loads of elements that lie apart take no mask, those that are padding are left out one by one.
         let sums = sums && (masks || !(padded && strided));
         let Some(model) = self.rows_at_once(before, most, many).filter(|_| sums) else {
@@ -208,7 +217,7 @@ impl Scheduler<'_> {
             let lanes = (whole, masked);
             let held = rows + products <= registers;
             let done = match padded {
-                true => self.rows_of_padded_windows(outer, before, last, (rows, held)),
+                true => self.rows_of_padded_windows(outer, before, (rows, held)),
                 false => self.rows_of_windows(outer, before, last, (rows, held), lanes),
             };
             let done = done.is_some();
@@ -323,37 +332,47 @@ impl Scheduler<'_> {
     }
 
     /// As [`Self::rows_of_windows`], of an image that is padded: what lies outside is left out by masks, which only pays where windows slide.
-    fn rows_of_padded_windows(
-        &mut self,
-        outer: &[VarId],
-        before: VarId,
-        last: VarId,
-        (rows, held): (i64, bool),
-    ) -> Option<()> {
+    fn rows_of_padded_windows(&mut self, outer: &[VarId], before: VarId, (rows, held): (i64, bool)) -> Option<()> {
         let lanes = self.emitter.lanes(DType::F32);
-        self.because(ScheduleReason::WindowsTogether { rows });
         let mut shared = outer.to_vec();
-        // Rows that are computed together, and the results of each.
-        let mut blocks = vec![(before, last)];
-        if !self.kernel.extents[before.0 as usize].is(rows) {
-            let (factor, again) = (rows, false);
-            let var = before;
-            let made = self.apply(Directive::Pieces { var, factor, again })?;
-            if let [all, _] = made[..] {
+        // Rows, the results of each, and whether the rows are computed together.
+        let mut blocks = Vec::new();
+        let (mut left, mut factor) = (Some(before), rows);
+        while let Some(var) = left.take() {
+            let extent = &self.kernel.extents[var.0 as usize];
+            // Of an unknown number a half of as many may be left over, and so on.
+            let most = extent.interval(&self.kernel).hi.min(factor);
+            let whole = extent.as_const().is_some_and(|n| n == rows || var != before);
+            if whole || most < 2 {
+                blocks.push((var, self.only_loop(var)?, whole));
+                break;
+            }
+            self.because(ScheduleReason::WindowsTogether { rows });
+            let made = self.apply(Directive::Pieces {
+                var,
+                factor: most,
+                again: false,
+            })?;
+            if let [all, _] = made[..]
+                && var == before
+            {
                 shared.push(all);
             }
-            let results = |v: &VarId| Some((*v, self.only_loop(*v)?));
-            blocks = made[1..].iter().map(results).collect::<Option<_>>()?;
+            blocks.push((made[1], self.only_loop(made[1])?, true));
+            left = made.get(2).copied();
+            factor = most / 2;
         }
         let mut nests = 0;
-        for (together, results) in blocks {
-            self.because(ScheduleReason::WindowsTogether { rows });
-            self.apply(Directive::Inward { var: together })?;
-            let length = self.kernel.extents[results.0 as usize].as_const()?;
+        for (rows_inside, results, together) in blocks {
+            if together {
+                self.because(ScheduleReason::WindowsTogether { rows });
+                self.apply(Directive::Inward { var: rows_inside })?;
+            }
+            let length = self.kernel.extents[results.0 as usize].clone();
             let mut vectors = Vec::new();
             let mut rest = Some(results);
             self.because(ScheduleReason::ResultsInLanes { lanes });
-            if length >= lanes {
+            if length.interval(&self.kernel).hi >= lanes {
                 let (var, factor, again) = (results, lanes, false);
                 let made = self.apply(Directive::Pieces { var, factor, again })?;
                 vectors.push(Directive::Inward { var: made[1] });
@@ -361,16 +380,24 @@ impl Scheduler<'_> {
             }
             if let Some(var) = rest {
                 // Copies of registers are of whole vectors, beside which processors run narrower ones on fewer ports.
-                let n = self.kernel.extents[var.0 as usize].as_const()?;
-                let lanes = if held { lanes } else { self.lanes_around(n, lanes) };
+                let n = self.kernel.extents[var.0 as usize].as_const();
+                let lanes = match n {
+                    Some(n) if !held => self.lanes_around(n, lanes),
+                    _ => lanes,
+                };
                 vectors.push(Directive::InwardMasked { var, lanes });
             }
-            nests += vectors.len();
+            if together {
+                nests += vectors.len();
+            }
             for directive in vectors {
                 for var in self.apply(directive)? {
                     let bind = Bind::Lanes;
                     self.apply(Directive::Bind { var, bind })?;
                 }
+            }
+            if !together {
+                self.copy_out_windows(rows_inside);
             }
         }
         if self.windows_slide(held) < nests {
@@ -379,6 +406,28 @@ impl Scheduler<'_> {
         self.schedule.inner.push(Ok(lanes as u32));
         self.parallel(&shared);
         Some(())
+    }
+
+    /// Copies out the loops over the windows of a row's results.
+    fn copy_out_windows(&mut self, row: VarId) {
+        let body = tree::loop_body(&self.kernel.body, row).map_or(&[][..], |b| &b[..]);
+        let short = |s: &Stmt| match s {
+            Stmt::Loop {
+                var,
+                bind: Bind::Serial,
+                ..
+            } => {
+                let n = self.kernel.extents[var.0 as usize].as_const();
+                n.is_some_and(|n| n <= WINDOW).then_some(*var)
+            }
+            _ => None,
+        };
+        let windows: Vec<VarId> = walk(body).filter_map(short).collect();
+        self.because(ScheduleReason::Window);
+        for var in windows {
+            let bind = Bind::Unroll;
+            self.apply(Directive::Bind { var, bind });
+        }
     }
 
     /// Has windows of several rows slide over the image. Returns how many nests do.
