@@ -22,6 +22,9 @@ use super::pack::cone;
 use super::peel::{Known, decided};
 use crate::directive::{DirectiveRefusal, MOST_SLIDING_PRODUCTS};
 
+/// Rows of an image from one row of results to the next, at most: windows of more than that share none.
+const MOST_ROWS_APART: i64 = 8;
+
 /// The nest of a loop over the rows of a window, taken apart.
 struct Nest {
     /// The loop over elements of a row of the window.
@@ -95,13 +98,18 @@ fn nest(kernel: &Kernel, var: VarId) -> Result<Nest, DirectiveRefusal> {
     let [image] = of_image[..] else { return Err(refused()) };
     let (cone, _) = cone(&computed, image);
     let indices: Vec<&IndexExpr> = cone.iter().flat_map(|s| s.indices()).collect();
-    let by = |v: VarId| {
-        let first = indices.iter().find(|e| e.uses(*rows))?;
-        first.affine_in(v)?.0.as_const().filter(|n| *n > 0)
+    // How far apart rows of an image of unknown size lie is not known, but how many of them a row of results is.
+    let by = |v: VarId| Some(indices.iter().find(|e| e.uses(*rows))?.affine_in(v)?.0);
+    let (row, element) = by(*rows).zip(by(var)).ok_or_else(refused)?;
+    let is_apart = |step: &i64| {
+        (row.clone() - element.clone() * IndexExpr::Const(*step))
+            .simplify(kernel)
+            .is(0)
     };
-    let step = by(*rows)
-        .zip(by(var))
-        .and_then(|(r, q)| (r % q == 0).then_some(r / q))
+    let moves = !element.simplify(kernel).is(0) && element.as_const().is_none_or(|n| n > 0);
+    let step = (1..=MOST_ROWS_APART)
+        .find(is_apart)
+        .filter(|_| moves)
         .ok_or_else(refused)?;
     let same = |e: &&IndexExpr| {
         let to = |v: VarId| match v {
