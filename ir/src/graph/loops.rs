@@ -230,6 +230,7 @@ impl Graph {
 mod tests {
     use super::super::verify::verify;
     use super::*;
+    use crate::dtype::{DType, Scalar};
     use crate::interp::{Options, interpret};
     use crate::tensor::HostTensor;
     use crate::text::{no_data, parse_module};
@@ -319,7 +320,7 @@ mod tests {
             )
         };
         let run = |g: &Graph| {
-            let inputs = [HostTensor::scalar(20.0f32), HostTensor::scalar(true)];
+            let inputs = [Scalar::from_f64(DType::F32, 20.0), Scalar::from_bool(true)].map(HostTensor::scalar);
             interpret(g, &inputs, &Options::default()).expect("it runs")[0]
                 .get(0)
                 .as_f64()
