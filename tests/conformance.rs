@@ -12,6 +12,9 @@
 mod child;
 #[path = "conformance/gradients.rs"]
 mod gradients;
+#[allow(dead_code, reason = "shared with another test, which uses all of it")]
+#[path = "onnx/proto.rs"]
+mod proto;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -67,7 +67,9 @@ pub struct ImportOptions<'a> {
 /// A model as a graph.
 #[derive(Debug)]
 pub struct Imported {
-    /// The graph: the model's inputs that have no initializer, and its outputs, under their names.
+    /// The graph: the model's inputs that have no initializer, and its outputs, under their names. What bodies of loops read of
+    /// initializers is a constant of theirs; [`IrGraph::with_constants_captured`] makes one constant of the graph of it, by which can be
+    /// differentiated.
     pub graph: IrGraph,
     /// Inputs on whose values the graph's shapes depend, and those values: the graph is right for no others.
     pub fixed: Vec<(String, HostTensor)>,

@@ -13,6 +13,7 @@ use tlc_record::streams::Entered;
 use tlc_record::{Graph, Tensor};
 
 use super::external::Files;
+use super::packed::Elements;
 use super::refusal::{MAX_NAME, Outcome, invalid, shown};
 use super::value::{Sequence, Value};
 use super::{ImportOptions, fold};
@@ -129,13 +130,26 @@ impl<'o, 'a> Importer<'o, 'a> {
                 items: s.items.iter().map(|item| self.captured(item, bodies)).collect(),
                 dtype: s.dtype,
             })),
-            Value::Tensor(_, Some(data)) => Value::Tensor(data.tensor(&self.graph), Some(data.clone())),
+            // What is known stays known in a body. Differentiation takes such constants out again, and tells them by their names.
+            Value::Tensor(tensor, Some(data)) => Value::Tensor(self.again(tensor, data), Some(data.clone())),
             Value::Tensor(tensor, None) => {
                 let inside = |t: Tensor, l: &(Iteration, Entered)| l.0.capture(&t);
                 let bodies = &self.loops[self.loops.len() - bodies..];
                 Value::from(bodies.iter().fold(tensor.clone(), inside))
             }
         }
+    }
+
+    /// A constant once more, in the graph that is recorded now, under the name that it has where it was recorded first.
+    fn again(&self, tensor: &Tensor, data: &Elements) -> Tensor {
+        let known = |id| tensor.graph().with_ir(|ir| ir.node(id).origin.recorded().clone());
+        let (Some(id), Elements::Whole(_)) = (tensor.id(), data) else {
+            return data.tensor(&self.graph);
+        };
+        let before = self.graph.set_within(Some(known(id)));
+        let again = data.tensor(&self.graph);
+        self.graph.set_within(before);
+        again
     }
 
     /// Begins to record the body of a loop; returns the graph around it.

@@ -1,6 +1,6 @@
 //! Are derivatives right? They are compared with finite differences in f64, by the graph interpreter.
 //!
-//! Every float input and every constant of at least two floats is moved along random directions, both ways; by how much the
+//! Every float input and every constant of at least two floats, those of bodies of loops as well, is moved along random directions, both ways; by how much the
 //! outputs change must be what the derivatives say. Where the graph has a corner within reach of the move, which differences of two
 //! sizes show, a direction says nothing and is counted. Where one is wrong, every operation is differentiated by itself, and the
 //! first whose derivative is wrong is named.
@@ -27,6 +27,8 @@ pub struct Gradients {
     pub of: usize,
     /// Inputs and constants that they were differentiated by.
     pub by: usize,
+    /// Constants of at least two floats that stayed as they are: those in bodies of regions.
+    pub left: usize,
     /// Directions in which the derivatives are right.
     pub right: usize,
     /// Directions that say nothing, for a corner is in reach or a value is not finite.
@@ -103,6 +105,7 @@ fn checked(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) ->
         Some(_) => nodes,
         None => Gradients {
             region: wrong.rule.clone(),
+            left: found.left,
             ..nodes
         },
     })
@@ -129,6 +132,7 @@ fn compared(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) -
     let mut result = Gradients {
         of: of.len(),
         by: by.len(),
+        left: left(graph),
         ..Gradients::default()
     };
     let mut rng = Rng::new(seed ^ 0x6772_6164);
@@ -155,9 +159,26 @@ fn compared(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) -
     Ok(result)
 }
 
+/// Constants of several floats inside regions, whose derivatives are of their operands alone.
+fn left(graph: &Graph) -> usize {
+    let data = |g: &Graph| (g.nodes()).filter(|(_, n)| is_moved(&n.kind)).count();
+    let inside = |kind: &NodeKind| match kind {
+        NodeKind::Region(r) => data(&r.body.0) + left(&r.body.0),
+        NodeKind::Loop(l) => left(&l.body.0),
+        _ => 0,
+    };
+    graph.nodes().map(|(_, n)| inside(&n.kind)).sum()
+}
+
+/// Whether a node is a constant that is moved, where it can be.
+fn is_moved(kind: &NodeKind) -> bool {
+    matches!(kind, NodeKind::Data(data) if data.0.dtype().is_float() && data.0.len() >= 2)
+}
+
 /// The case with inputs in place of constants of several floats, and all floats f64.
 fn in_doubles(case: &Case) -> Result<Case, GradientError> {
-    let from = &case.graph;
+    let captured = case.graph.with_constants_captured()?;
+    let from = captured.as_ref().unwrap_or(&case.graph);
     let mut to = Graph::new(from.name.clone());
     to.adopt_symbols(from);
     let mut inputs = Vec::with_capacity(case.inputs.len());
@@ -175,7 +196,7 @@ fn in_doubles(case: &Case) -> Result<Case, GradientError> {
                 inputs.extend(given.next().map(doubles));
                 to.add_input(name, ty.clone(), node.origin.clone())?
             }
-            NodeKind::Data(data) if data.0.dtype().is_float() && data.0.len() >= 2 => {
+            NodeKind::Data(data) if is_moved(&node.kind) => {
                 let mut name = format!("constant{}", id.0);
                 while is_taken(&name) {
                     name.push('\'');

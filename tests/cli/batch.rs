@@ -212,7 +212,7 @@ fn a_key_that_means_nothing_is_an_error_that_names_it() {
         ),
         (
             r#"{"model": "m.tlir", "inputs": {"x": "x.npy"}, "grad": {"of": ["y"], "wrt": ["x"], "frezee": ["x"]}}"#,
-            r#"b.jsonl:2:83: unknown key "frezee" of "grad" (did you mean "freeze"?); expected "of", "wrt", "freeze", "prefix""#,
+            r#"b.jsonl:2:83: unknown key "frezee" of "grad" (did you mean "freeze"?); expected "of", "wrt", "freeze", "prefix", "max_iterations""#,
         ),
     ] {
         p.write("b.jsonl", format!("\n{line}\n"));

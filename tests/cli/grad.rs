@@ -296,6 +296,19 @@ fn cases_of_a_batch_have_derivatives() {
     assert_eq!(p.list("three"), ["at.npy", "s.npy", "y.npy"]);
 }
 
+/// `--freeze` leaves out of `weights`, and `list` stands alone.
+#[test]
+fn what_means_nothing_is_refused() {
+    let p = place();
+    let grad = ["grad", "m.onnx", "--of", "y", "-o", "d.tlir", "--wrt"];
+    let ran = p.run(&[&grad[..], &["W", "--freeze", "b"]].concat()).code(3);
+    let expected = "--freeze b: no `weights` to leave it out of; expected that among --wrt";
+    assert!(ran.first_error().ends_with(expected), "{}", ran.err);
+    let ran = p.run(&[&grad[..], &["list,x"]].concat()).code(2);
+    let expected = "`list` beside other names in --wrt; expected it alone";
+    assert!(ran.first_error().contains(expected), "{}", ran.err);
+}
+
 /// `verify --grad` compares derivatives with differences; a corner in reach says nothing, and is counted.
 #[test]
 fn derivatives_are_verified() {

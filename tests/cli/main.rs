@@ -6,6 +6,7 @@ mod errors;
 mod export;
 mod files;
 mod grad;
+mod grad_loops;
 mod hostile;
 mod import;
 mod interrupted;

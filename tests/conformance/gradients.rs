@@ -6,6 +6,11 @@ use std::path::Path;
 
 use tlc::verify::{self, Case, GradientError};
 
+use tlc::HostTensor;
+use tlc::onnx::{ImportOptions, import};
+use tlc_ir::Graph;
+
+use super::proto::{A, BOOL, D, FLOAT, Message, graph, model_of, op, result, value};
 use super::{Ending, NO_DATA, data, first_line, group, loaded, names, parsed, read, sets};
 
 /// What became of a case.
@@ -17,8 +22,21 @@ enum Found {
     Open,
     /// Something has no derivative, with the reason.
     Refused(String),
-    /// No floats depend on floats.
-    Nothing,
+    /// There is nothing to differentiate, with the reason.
+    Nothing(&'static str),
+}
+
+/// Why a graph has nothing to differentiate, by the kind of its operands and results.
+fn nothing(graph: &Graph) -> &'static str {
+    let results = || graph.outputs().iter().map(|o| graph.ty(o.node));
+    let floats = || results().filter(|ty| ty.dtype.is_float());
+    if floats().next().is_none() {
+        "its results are no floats"
+    } else if floats().all(|ty| ty.shape.iter().any(|d| graph.is_data_bound(d))) {
+        "data decides the sizes of its results"
+    } else {
+        "its operands are no floats"
+    }
 }
 
 /// Cases, spelled out in small operators, whose derivatives are NaN as in PyTorch and JAX; those of the operator itself are numbers. Where a
@@ -43,30 +61,105 @@ fn checked(folder: &Path) -> Result<(Found, Vec<String>), Ending> {
     let mut operators: Vec<String> = graph.nodes().map(|n| n.op_type().to_string()).collect();
     operators.sort_unstable();
     operators.dedup();
-    let mut found = Found::Nothing;
+    let mut found = Found::Nothing("it has no data");
     for set in sets(folder) {
         let (graph, inputs) = loaded(folder, &bytes, &set)?;
-        let case = Case {
-            graph,
-            inputs,
-            symbols: Vec::new(),
-        };
-        let one = match verify::gradients::gradients(&case, 2, 1) {
-            Ok(g) => match &g.wrong {
-                Some(w) if w.found.is_nan() => return Err(Ending::Unsupported("NaN".into())),
-                Some(w) => return Err(Ending::Fail(format!("{w:?}"))),
-                None if g.right > 0 => Found::Right,
-                None => Found::Open,
-            },
-            Err(GradientError::Nothing) => Found::Nothing,
-            Err(e) => Found::Refused(first_line(&e)),
-        };
+        let one = differentiated(graph, inputs)?;
         found = match (found, one) {
-            (Found::Nothing, one) => one,
+            (Found::Nothing(_), one) => one,
             (found, one) => found.min(one),
         };
     }
     Ok((found, operators))
+}
+
+/// What becomes of a graph on these inputs.
+fn differentiated(graph: Graph, inputs: Vec<HostTensor>) -> Result<Found, Ending> {
+    let case = Case {
+        graph,
+        inputs,
+        symbols: Vec::new(),
+    };
+    Ok(match verify::gradients::gradients(&case, 2, 1) {
+        Ok(g) => match &g.wrong {
+            Some(w) if w.found.is_nan() => return Err(Ending::Unsupported("NaN".into())),
+            Some(w) => return Err(Ending::Fail(format!("{w:?}"))),
+            None if g.right > 0 => Found::Right,
+            None => Found::Open,
+        },
+        Err(GradientError::Nothing) => Found::Nothing(nothing(&case.graph)),
+        Err(e) => Found::Refused(first_line(&e)),
+    })
+}
+
+/// Floats that are no corner of anything, none of them half-way between integers.
+fn generic(shape: &[usize]) -> HostTensor {
+    let all: Vec<f32> = (0..shape.iter().product())
+        .map(|i: usize| ((i * 37 + 11) % 101) as f32 / 40.0 - 1.265)
+        .collect();
+    HostTensor::from_slice(shape, &all).expect("as many as the shape has")
+}
+
+/// An operator whose derivative the project's cases do not reach: theirs are of integers, or at corners, or data decides how many results
+/// there are.
+struct Own {
+    operator: &'static str,
+    nodes: Vec<Message>,
+    /// Of the inputs x, v and o.
+    shapes: Vec<Vec<usize>>,
+    initializers: Vec<Message>,
+}
+
+fn own() -> Vec<Own> {
+    let one = |operator, node, shapes: &[&[usize]], initializers| Own {
+        operator,
+        nodes: vec![node],
+        shapes: shapes.iter().map(|s| s.to_vec()).collect(),
+        initializers,
+    };
+    let mask = Message::default()
+        .int(1, 4)
+        .int(2, BOOL)
+        .bytes(8, "mask")
+        .bytes(9, [1u8, 0, 1, 1]);
+    let deform = [("kernel_shape", A::Is(vec![2, 2]))];
+    let mut unique = one("Unique", op("Unique x -> u", &[]), &[&[6]], vec![]);
+    // Of results whose number data decides a sum has a derivative.
+    unique
+        .nodes
+        .push(op("ReduceSumSquare u -> y", &[("keepdims", A::I(0))]));
+    vec![
+        one("Trilu", op("Trilu x -> y", &[("upper", A::I(0))]), &[&[3, 4]], vec![]),
+        one(
+            "Compress",
+            op("Compress x mask -> y", &[("axis", A::I(0))]),
+            &[&[4, 3]],
+            vec![mask],
+        ),
+        one("Round", op("Round x -> y", &[]), &[&[7]], vec![]),
+        one("Sign", op("Sign x -> y", &[]), &[&[7]], vec![]),
+        one(
+            "DeformConv",
+            op("DeformConv x v o -> y", &deform),
+            &[&[1, 1, 4, 4], &[1, 1, 2, 2], &[1, 8, 3, 3]],
+            vec![],
+        ),
+        unique,
+    ]
+}
+
+/// What became of a case of our own.
+fn own_checked(own: Own) -> Result<Found, Ending> {
+    let inputs: Vec<Message> = (["x", "v", "o"].iter().zip(&own.shapes))
+        .map(|(name, shape)| {
+            let dims: Vec<D> = shape.iter().map(|&n| D::N(n as i64)).collect();
+            value(name, FLOAT, &dims)
+        })
+        .collect();
+    let graph = graph(own.nodes, own.initializers, inputs, vec![result("y")]);
+    let bytes = model_of(22, graph, vec![]);
+    let imported = import(&bytes, &ImportOptions::default()).map_err(|e| Ending::Fail(e.to_string()))?;
+    differentiated(imported.graph, own.shapes.iter().map(|s| generic(s)).collect())
 }
 
 /// What is found of operators: of those that are alone in a case.
@@ -79,8 +172,10 @@ fn table(found: &BTreeMap<String, (Found, Vec<String>)>) -> String {
     }
     let mut text = String::from(
         "# Operators with derivatives\n\nWritten by `TLC_BLESS=1 cargo test --test conformance derivatives`. Each of the ONNX \
-         project's cases is differentiated, outputs of floats by\ninputs of floats, along random directions, and compared with \
-         finite differences in f64. Listed is each operator that has a case of its own.\n\n| operator | derivative |\n|---|---|\n",
+         project's cases is differentiated, outputs of floats by\ninputs and constants of floats, along random directions, and \
+         compared with finite differences in f64; so is a case of our own of what those do\nnot reach. Listed is each operator \
+         that is alone in a case. The derivative of a rounding or a sign is 0, as differences say.\n\n\
+         | operator | derivative |\n|---|---|\n",
     );
     for (operator, found) in by {
         let refused: Vec<&String> = found
@@ -100,7 +195,15 @@ fn table(found: &BTreeMap<String, (Found, Vec<String>)>) -> String {
             parts.push(format!("none: {}", group(reason)));
         }
         if parts.is_empty() {
-            parts.push("not in its cases: no floats of known extents depend on floats".into());
+            let mut reasons: Vec<&str> = (found.iter())
+                .filter_map(|f| match f {
+                    Found::Nothing(reason) => Some(*reason),
+                    _ => None,
+                })
+                .collect();
+            reasons.sort_unstable();
+            reasons.dedup();
+            parts.push(format!("none: {}", reasons.join(", or ")));
         }
         let _ = writeln!(text, "| {operator} | {} |", parts.join("; "));
     }
@@ -122,6 +225,15 @@ fn derivatives_of_backend_cases_are_those_of_differences() {
             Err(Ending::Unsupported(e)) if e == "NaN" => nan.push(name),
             Err(Ending::Fail(e)) => wrong.push(format!("{name}: {e}")),
             Err(_) => {}
+        }
+    }
+    for case in own() {
+        let operator = case.operator;
+        match own_checked(case) {
+            Ok(Found::Right) => {
+                found.insert(format!("own/{operator}"), (Found::Right, vec![operator.to_string()]));
+            }
+            other => wrong.push(format!("own/{operator}: {other:?}")),
         }
     }
     assert!(wrong.is_empty(), "{} cases:\n{}", wrong.len(), wrong.join("\n"));

@@ -5,6 +5,7 @@
 mod against;
 mod batch_norm;
 mod checkpoints;
+mod composed;
 mod constants;
 mod convolutions;
 mod corners;

@@ -1,4 +1,4 @@
-//! Values and derivatives beside what PyTorch computes, which `tests/reference/gradients.py` recorded: corners, ties, zeros, NaN,
+//! Values and derivatives beside what PyTorch computes, which `tests/reference/gradients.py` and `composed.py` recorded: corners, ties, zeros, NaN,
 //! infinities, empty tensors, broadcasts.
 
 use serde_json::Value;
@@ -227,7 +227,7 @@ fn function(name: &str, t: &[Tensor]) -> Tensor {
         "softmax_large" => x.softmax(0),
         "square_of_norm" => x.norm(..).square(),
         "det" => x.det(),
-        other => panic!("no function {other}"),
+        other => super::composed::function(other, t),
     }
 }
 
@@ -250,11 +250,17 @@ fn differs(name: &str, operand: &[f64]) -> bool {
 
 #[test]
 fn derivatives_are_those_of_pytorch() {
-    let recorded: Value = serde_json::from_str(include_str!("../reference/gradients.json")).expect("JSON");
-    let rows = recorded["rows"].as_array().expect("rows");
-    assert!(rows.len() >= 250, "{}", rows.len());
+    let rows = |json: &str| match serde_json::from_str::<Value>(json).expect("JSON")["rows"].take() {
+        Value::Array(rows) => rows,
+        other => panic!("no rows: {other}"),
+    };
+    let mut all = rows(include_str!("../reference/gradients.json"));
+    all.extend(rows(include_str!("../reference/composed.json")));
+    let rows = all;
+    let names: std::collections::BTreeSet<&str> = rows.iter().filter_map(|r| r["name"].as_str()).collect();
+    assert!(names.len() >= 250, "{} functions", names.len());
     let mut wrong = vec![];
-    for row in rows {
+    for row in &rows {
         let name = row["name"].as_str().expect("a name");
         let data: Vec<HostTensor> = (row["operands"].as_array().expect("a list").iter())
             .map(|o| {

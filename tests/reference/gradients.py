@@ -1,6 +1,7 @@
 """Derivatives as PyTorch computes them, in f64: of Σ y[i] (1 + i/4) by every operand.
 
-Prints what `gradients.json` holds. Needs torch; written with the version that the file names.
+Prints what `gradients.json` holds. Needs torch; written with the version that the file names. (2.15 gives clamp another derivative at its
+bounds, 0 for numbers and half for tensors; 2.9 passes all of it there, which is the convention here, too.)
 """
 
 import json
@@ -180,5 +181,11 @@ case("softmax_large", lambda x: x.softmax(0), [1e3, 1e3, -1e3])
 case("square_of_norm", lambda x: torch.linalg.vector_norm(x) ** 2, generic(4))
 case("det", torch.linalg.det, generic(3, 3))
 
-text = ",\n".join("  " + json.dumps(row) for row in rows)
-print('{"torch": %s, "rows": [\n%s\n]}' % (json.dumps(torch.__version__), text))
+def printed():
+    """The rows so far, as JSON."""
+    text = ",\n".join("  " + json.dumps(row) for row in rows)
+    return '{"torch": %s, "rows": [\n%s\n]}' % (json.dumps(torch.__version__), text)
+
+
+if __name__ == "__main__":
+    print(printed())

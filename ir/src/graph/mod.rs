@@ -15,6 +15,7 @@ mod combine;
 pub mod control;
 pub mod infer;
 mod interned;
+mod loops;
 mod nodes;
 mod origin;
 pub mod region;

@@ -20,6 +20,10 @@ use crate::graph::{Graph, Tensor};
 use crate::ops::repeat::Iteration;
 use crate::ops::shape::moved;
 
+/// The largest trip count that counts as a bound of a loop that data ends. Each iteration is kept, and exporters write the largest number
+/// there is where a condition alone ends a loop.
+const MAX_KEPT: i64 = 1 << 28;
+
 /// A loop whose results have cotangents.
 struct Reverse<'a> {
     it: &'a Loop,
@@ -42,11 +46,14 @@ pub(super) fn rule(
     let Some(graph) = operands.first().map(Tensor::graph) else {
         return Ok(cotangents);
     };
-    let Some(trip) = it.trip.clone() else {
-        return refuse_expecting(
-            "nothing bounds its iterations",
-            "a trip count (`max_iterations`) beside the condition",
-        );
+    let is_bound = |trip: &&IndexExpr| !it.is_ended_by_data() || trip.as_const().is_none_or(|n| n <= MAX_KEPT);
+    let Some(trip) = it.trip.as_ref().filter(is_bound).cloned() else {
+        let problem = match it.trip.as_ref().and_then(IndexExpr::as_const) {
+            None => "nothing bounds its iterations".into(),
+            Some(n) => format!("nothing bounds its iterations but a trip count of {n}, too many to keep"),
+        };
+        let expected = "a trip count beside the condition, as `graph.repeat(max_iterations).while_(&condition)` has";
+        return refuse_expecting(problem, expected);
     };
     let (carried, slices) = (it.carried, it.slices.len());
     let first = it.leading();

@@ -47,6 +47,8 @@ struct Grad {
     freeze: Vec<String>,
     #[serde(default = "prefix")]
     prefix: String,
+    #[serde(default)]
+    max_iterations: Option<std::num::NonZeroU32>,
 }
 
 fn prefix() -> String {
@@ -55,7 +57,7 @@ fn prefix() -> String {
 
 /// The keys of a line, and of its `grad`.
 const KEYS: [&str; 6] = ["id", "model", "inputs", "output_dir", "graph", "grad"];
-const GRAD_KEYS: [&str; 4] = ["of", "wrt", "freeze", "prefix"];
+const GRAD_KEYS: [&str; 5] = ["of", "wrt", "freeze", "prefix", "max_iterations"];
 
 /// A key that means nothing, which is a mistake: left alone, the line would do something else than it says.
 fn unknown_key(line: &Value) -> Option<(&str, String)> {
@@ -232,6 +234,7 @@ fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
         wrt,
         freeze,
         prefix,
+        max_iterations,
     }) = &case.grad
     {
         let asked = Asked {
@@ -239,6 +242,7 @@ fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
             wrt,
             freeze,
             prefix,
+            max_iterations: max_iterations.map(Into::into),
         };
         (model, _) = differentiated(&model, &asked)?;
     }

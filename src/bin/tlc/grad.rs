@@ -1,6 +1,8 @@
 //! `tlc grad`: a model with the derivatives of its outputs. The derivatives are [`tlc::vjp`]'s; lines of a batch may ask for them,
 //! too (`batch.rs`).
 
+use std::borrow::Cow;
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -27,7 +29,7 @@ times the derivative.
 
 Weights are constants of at least two floats that the model gives a name. What the outputs do not depend on has zeros. What has no
 derivative, such as a loop that nothing bounds, is refused by name with exit code 4; a loop whose trip count is an input is bounded by
-the value that --input gives it.
+the value that --input gives it, and any loop that data ends by --max-iterations.
 
 What is written is a model like any other: `tlc grad FILE.tlir --of d.X --wrt X --prefix dd. -o SECOND.tlir` has second derivatives. Its
 input dd.d.X is a direction V of X, its output dd.X the product of the matrix of second derivatives with V.")]
@@ -46,6 +48,9 @@ pub struct Grad {
     /// What names of derivatives begin with, another one than in a model that has derivatives already
     #[arg(long, value_name = "TEXT", default_value = PREFIX)]
     prefix: String,
+    /// The most iterations of a loop that a condition or an input ends: what is written ends it then, and keeps so many for its derivative
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_iterations: Option<u32>,
     /// The text to write; the weights go beside it, under its name
     #[arg(long, short = 'o', value_name = "FILE.tlir")]
     output: Option<PathBuf>,
@@ -56,6 +61,8 @@ pub struct Grad {
 
 /// What names of derivatives begin with, unless it is said.
 pub const PREFIX: &str = "d.";
+/// What the recording says of a loop that has no derivative, to which there is an option here.
+const UNBOUNDED: &str = "nothing bounds its iterations";
 /// All weights, in place of a name.
 const WEIGHTS: &str = "weights";
 /// Names, in place of derivatives.
@@ -71,12 +78,41 @@ pub struct Asked<'a> {
     pub freeze: &'a [String],
     /// What names of derivatives and cotangents begin with.
     pub prefix: &'a str,
+    /// The most iterations of loops that data ends.
+    pub max_iterations: Option<u32>,
 }
 
 impl Asked<'_> {
     /// The name of a derivative, or of a cotangent.
     fn derivative(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
+    }
+}
+
+/// The model as it is differentiated: the weights that bodies of its loops read are weights of the graph, where a derivative finds them, and
+/// loops that data ends have a bound, if one is given.
+fn prepared<'a>(model: &'a Model, max_iterations: Option<u32>) -> Result<Cow<'a, Graph>, Failure> {
+    let bounded = match max_iterations {
+        Some(most) => model.graph.with_loops_ended_after(most).map(Cow::Owned),
+        None => Ok(Cow::Borrowed(&model.graph)),
+    };
+    let captured = bounded.and_then(|graph| Ok(graph.with_constants_captured()?.map_or(graph, Cow::Owned)));
+    captured.map_err(|e| Failure::at(Code::Invalid, &model.file, e.to_string()))
+}
+
+/// Names of what is no constant, in bodies of loops as well.
+fn names_of_operations<'a>(graph: &'a Graph, names: &mut HashSet<&'a str>) {
+    for (_, node) in graph.nodes() {
+        match (&node.kind, node.origin.recorded()) {
+            (NodeKind::Data(_) | NodeKind::Input { .. }, _) => {}
+            (_, Origin::Named(name)) => {
+                names.insert(&**name);
+            }
+            _ => {}
+        }
+        if let NodeKind::Loop(l) = &node.kind {
+            names_of_operations(&l.body.0, names);
+        }
     }
 }
 
@@ -87,13 +123,8 @@ fn weights(graph: &Graph) -> Vec<(&str, NodeId)> {
         _ => false,
     };
     // Constants that an importer made for an operation have the name of that, not one of their own.
-    let operations: std::collections::HashSet<&str> = (graph.nodes())
-        .filter(|(_, n)| !matches!(n.kind, NodeKind::Data(_)))
-        .filter_map(|(_, n)| match n.origin.recorded() {
-            Origin::Named(name) => Some(&**name),
-            _ => None,
-        })
-        .collect();
+    let mut operations = HashSet::new();
+    names_of_operations(graph, &mut operations);
     let named = |id: NodeId| match graph.node(id).origin.recorded() {
         Origin::Weights(name) => Some((&**name, id)),
         Origin::Named(name) if !operations.contains(&**name) => Some((&**name, id)),
@@ -134,8 +165,7 @@ fn listed(names: &[&str]) -> String {
 }
 
 /// The tensors to differentiate by, with their names.
-fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId)>, Failure> {
-    let graph = &model.graph;
+fn by<'a>(file: &str, graph: &'a Graph, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId)>, Failure> {
     let weights = weights(graph);
     let inputs = || {
         declared(graph)
@@ -144,10 +174,14 @@ fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
             .zip(graph.inputs().iter().copied())
     };
     let mut all: Vec<(&str, NodeId)> = vec![];
+    if let (Some(pattern), false) = (asked.freeze.first(), asked.wrt.iter().any(|w| w == WEIGHTS)) {
+        let message = format!("--freeze {pattern}: no `{WEIGHTS}` to leave it out of; expected that among --wrt");
+        return Err(Failure::at(Code::Invalid, file, message));
+    }
     for pattern in asked.freeze {
         if !weights.iter().any(|(name, _)| is_meant(pattern, name)) {
             let message = format!("--freeze {pattern}: no weight has such a name");
-            return Err(Failure::at(Code::Invalid, &model.file, message));
+            return Err(Failure::at(Code::Invalid, file, message));
         }
     }
     for name in asked.wrt {
@@ -166,7 +200,7 @@ fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
                     "no input or weight of at least two floats is named `{name}`; `--wrt {LIST}` prints their names"
                 ),
             };
-            return Err(Failure::at(Code::Invalid, &model.file, message));
+            return Err(Failure::at(Code::Invalid, file, message));
         }
         all.extend(found);
     }
@@ -181,14 +215,13 @@ fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
         } else {
             continue;
         };
-        return Err(Failure::at(Code::Invalid, &model.file, message));
+        return Err(Failure::at(Code::Invalid, file, message));
     }
     Ok(all)
 }
 
 /// The outputs to differentiate, with their names.
-fn of<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId)>, Failure> {
-    let graph = &model.graph;
+fn of<'a>(file: &str, graph: &'a Graph, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId)>, Failure> {
     let mut all: Vec<(&str, NodeId)> = vec![];
     for name in asked.of {
         let message = match graph.outputs().iter().find(|o| o.name == *name) {
@@ -213,12 +246,12 @@ fn of<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId
                 };
                 let message = format!("output `{name}` is {}; expected {expected}", graph.type_text(ty));
                 if of_data && ty.dtype.is_float() {
-                    return Err(Failure::at(Code::Unsupported, &model.file, message));
+                    return Err(Failure::at(Code::Unsupported, file, message));
                 }
                 message
             }
         };
-        return Err(Failure::at(Code::Invalid, &model.file, message));
+        return Err(Failure::at(Code::Invalid, file, message));
     }
     Ok(all)
 }
@@ -230,8 +263,9 @@ pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<St
         return Err(Failure::at(Code::Invalid, &model.file, message));
     }
     let derivative = |name: &str| asked.derivative(name);
-    let (of, by) = (of(model, asked)?, by(model, asked)?);
-    let graph = &model.graph;
+    let prepared = prepared(model, asked.max_iterations)?;
+    let graph = &*prepared;
+    let (of, by) = (of(&model.file, graph, asked)?, by(&model.file, graph, asked)?);
     let inputs: Vec<&str> = declared(graph).into_iter().map(|d| d.0).collect();
     for (name, kind, taken) in (of.iter())
         .map(|(name, _)| (derivative(name), "an input", inputs.clone()))
@@ -273,6 +307,10 @@ pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<St
     let refused = |e: Errors| {
         // Where it was recorded is a line of this program; the message names the operation of the model.
         let said = |e: &tlc::Error| match &e.expected {
+            _ if e.problem.contains(UNBOUNDED) => {
+                let expected = "a trip count, from --input if it is one, or --max-iterations";
+                format!("{}; expected {expected}", e.problem)
+            }
             Some(expected) => format!("{}; expected {expected}", e.problem),
             None => e.problem.clone(),
         };
@@ -297,7 +335,8 @@ pub fn note_zeros(session: &Session, model: &Model, zeros: &[String]) {
 
 /// Prints what there is to differentiate by.
 fn list(session: &Session, model: &Model) -> Result<(), Failure> {
-    let graph = &model.graph;
+    let prepared = prepared(model, None)?;
+    let graph = &*prepared;
     let typed = |id: NodeId| graph.type_text(graph.ty(id));
     let inputs: Vec<(&str, NodeId)> = (declared(graph).into_iter().map(|d| d.0))
         .zip(graph.inputs().iter().copied())
@@ -324,8 +363,14 @@ fn list(session: &Session, model: &Model) -> Result<(), Failure> {
 pub fn run(session: &Session, args: &Grad) -> Result<(), Failure> {
     let model = session.imported_model(&args.model, &args.inputs, Purpose::Derivatives)?;
     let names = declared(&model.graph);
-    if args.wrt == [LIST] && !names.iter().any(|(name, _)| *name == LIST) {
-        return list(session, &model);
+    let lists = args.wrt.iter().any(|w| w == LIST) && !names.iter().any(|(name, _)| *name == LIST);
+    match (lists, args.wrt.len()) {
+        (false, _) => {}
+        (true, 1) => return list(session, &model),
+        (true, _) => {
+            let message = format!("`{LIST}` beside other names in --wrt; expected it alone, to print the names");
+            return Err(Failure::new(Code::Usage, message));
+        }
     }
     let Some(output) = &args.output else {
         return Err(Failure::new(
@@ -345,6 +390,7 @@ pub fn run(session: &Session, args: &Grad) -> Result<(), Failure> {
         wrt: &args.wrt,
         freeze: &args.freeze,
         prefix: &args.prefix,
+        max_iterations: args.max_iterations,
     };
     let (gradient, zeros) = differentiated(&model, &asked)?;
     note_zeros(session, &model, &zeros);

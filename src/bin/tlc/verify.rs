@@ -416,6 +416,7 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
         "right": wrong.is_none(),
         "of": found.of,
         "by": found.by,
+        "left": found.left,
         "directions": found.right,
         "open": found.open,
         "wrong": wrong.map(|w| json!({ "forward": w.forward, "found": w.found, "expected": w.expected, "rule": w.rule })),
@@ -445,6 +446,9 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
     );
     if found.open > 0 {
         text += &format!("; {} more end at a corner and say nothing", found.open);
+    }
+    if found.left > 0 {
+        text += &format!("; {} in regions stayed as they are", counted(found.left, "constant"));
     }
     if let Some(region) = &found.region {
         text += &format!("; without the derivatives that regions have of their own: that of {region} is another");
