@@ -396,11 +396,14 @@ pub fn compile_announcing(graph: &Graph, options: &Options, announce: Announce<'
     })
 }
 
+/// Makes another graph of one, and says what it did.
+type Change<R> = fn(&Graph) -> Result<(Graph, Vec<R>), GraphError>;
+
 /// What a change of loops makes of a graph, verified as what a pass makes, and what it says.
 fn changed<'g, R>(
     graph: Cow<'g, Graph>,
     pass: &'static str,
-    run: fn(&Graph) -> Result<(Graph, Vec<R>), GraphError>,
+    run: Change<R>,
 ) -> Result<(Cow<'g, Graph>, Vec<R>), PassError> {
     let _span = tracing::info_span!("pass", name = pass).entered();
     let (made, reports) = run(&graph).map_err(|source| PassError::Pass {
