@@ -16,6 +16,8 @@ mod counts;
 mod extrema;
 #[path = "cuda/faults.rs"]
 mod faults;
+#[path = "cuda/gradients.rs"]
+mod gradients;
 #[path = "cuda/graphs.rs"]
 mod graphs;
 #[path = "cuda/memory.rs"]

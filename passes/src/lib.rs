@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod carried_sums;
 mod chain;
 pub mod cluster;
 pub mod contraction;

@@ -16,6 +16,7 @@ use tlc_ir::graph::verify::verify;
 use tlc_ir::plan::DeviceId;
 use tlc_ir::{DType, Graph, Precision, Target};
 
+use crate::carried_sums::{self, CarriedSum};
 use crate::cluster::{Clusters, cluster};
 use crate::devices::{Cut, Devices, Place, Placement, StateBinding, place};
 use crate::made::{Made, made};
@@ -89,8 +90,8 @@ pub struct Options {
     pub precision: Precision,
     /// What choices of schedules are to be, by kernel; where there are pins, if only of no kernel, schedules note which choices there were.
     pub pins: Option<Arc<Pins>>,
-    /// Whether loops are cut whose derivatives keep what each iteration began with; see [`crate::segments`].
-    pub segment_loops: bool,
+    /// What is done so that loops need less memory.
+    pub loops: Loops,
     /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
     pub verify_passes: bool,
 }
@@ -109,7 +110,7 @@ impl Options {
             arena_limits: Vec::new(),
             precision: Precision::Exact,
             pins: None,
-            segment_loops: false,
+            loops: Loops::AsRecorded,
             verify_passes: false,
         }
     }
@@ -132,6 +133,17 @@ impl Options {
             .with_precision(self.precision)
             .with_pins(self.pins.as_deref())
     }
+}
+
+/// What is done so that loops need less memory, each level in addition to those before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Loops {
+    /// Nothing.
+    AsRecorded,
+    /// Products of what iterations stack are sums that go around; see [`crate::carried_sums`].
+    CarrySums,
+    /// Loops are cut whose derivatives keep what each iteration began with; see [`crate::segments`].
+    Segments,
 }
 
 /// Why compilation failed.
@@ -181,6 +193,8 @@ pub struct Compiled {
     pub graph: Graph,
     /// Contraction orders.
     pub paths: Vec<PathDecision>,
+    /// Products that are sums which go around in loops.
+    pub carried_sums: Vec<CarriedSum>,
     /// Loops that were cut.
     pub segmented: Vec<Segmented>,
     /// Where the graph is cut between devices.
@@ -340,10 +354,15 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
 /// As there.
 pub fn compile_announcing(graph: &Graph, options: &Options, announce: Announce<'_>) -> Result<Compiled, PassError> {
     let mut paths = Vec::new();
+    let (graph, carried_sums) = match options.loops {
+        Loops::AsRecorded => (Cow::Borrowed(graph), Vec::new()),
+        Loops::CarrySums | Loops::Segments => changed(inlined(graph)?, "carried-sums", carried_sums::run)?,
+    };
+    let graph = &*graph;
     let rewritten = rewrite(graph, options, &mut paths, &mut |_| ControlFlow::Continue(()))?;
-    let (rewritten, segmented) = match options.segment_loops {
-        true => cut(rewritten)?,
-        false => (rewritten, Vec::new()),
+    let (rewritten, segmented) = match options.loops {
+        Loops::AsRecorded | Loops::CarrySums => (rewritten, Vec::new()),
+        Loops::Segments => changed(rewritten, "segments", segments::run)?,
     };
     let owned = own_outputs::run(&rewritten).map_err(|source| PassError::Pass {
         pass: "own-outputs",
@@ -369,6 +388,7 @@ pub fn compile_announcing(graph: &Graph, options: &Options, announce: Announce<'
     Ok(Compiled {
         graph: owned,
         paths,
+        carried_sums,
         segmented,
         cuts: placement.cuts().to_vec(),
         clusters,
@@ -376,23 +396,32 @@ pub fn compile_announcing(graph: &Graph, options: &Options, announce: Announce<'
     })
 }
 
-/// A rewritten graph with its loops in segments, verified as what a pass makes.
-fn cut(graph: Cow<'_, Graph>) -> Result<(Cow<'_, Graph>, Vec<Segmented>), PassError> {
-    const NAME: &str = "segments";
-    let _span = tracing::info_span!("pass", name = NAME).entered();
-    let (made, segmented) = segments::run(&graph).map_err(|source| PassError::Pass {
-        pass: NAME,
+/// Makes another graph of one, and says what it did.
+type Change<R> = fn(&Graph) -> Result<(Graph, Vec<R>), GraphError>;
+
+/// What a change of loops makes of a graph, verified as what a pass makes, and what it says.
+fn changed<'g, R>(
+    graph: Cow<'g, Graph>,
+    pass: &'static str,
+    run: Change<R>,
+) -> Result<(Cow<'g, Graph>, Vec<R>), PassError> {
+    let _span = tracing::info_span!("pass", name = pass).entered();
+    let (made, reports) = run(&graph).map_err(|source| PassError::Pass {
+        pass,
         source: source.into(),
     })?;
+    if reports.is_empty() {
+        return Ok((graph, reports));
+    }
     let errors = verify(&made);
     if let Some(first) = errors.first() {
         return Err(PassError::Invalid {
-            pass: NAME,
+            pass,
             first: first.to_string(),
             count: errors.len(),
         });
     }
-    Ok((Cow::Owned(made), segmented))
+    Ok((Cow::Owned(made), reports))
 }
 
 /// States name inputs and outputs that exist, none twice, and old and new value have one type.

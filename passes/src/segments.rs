@@ -9,12 +9,14 @@
 //! Invariants:
 //! - An iteration is given what it is given in the plain loop: its number, the values of the iteration before, its own slices. What goes
 //!   around backwards goes around through segments, too, so sums are of the same terms in the same order.
-//! - The segments are of one length, which divides the number of iterations: loops whose number of iterations is prime stay as they are, and
-//!   so do those that a condition or a count ends, or whose sizes are symbols.
+//! - The segments are of one length. Iterations behind the last whole one are loops of their own, which keep what each began with (`rest`).
+//! - Loops that a condition or a count ends, or whose sizes are symbols, stay as they are.
+
+mod rest;
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::graph::{Along, Body, GraphError, Loop, MAX_RANK, Operands, Origin, Shape};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
@@ -63,8 +65,20 @@ const FROM_END: Along = Along { axis: 0, reverse: true };
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<(Graph, Vec<Segmented>), GraphError> {
-    let pairs = pairs(graph);
+    let mut pairs = pairs(graph, &FxHashSet::default());
     let reports = pairs.iter().map(|p| segmented(graph, p)).collect();
+    pairs.retain(|p| p.iterations % p.every != 0);
+    if pairs.is_empty() {
+        return Ok((whole(graph, &FxHashSet::default())?, reports));
+    }
+    let (apart, rests) = rest::apart(graph, &pairs)?;
+    Ok((whole(&apart, &rests)?, reports))
+}
+
+/// Cuts loops of whole segments, all but those.
+fn whole(graph: &Graph, but: &FxHashSet<NodeId>) -> Result<Graph, GraphError> {
+    let mut pairs = pairs(graph, but);
+    pairs.retain(|p| p.iterations % p.every == 0);
     let by_loop: FxHashMap<NodeId, &Pair> = pairs.iter().flat_map(|p| [(p.forward, p), (p.backward, p)]).collect();
     // What forward loops became, and their operands.
     let mut made: FxHashMap<NodeId, (NodeId, Vec<NodeId>)> = FxHashMap::default();
@@ -94,7 +108,7 @@ pub fn run(graph: &Graph) -> Result<(Graph, Vec<Segmented>), GraphError> {
         }
         re.keep(node, operands)
     })?;
-    Ok((new, reports))
+    Ok(new)
 }
 
 /// The number of iterations of a loop whose segments can be loops.
@@ -113,17 +127,25 @@ fn plain(graph: &Graph, l: &Loop, operands: &[NodeId]) -> Option<i64> {
     (!decided && fits).then_some(iterations)
 }
 
-/// How long segments are of which the fewest values are kept.
+/// How long segments are of which the fewest values are kept: those that segments begin with, and those of one segment or of what is left behind
+/// the last, which is less. Whole segments are simpler: others only if they keep a quarter less. Of equal ones the shortest take the least at once.
 fn length(iterations: i64) -> Option<i64> {
-    let divides = |k: &i64| iterations % k == 0;
-    let kept = |k: &i64| iterations / k + k;
-    let root = (2..).take_while(|k| k * k <= iterations);
-    let best = root.filter(divides).max()?;
-    // Of both divisors the keeping is the same: the shorter segments take less at once.
-    (kept(&best) < iterations).then_some(best)
+    let kept = |k: i64| iterations / k + k;
+    let root = iterations.max(0).isqrt();
+    let whole = (2..=root).filter(|k| iterations % k == 0).min_by_key(|&k| kept(k));
+    // Of any length the sum is least about the root.
+    let near = (root / 2).max(2)..=(root + 2).min(iterations / 2);
+    let any = near.min_by_key(|&k| (kept(k), iterations % k, k));
+    let best = match (whole, any) {
+        (Some(whole), Some(any)) if kept(any) * 4 < kept(whole) * 3 => any,
+        (Some(whole), _) => whole,
+        (None, any) => any?,
+    };
+    (kept(best) < iterations).then_some(best)
 }
 
-fn pairs(graph: &Graph) -> Vec<Pair> {
+/// The loops that are cut, none of those in `but`.
+fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
     let mut users: Vec<SmallVec<[NodeId; 2]>> = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         node.operands.iter().for_each(|o| users[o.index()].push(id));
@@ -136,7 +158,8 @@ fn pairs(graph: &Graph) -> Vec<Pair> {
     for (forward, node) in graph.nodes() {
         let NodeKind::Loop(l) = &node.kind else { continue };
         let taken = |id| pairs.iter().any(|p| p.forward == id || p.backward == id);
-        let Some(iterations) = plain(graph, l, &node.operands).filter(|_| !taken(forward)) else {
+        let Some(iterations) = plain(graph, l, &node.operands).filter(|_| !taken(forward) && !but.contains(&forward))
+        else {
             continue;
         };
         let Some(every) = length(iterations) else { continue };
@@ -411,6 +434,13 @@ struct Part<'a> {
     stacks: SmallVec<[Along; 2]>,
 }
 
+impl Part<'_> {
+    /// The body of this part, with one more capture: the number of the first iteration.
+    fn renumbered(&self) -> Result<Body, GraphError> {
+        Ok(Body(Arc::new(renumbered(&self.l.body.0, self.outputs)?)))
+    }
+}
+
 /// The body of a loop over segments, in the making.
 struct Outer {
     graph: Graph,
@@ -463,7 +493,7 @@ impl Outer {
     ) -> Result<NodeId, GraphError> {
         operands.push(first);
         let inner = Loop {
-            body: Body(Arc::new(renumbered(&part.l.body.0, part.outputs)?)),
+            body: part.renumbered()?,
             symbols: Vec::new(),
             trip: Some(times.into()),
             counted: false,
@@ -496,7 +526,15 @@ fn renumbered(body: &Graph, outputs: &[NodeId]) -> Result<Graph, GraphError> {
         map[id.index()] = Some(graph.add_input(name, ty.clone(), body.node(id).origin.clone())?);
     }
     let ty = TensorType::new(DType::I64, Shape::default());
-    let first = graph.add_input("first", ty, Origin::Unknown)?;
+    let has = |name: &str| {
+        let mut inputs = body.inputs().iter().map(|i| &body.node(*i).kind);
+        inputs.any(|kind| matches!(kind, NodeKind::Input { name: own, .. } if own == name))
+    };
+    let mut name = String::from("first");
+    while has(&name) {
+        name.push('_');
+    }
+    let first = graph.add_input(&name, ty, Origin::Unknown)?;
     let number = body.inputs()[0];
     if let Some(own) = map[number.index()].filter(|_| live[number.index()]) {
         map[number.index()] = Some(graph.add(NodeKind::Map(ScalarOp::Add), &[own, first], Origin::Unknown)?);

@@ -28,7 +28,7 @@ use tlc_ir::target::{Cpu, EmitterId, Gpu, ProductLibrary, Products};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Kernel, NodeKind, Precision, TensorType};
 use tlc_passes::contraction::has_products;
 use tlc_passes::devices::{Devices, Link, Place, StateBinding};
-use tlc_passes::pipeline::PassError;
+use tlc_passes::pipeline::{Loops, PassError};
 use tlc_passes::planner::Planned;
 use tlc_passes::tuning::Pins;
 use tlc_passes::{Compiled, Options, memory};
@@ -67,8 +67,9 @@ pub struct CompileOptions {
     /// Optional passes, by name; the default pipeline if `None`.
     pub passes: Option<String>,
     /// The most bytes that a call may need ([`Executable::memory`]), of the host's memory and of that of each device. Where keeping every
-    /// value that is read again later would need more, values are computed again, or loops whose derivatives keep what each iteration began
-    /// with keep it of some ([`tlc_passes::segments`]), or both: what fits and takes the least time by prediction. What cannot be brought below the limit is
+    /// value that is read again later would need more, values are computed again, or products over what iterations of a loop stack
+    /// are sums that go around ([`tlc_passes::carried_sums`]), or loops whose derivatives keep what each iteration began with keep it of some
+    /// ([`tlc_passes::segments`]), or all of it: what fits and takes the least time by prediction. What cannot be brought below the limit is
     /// [`RunError::MemoryLimit`]: as the graph is compiled, or, where sizes are symbols, before a call runs.
     pub max_memory_bytes: Option<u64>,
     /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
@@ -453,43 +454,57 @@ impl<V> Fitting<'_, V> {
             .nodes()
             .any(|(_, node)| matches!(node.kind, NodeKind::Loop(_)));
         drop(free);
-        let again = self.again(self.options, need)?;
-        let again_ns = self.predicted_ns(&again);
-        let again = (self.load)(again)?;
+        // The best so far: what it takes, and by how much it is too large.
+        let mut best = (self.load)(self.again(self.options, need)?)?;
+        let mut excess = self.excess(&(self.needs)(&best)?);
         if !has_loops {
-            return Ok(again);
+            return Ok(best);
         }
         // What loops keep is in none of the values that can be computed again.
-        let options = Options {
-            segment_loops: true,
-            ..self.options.clone()
-        };
-        let cut = tlc_passes::compile(self.graph, &options)?;
-        let excess = self.excess(&(self.needs)(&again)?);
-        let no_faster = |other: &Compiled| excess == 0 && self.predicted_ns(other) >= again_ns;
-        // With values computed again beside that it would take longer still.
-        if cut.segmented.is_empty() || no_faster(&cut) {
-            return Ok(again);
-        }
-        let again = (self.decided)(again);
-        let cut = (self.load)(cut)?;
-        let need = (self.needs)(&cut)?;
-        if self.excess(&need) == 0 {
-            return Ok(cut);
-        }
-        drop(cut);
-        let both = self.again(&options, need)?;
-        if no_faster(&both) {
-            return (self.load)(again);
-        }
-        let both = (self.load)(both)?;
-        match self.excess(&(self.needs)(&both)?) {
-            more if more > excess => {
-                drop(both);
-                (self.load)(again)
+        let mut changed = (0, 0);
+        for loops in [Loops::CarrySums, Loops::Segments] {
+            let options = Options {
+                loops,
+                ..self.options.clone()
+            };
+            let cut = tlc_passes::compile(self.graph, &options)?;
+            let changes = (cut.carried_sums.len(), cut.segmented.len());
+            if std::mem::replace(&mut changed, changes) == changes {
+                continue;
             }
-            _ => Ok(both),
+            let known = (self.decided)(best);
+            let best_ns = self.predicted_ns(&known);
+            let no_faster = |other: &Compiled| excess == 0 && self.predicted_ns(other) >= best_ns;
+            // With values computed again beside that it would take longer still.
+            if no_faster(&cut) {
+                best = (self.load)(known)?;
+                continue;
+            }
+            let cut = (self.load)(cut)?;
+            let need = (self.needs)(&cut)?;
+            if self.excess(&need) == 0 {
+                // The next level is this one, and more.
+                return Ok(cut);
+            }
+            drop(cut);
+            let both = self.again(&options, need)?;
+            if no_faster(&both) {
+                best = (self.load)(known)?;
+                continue;
+            }
+            let both = (self.load)(both)?;
+            match self.excess(&(self.needs)(&both)?) {
+                more if more > excess => {
+                    drop(both);
+                    best = (self.load)(known)?;
+                }
+                other => {
+                    excess = other;
+                    best = both;
+                }
+            }
         }
+        Ok(best)
     }
 
     /// What is decided where the arenas are as small as the rest of what calls need, by device, leaves room for.

@@ -518,6 +518,15 @@ fn write_report(out: &mut String, compiled: &Compiled, devices: &Devices) -> std
             writeln!(out, "  {line}")?;
         }
     }
+    for s in &compiled.carried_sums {
+        writeln!(
+            out,
+            "product {} in the iterations of its loop, for the memory limit: a sum of {} goes around, and {} are not stacked",
+            s.label,
+            bytes_text(s.sum_bytes as u64),
+            bytes_text(s.stacked_bytes as u64)
+        )?;
+    }
     for s in &compiled.segmented {
         writeln!(
             out,

@@ -4,6 +4,7 @@
 
 mod against;
 mod batch_norm;
+mod captures;
 mod checkpoints;
 mod composed;
 mod constants;

@@ -4,6 +4,7 @@
 
 mod against;
 mod curve;
+mod curves;
 mod kernels;
 mod lbfgs;
 mod narrow;

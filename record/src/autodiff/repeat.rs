@@ -6,13 +6,16 @@
 //! - It runs as many iterations as the forward loop did. Where a count or a condition decides that, the forward loop stacks a 1
 //!   for each iteration, and their sum says how many there were.
 //! - What is carried backwards: the cotangents of what is carried forwards, and the sums of those of captures, in the accumulator
-//!   of their dtype.
+//!   of their dtype; but sums of products are computed behind the loop where that moves fewer bytes (see `products`).
+
+mod products;
 
 use std::sync::Arc;
 
 use tlc_ir::graph::{Along, Body, Loop, NodeId, NodeKind};
 use tlc_ir::{DType, IndexExpr, Scalar};
 
+use self::products::{Around, Products};
 use super::node::{Cotangents, Differentiate, zeros};
 use crate::dim::Dim;
 use crate::graph::scope::{Step, refuse_expecting};
@@ -109,8 +112,12 @@ pub(super) fn rule(
     let begun = begun.iter().map(|t| (t, forward));
     let own = operands[first + carried..].iter().zip(it.slices.iter().copied());
     let results = stacked.iter().map(|(s, d)| (d, it.stacks[*s]));
+    let mut backwards = Vec::new();
     for (t, along) in begun.chain(own).chain(results) {
         let (t, along) = reverse.backwards(t, along)?;
+        // Where all iterations run, what is read from the end has the first forward iteration first.
+        let is_forward = reverse.count.is_none() && along.reverse;
+        backwards.push(is_forward.then(|| (t.clone(), usize::from(along.axis))));
         repeat = match along.reverse {
             true => repeat.slice_reversed(&t, along.axis.into()),
             false => repeat.slice(&t, along.axis.into()),
@@ -131,24 +138,60 @@ pub(super) fn rule(
     let by: Vec<&Tensor> = by.map(|k| &inputs[1 + k - first]).collect();
     let mut found = differentiate(iteration.graph(), &of, &with, &by)?.into_iter();
     let mut next: Vec<Tensor> = found.by_ref().take(around.len()).collect();
+    let mut stacked_here = Vec::new();
     for (&k, d) in sliced.iter().zip(found.by_ref().take(sliced.len()).collect::<Vec<_>>()) {
         let along = reverse.written(it.slices[k - first - carried]);
         match along.reverse {
             true => iteration.stack_reversed(&d, along.axis.into()),
             false => iteration.stack(&d, along.axis.into()),
         }
+        stacked_here.push((d, along));
     }
-    for (total, d) in iteration.carried[around.len()..].iter().zip(found) {
-        next.push(total + d.to(total.dtype())?);
+    let gradients: Vec<Tensor> = found.collect();
+    let dtypes = captured.iter().map(|&k| operands[k].dtype().accumulator()).collect();
+    let around_it = Around {
+        slices: &backwards,
+        stacked: &stacked_here,
+        reversed: reverse.count.is_none(),
+        trip: &reverse.trip,
+        iteration: &mut iteration,
+    };
+    let products = Products::of(around_it, &gradients, dtypes)?;
+    let totals = &iteration.carried[around.len()..];
+    for (k, total) in totals.iter().enumerate() {
+        match &products.carried[k] {
+            Some(d) => next.push(total + d.to(total.dtype())?),
+            None => {
+                repeat = repeat.without(around.len() + k);
+                next.push(total.clone());
+            }
+        }
     }
     let results = repeat.finish(iteration, next);
-    for (&k, d) in around.iter().chain(&captured).chain(&sliced).zip(&results) {
-        let is_slice = sliced.contains(&k);
-        cotangents[k] = match (wanted[k], is_slice) {
-            (false, _) => None,
-            (true, false) => Some(d.to(operands[k].dtype())?),
-            (true, true) => Some(reverse.placed(d, it.slices[k - first - carried])?),
+    let mut results = results.iter();
+    for (&k, d) in around.iter().zip(&mut results) {
+        cotangents[k] = match wanted[k] {
+            true => Some(d.to(operands[k].dtype())?),
+            false => None,
         };
+    }
+    let sums: Vec<Option<&Tensor>> = products
+        .carried
+        .iter()
+        .map(|c| c.as_ref().and_then(|_| results.next()))
+        .collect();
+    let stacks: Vec<Tensor> = results.cloned().collect();
+    for (&k, d) in sliced.iter().zip(&stacks) {
+        cotangents[k] = Some(reverse.placed(d, it.slices[k - first - carried])?);
+    }
+    for (of, (&k, carried)) in captured.iter().zip(sums).enumerate() {
+        if stacks.iter().any(Tensor::is_poisoned) {
+            // The graph knows why.
+            cotangents[k] = Some(Tensor::poisoned(graph, operands[k].dtype()));
+            continue;
+        }
+        let total = products.total(of, carried, &stacks)?;
+        cotangents[k] = total.map(|t| t.to(operands[k].dtype())).transpose()?;
     }
     Ok(cotangents)
 }

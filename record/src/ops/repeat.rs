@@ -4,7 +4,7 @@ mod segments;
 
 use std::sync::Arc;
 
-use tlc_ir::graph::{Along, Body, Loop, NodeKind, TensorType};
+use tlc_ir::graph::{Along, Body, GraphError, Loop, NodeId, NodeKind, Operands, TensorType};
 use tlc_ir::{DType, IndexExpr, SymId};
 
 use crate::dim::{Dim, resolve_axis};
@@ -22,6 +22,8 @@ pub struct Repeat {
     carried: Vec<Tensor>,
     slices: Vec<(Tensor, i64, bool)>,
     checkpoint_every: Option<usize>,
+    /// Carried values that nothing needs after all.
+    dropped: Vec<usize>,
 }
 
 /// One iteration of a loop while its body is recorded. Its tensors belong to a graph of their own; what the body needs of
@@ -100,6 +102,7 @@ impl Graph {
             carried: Vec::new(),
             slices: Vec::new(),
             checkpoint_every: None,
+            dropped: Vec::new(),
         }
     }
 }
@@ -162,6 +165,13 @@ impl Repeat {
         self
     }
 
+    /// The loop does not carry the value of that number after all, which no iteration reads: there is no such result. An iteration that was started
+    /// has it still, and what it becomes is ignored.
+    pub(crate) fn without(mut self, carried: usize) -> Repeat {
+        self.dropped.push(carried);
+        self
+    }
+
     /// Records the body: `body` returns what the carried values become. The results are the last carried values, then the
     /// stacked ones in the order of [`Iteration::stack`]; what no iteration wrote of those is zero.
     ///
@@ -213,7 +223,15 @@ impl Repeat {
     /// The loop over a body that was recorded.
     #[track_caller]
     #[doc(hidden)]
-    pub fn finish(self, iteration: Iteration, next: Vec<Tensor>) -> Vec<Tensor> {
+    pub fn finish(mut self, iteration: Iteration, mut next: Vec<Tensor>) -> Vec<Tensor> {
+        let mut dropped = std::mem::take(&mut self.dropped);
+        dropped.sort_unstable();
+        for &k in dropped.iter().rev() {
+            self.carried.remove(k);
+            next.remove(k);
+        }
+        // Their inputs, without which the body is complete.
+        let dropped: Vec<NodeId> = dropped.iter().filter_map(|&k| iteration.carried[k].id()).collect();
         let results = self.carried.iter().chain(iteration.stacks.iter().map(|s| &s.0));
         let poisons: Vec<Tensor> = results.map(|t| Tensor::poisoned(&self.graph, t.dtype())).collect();
         if self.graph.takes_errors(&iteration.graph) {
@@ -228,7 +246,7 @@ impl Repeat {
         let graph = self.graph.clone();
         let operands = self.operands(&iteration);
         let operands: Vec<&Tensor> = operands.iter().collect();
-        let record = || self.recorded(iteration, next, &operands);
+        let record = || self.recorded(iteration, next, &operands, &dropped);
         scope::record(&graph, "repeat", &operands, &[], record, |_| poisons)
     }
 
@@ -238,7 +256,13 @@ impl Repeat {
         lead.chain(rest).cloned().chain(iteration.graph.captured()).collect()
     }
 
-    fn recorded(&self, iteration: Iteration, next: Vec<Tensor>, operands: &[&Tensor]) -> Step<Vec<Tensor>> {
+    fn recorded(
+        &self,
+        iteration: Iteration,
+        next: Vec<Tensor>,
+        operands: &[&Tensor],
+        dropped: &[NodeId],
+    ) -> Step<Vec<Tensor>> {
         if next.len() != self.carried.len() {
             let problem = format!("the body returns {} values", next.len());
             return refuse_expecting(problem, format!("{}, one for each that is carried", self.carried.len()));
@@ -268,6 +292,9 @@ impl Repeat {
                     return refuse_expecting("a result of another graph", "tensors of the body, see capture");
                 }
             }
+        }
+        if !dropped.is_empty() {
+            body = without(&body, dropped).map_err(|e| (e.problem, e.expected))?;
         }
         let mut slices = Vec::new();
         for (t, axis, reverse) in &self.slices {
@@ -304,6 +331,27 @@ impl Repeat {
             None => self.graph.tuple(NodeKind::Loop(Arc::new(it)), operands, results),
         }
     }
+}
+
+/// A body without inputs that no output needs.
+fn without(body: &tlc_ir::Graph, dropped: &[NodeId]) -> Result<tlc_ir::Graph, GraphError> {
+    let mut graph = tlc_ir::Graph::new(body.name.clone());
+    graph.adopt_symbols(body);
+    let mut map: Vec<Option<NodeId>> = Vec::with_capacity(body.len());
+    for (id, node) in body.nodes() {
+        let operands: Option<Operands> = node.operands.iter().map(|o| map[o.index()]).collect();
+        map.push(match (&node.kind, operands) {
+            _ if dropped.contains(&id) => None,
+            (NodeKind::Input { name, ty, .. }, _) => Some(graph.add_input(name, ty.clone(), node.origin.clone())?),
+            (kind, Some(operands)) => Some(graph.add(kind.clone(), &operands, node.origin.clone())?),
+            (_, None) => None,
+        });
+    }
+    for o in body.outputs() {
+        graph.add_output(&o.name, map[o.node.index()].expect("what is dropped is not read"));
+    }
+    graph.adopt_guards(body, &map);
+    Ok(graph)
 }
 
 impl Iteration {
