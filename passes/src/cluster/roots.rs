@@ -33,6 +33,8 @@ const CHEAP_COST: u32 = 4;
 const KEPT_GROWTH: u64 = 2;
 /// or this many bytes large.
 const KEPT_BYTES: u64 = 1 << 20;
+/// Bytes of all that is laid out for library products and larger than that: dequantizing it in every call would take longer than the products.
+const LAID_OUT_BYTES: u64 = 512 << 20;
 
 /// Cost of one element of a node, an addition being 1: what a value costs each time it is computed again.
 fn cost(kind: &NodeKind) -> u32 {
@@ -631,6 +633,7 @@ impl Clusterer<'_> {
     /// at every call reads them.
     fn mark_constants(&mut self) {
         let mut known = vec![Constant::default(); self.graph.len()];
+        let mut laid_out = LAID_OUT_BYTES;
         for (id, node) in self.graph.nodes() {
             let i = id.index();
             // Sizes that depend on symbols differ from call to call; outputs are written at each.
@@ -655,6 +658,10 @@ impl Clusterer<'_> {
                 }
             }
             c.small = bytes <= KEPT_BYTES.max(c.data_bytes.saturating_mul(KEPT_GROWTH));
+            if !c.small && node.kind == NodeKind::Copy && node.operands.iter().all(|o| self.once[o.index()]) {
+                c.small = bytes <= laid_out;
+                laid_out -= if c.small { bytes } else { 0 };
+            }
             known[i] = c;
             // What several read is kept, unless it is too large. A number that is read in many places is in no memory.
             let number = self.graph.splat_value(id).is_some();

@@ -15,8 +15,8 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::HostProducts;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
-use super::Rebuilder;
 use super::sink_layout::add_canonical;
+use super::{Rebuilder, few_bits};
 use crate::contraction::layouts::{PanelBlocks, matrix_to_turn_whole, panel_blocks, vector_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
@@ -70,13 +70,17 @@ impl Budget {
     pub(super) fn take(&mut self, graph: &Graph, operand: NodeId) -> bool {
         let ty = graph.ty(operand);
         let elements = ty.elements().as_const().and_then(|n| u64::try_from(n).ok());
-        match elements.and_then(|n| n.checked_mul(ty.dtype.bytes() as u64)) {
-            Some(bytes) if bytes <= self.0 => {
-                self.0 -= bytes;
-                true
-            }
-            _ => false,
+        let bytes = elements.and_then(|n| n.checked_mul(ty.dtype.bytes() as u64));
+        bytes.is_some_and(|bytes| self.take_bytes(bytes))
+    }
+
+    /// Whether so many bytes were left; they are taken.
+    pub(super) fn take_bytes(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.0;
+        if fits {
+            self.0 -= bytes;
         }
+        fits
     }
 }
 
@@ -123,6 +127,9 @@ pub fn laid_out(
     let width = layouts.panel_elements;
     if width == 0 || !node.operands.iter().any(|&o| fixed.contains(o)) || fixed.contains(id) {
         return Ok(None);
+    }
+    if let Some(new) = few_bits::laid_out(re, graph, (id, node), operands, (fixed, budget))? {
+        return Ok(Some(new));
     }
     let mut takes = |k: usize| fixed.contains(node.operands[k]) && budget.take(graph, node.operands[k]);
     if let Some(blocks) = panel_blocks(graph, id, width, layouts.products) {

@@ -202,8 +202,8 @@ impl Scheduler<'_> {
     fn column_block(&self, column: VarId) -> Option<i64> {
         let all = self.kernel.extents[column.0 as usize].as_const()?;
         let loads = walk(&self.kernel.body).flat_map(|s| s.accesses());
-        let mut blocks = loads.filter_map(|a| block_elements(a.index, column));
-        blocks.find(|&n| n > 0 && all % n == 0)
+        let blocks = loads.filter_map(|a| block_elements(a.index, column));
+        blocks.filter(|&n| n > 0 && all % n == 0).max()
     }
 
     /// Rows that are walked side by side. Rows a power of two apart share cache sets, so that of several tensors of which one
