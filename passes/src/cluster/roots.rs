@@ -658,14 +658,22 @@ impl Clusterer<'_> {
                 }
             }
             c.small = bytes <= KEPT_BYTES.max(c.data_bytes.saturating_mul(KEPT_GROWTH));
+            if node.kind == NodeKind::Copy {
+                // It is stored as it is, whatever it was made of.
+                c.data_bytes = c.data_bytes.min(bytes);
+            }
             if !c.small && node.kind == NodeKind::Copy && node.operands.iter().all(|o| self.once[o.index()]) {
                 c.small = bytes <= laid_out;
                 laid_out -= if c.small { bytes } else { 0 };
             }
             known[i] = c;
-            // What several read is kept, unless it is too large. A number that is read in many places is in no memory.
+            // What several read is kept, unless it is too large; not where each reads a part of it. A number that is read in many places is in no memory.
             let number = self.graph.splat_value(id).is_some();
-            let kept = c.small || self.users[i].len() <= 1 || number;
+            let in_parts = || {
+                let mut users = self.users[i].iter();
+                users.all(|u| matches!(self.kind(*u), NodeKind::View(View::Slice { .. })))
+            };
+            let kept = c.small || self.users[i].len() <= 1 || number || in_parts();
             self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
         }
         for (id, _) in self.graph.nodes() {

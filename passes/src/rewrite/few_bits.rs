@@ -26,6 +26,8 @@ const LANES: i64 = 16;
 const COLUMNS: i64 = 32;
 /// The fewest rows, and columns, of a matrix that is laid out.
 const FEWEST: i64 = 128;
+/// The fewest elements of a matrix that is laid out: what is smaller is kept dequantized (see `cluster::roots`), and stays in the caches.
+const FEWEST_ELEMENTS: i64 = 1 << 18;
 /// Operations between a product and the integers, at most.
 const DEEPEST: u32 = 16;
 
@@ -71,6 +73,7 @@ pub(super) fn laid_out(
         || labels[0] == labels[1]
         || summed != 1
         || rows.min(columns) < FEWEST
+        || rows.saturating_mul(columns) <= FEWEST_ELEMENTS
     {
         return Ok(None);
     }

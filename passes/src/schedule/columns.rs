@@ -16,6 +16,8 @@ use crate::tuning::Tunable;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;
+/// The most vectors whose elements share bytes: two bits each.
+const VECTORS_OF_BYTES: i64 = 4;
 
 impl Scheduler<'_> {
     pub(super) fn columns(&mut self, nest: &Nest) {
@@ -92,10 +94,27 @@ impl Scheduler<'_> {
             let vectors = self.rows_in_registers(rows[1], column, lanes, in_registers);
             if let Some(vectors) = vectors {
                 self.rows_ahead(rows[0], vectors);
+                self.few_bits_apart(vectors);
             }
             if let Some(c) = tail_column {
                 self.strip(c, lanes);
             }
+        }
+    }
+
+    /// Has the vectors of a tile in statements of their own where they hold the elements of one run of bytes: each shifts by an amount that is known.
+    fn few_bits_apart(&mut self, vectors: VarId) {
+        let of_bytes = self
+            .kernel
+            .params
+            .iter()
+            .any(|p| matches!(p.dtype, DType::U8 | DType::I8));
+        let most = self.kernel.extents[vectors.0 as usize].as_const();
+        if of_bytes && most.is_some_and(|n| (2..=VECTORS_OF_BYTES).contains(&n)) {
+            self.apply(Directive::Bind {
+                var: vectors,
+                bind: Bind::Unroll,
+            });
         }
     }
 

@@ -100,6 +100,14 @@ fn converted(flat: &Flat<'_>, uses: &[u32], v: Value, found: &mut Lookups) -> Op
         return None;
     }
     found.inside.extend([x, masked]);
+    // The first elements of bytes are shifted by nothing.
+    let by = match with_number(flat, by, ScalarOp::Shr) {
+        Some((whole, n)) if n.as_i64() == 0 && alone(by) => {
+            found.inside.insert(by);
+            whole
+        }
+        _ => by,
+    };
     let table = std::array::from_fn(|i| ((i as i64 & mask) - less) as f32);
     Some(Picked { by, table })
 }
