@@ -275,7 +275,14 @@ fn a_row_times_weights_of_few_bits_is_one_kernel() {
         let imported = import(&model, &ImportOptions::default()).unwrap_or_else(|e| panic!("{seed} {case:?}: {e}"));
         let executable = compiled(&imported.graph, 1);
         assert_eq!(executable.plan().steps.len(), 1, "{case:?}\n{}", executable.explain());
-        let of_weights = case.k.next_multiple_of(32) * case.n * case.element.1 as usize / 8;
+        // What shares bytes is in whole blocks along the last axis.
+        let bits = case.element.1 as usize;
+        let (last, other) = if case.turned {
+            (case.k, case.n)
+        } else {
+            (case.n, case.k)
+        };
+        let of_weights = last.next_multiple_of(128 / bits) * other * bits / 8;
         let of_scales = case.blocks().max(1) * case.columns() * 4;
         let most = of_weights + 2 * of_scales;
         assert!(
