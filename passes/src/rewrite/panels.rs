@@ -15,8 +15,8 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::HostProducts;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
+use super::Rebuilder;
 use super::sink_layout::add_canonical;
-use super::{Rebuilder, few_bits};
 use crate::contraction::layouts::{PanelBlocks, matrix_to_turn_whole, panel_blocks, vector_blocks};
 
 /// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
@@ -127,9 +127,6 @@ pub fn laid_out(
     let width = layouts.panel_elements;
     if width == 0 || !node.operands.iter().any(|&o| fixed.contains(o)) || fixed.contains(id) {
         return Ok(None);
-    }
-    if let Some(new) = few_bits::laid_out(re, graph, (id, node), operands, (fixed, budget))? {
-        return Ok(Some(new));
     }
     let mut takes = |k: usize| fixed.contains(node.operands[k]) && budget.take(graph, node.operands[k]);
     if let Some(blocks) = panel_blocks(graph, id, width, layouts.products) {
