@@ -4,7 +4,8 @@
 //! To the graph such a constant is a tensor of bytes, and what a byte holds is arithmetic on it: a shift by the element's place
 //! in the byte, and a conversion that keeps the low bits. So the graph language, its interpreter and what is compiled know
 //! nothing of packing, and a kernel that reads elements loads bytes. Folding unpacks the small ones, and what is made of not
-//! much larger ones alone is computed once; large ones are unpacked by each call that reads them (see `cluster::roots`).
+//! much larger ones alone is computed once, as is what is laid out for products (see `cluster::roots`): for one row in as few bits as they have, for
+//! more by the library in floats. Other large ones are unpacked by each call that reads them.
 
 use tlc_formats::onnx::{InPlace, per_byte, unpacked};
 use tlc_ir::graph::{NodeId, NodeKind, Origin};

@@ -2,6 +2,7 @@
 
 mod cold;
 mod derivatives;
+mod few_bits;
 mod hostile;
 mod in_place;
 mod meaning;

@@ -180,7 +180,9 @@ fn weights_of_a_dequantized_product_stay_in_the_file() {
     assert!((place.start.addr()..place.end.addr()).contains(&packed[0].data_address()));
     let narrow = |c: &&HostTensor| c.dtype().is_storage();
     assert_eq!(constants.iter().filter(narrow).count(), 0, "none is unpacked for good");
-    assert!(executable.plan().init.is_empty(), "{}", executable.explain());
+    // What is kept beside them is one matrix as the library multiplies it.
+    let kept = executable.plan().persistent_bytes();
+    assert!(kept <= 4 * ROWS as u64 * 192, "{}", executable.explain());
     let explained = executable.explain();
     assert!(
         explained.contains("lanes") && !explained.contains("scalar ("),

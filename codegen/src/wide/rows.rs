@@ -932,6 +932,7 @@ rows! {
     EVEX_Vpermt2d_xmm_k1z_xmm_xmmm128b32: Evex 128 P66 M0F38 0 0x7e [Reg V Rm] times 16,
     EVEX_Vpermt2d_ymm_k1z_ymm_ymmm256b32: Evex 256 P66 M0F38 0 0x7e [Reg V Rm] times 32,
     EVEX_Vpermt2d_zmm_k1z_zmm_zmmm512b32: Evex 512 P66 M0F38 0 0x7e [Reg V Rm] times 64,
+    EVEX_Vpermps_zmm_k1z_zmm_zmmm512b32: Evex 512 P66 M0F38 0 0x16 [Reg V Rm] times 64,
     EVEX_Vpermt2q_xmm_k1z_xmm_xmmm128b64: Evex 128 P66 M0F38 1 0x7e [Reg V Rm] times 16,
     EVEX_Vpermt2q_ymm_k1z_ymm_ymmm256b64: Evex 256 P66 M0F38 1 0x7e [Reg V Rm] times 32,
     EVEX_Vpermt2q_zmm_k1z_zmm_zmmm512b64: Evex 512 P66 M0F38 1 0x7e [Reg V Rm] times 64,

@@ -33,6 +33,8 @@ const CHEAP_COST: u32 = 4;
 const KEPT_GROWTH: u64 = 2;
 /// or this many bytes large.
 const KEPT_BYTES: u64 = 1 << 20;
+/// Bytes of all that is laid out for library products and larger than that: dequantizing it in every call would take longer than the products.
+const LAID_OUT_BYTES: u64 = 512 << 20;
 
 /// Cost of one element of a node, an addition being 1: what a value costs each time it is computed again.
 fn cost(kind: &NodeKind) -> u32 {
@@ -631,6 +633,7 @@ impl Clusterer<'_> {
     /// at every call reads them.
     fn mark_constants(&mut self) {
         let mut known = vec![Constant::default(); self.graph.len()];
+        let mut laid_out = LAID_OUT_BYTES;
         for (id, node) in self.graph.nodes() {
             let i = id.index();
             // Sizes that depend on symbols differ from call to call; outputs are written at each.
@@ -655,10 +658,23 @@ impl Clusterer<'_> {
                 }
             }
             c.small = bytes <= KEPT_BYTES.max(c.data_bytes.saturating_mul(KEPT_GROWTH));
+            if node.kind == NodeKind::Copy {
+                // It is stored as it is, whatever it was made of.
+                c.data_bytes = c.data_bytes.min(bytes);
+            }
+            if !c.small && node.kind == NodeKind::Copy && node.operands.iter().all(|o| self.once[o.index()]) {
+                c.small = bytes <= laid_out;
+                laid_out -= if c.small { bytes } else { 0 };
+            }
             known[i] = c;
-            // What several read is kept, unless it is too large. A number that is read in many places is in no memory.
+            // What several read is kept, unless it is too large; integers that are unpacked or packed are several's on the way to one value. A number that is read in many places is in no memory.
             let number = self.graph.splat_value(id).is_some();
-            let kept = c.small || self.users[i].len() <= 1 || number;
+            let of_one = || {
+                let mut users = self.users[i].iter();
+                let in_parts = users.all(|u| matches!(self.kind(*u), NodeKind::View(View::Slice { .. })));
+                self.graph.ty(id).dtype.is_int() && (in_parts || self.meets_again(id))
+            };
+            let kept = c.small || self.users[i].len() <= 1 || number || of_one();
             self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
         }
         for (id, _) in self.graph.nodes() {

@@ -264,12 +264,15 @@ fn lanes_of_whole_rows(dtype: DType, elements: i64, vector_bits: u32) -> Option<
 
 /// Whether an einsum adds up products of a vector with a matrix, and is no convolution.
 pub fn multiplies_vector(graph: &Graph, id: NodeId) -> bool {
+    vector_of(graph, id).is_some()
+}
+
+/// Which operand of an einsum is a vector that it multiplies with a matrix; `None` if neither is, or if it is a convolution.
+pub fn vector_of(graph: &Graph, id: NodeId) -> Option<usize> {
     let float = |dtype: DType, accumulator: DType| dtype.is_float() && accumulator.is_float();
-    let Some((operands, inputs, output)) = binary_einsum(graph, id, Semiring::AddMul, float) else {
-        return false;
-    };
-    let is_vector = |side: usize| is_vector(graph, operands[side], &inputs[side], output);
-    (is_vector(0) || is_vector(1)) && direct_image(graph, id).is_none()
+    let (operands, inputs, output) = binary_einsum(graph, id, Semiring::AddMul, float)?;
+    let side = (0..2).find(|&side| is_vector(graph, operands[side], &inputs[side], output))?;
+    direct_image(graph, id).is_none().then_some(side)
 }
 
 /// Whether an operand of an einsum has no axis of the result that is longer than 1.
@@ -287,7 +290,31 @@ pub fn has_column_blocks(graph: &Graph, id: NodeId) -> bool {
         return false;
     };
     let is_vector = |side: usize, operand: NodeId| is_vector(graph, operand, &inputs[side], output);
-    is_in_column_blocks(graph, b) && is_vector(0, a) || is_in_column_blocks(graph, a) && is_vector(1, b)
+    let in_blocks = |id: NodeId| is_in_column_blocks(graph, id) || is_of_column_blocks(graph, id);
+    is_vector(0, a) && in_blocks(b) || is_vector(1, b) && in_blocks(a)
+}
+
+/// Values that are looked at between a matrix and the blocks of columns that it is computed from.
+const MOST_BETWEEN: usize = 32;
+
+/// Whether a value is dequantized from integers in blocks of columns, as the pass over weights of few bits has them.
+fn is_of_column_blocks(graph: &Graph, id: NodeId) -> bool {
+    let mut work = vec![id];
+    for at in 0..MOST_BETWEEN {
+        let Some(&id) = work.get(at) else { return false };
+        let node = graph.node(id);
+        match &node.kind {
+            NodeKind::View(View::Permute(order)) if order[..] == [1, 0, 2] => {
+                let copy = graph.node(node.operands[0]);
+                if copy.kind == NodeKind::Copy && matches!(copy.ty.dtype, DType::U8 | DType::I8) {
+                    return true;
+                }
+            }
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(_) => work.extend(&node.operands),
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Whether a value is a matrix seen through what is in blocks of columns, as [`vector_blocks`] has it: that is what is kept of it.

@@ -11,6 +11,7 @@ pub mod cse;
 pub mod dce;
 pub mod dequantized;
 pub mod einsum_path;
+mod few_bits;
 pub mod fold;
 pub mod hoist;
 pub mod late_reshape;

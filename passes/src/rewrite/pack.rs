@@ -16,7 +16,7 @@ use tlc_ir::{Graph, Node, NodeId, NodeKind};
 use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
-use super::{Context, Failure, Pass, Rebuilder};
+use super::{Context, Failure, Pass, Rebuilder, few_bits};
 use crate::contraction::{is_library_of_words, operands_to_pack, result_order};
 use crate::direct::{WeightBlocks, weight_blocks};
 use crate::weight_gradient::weight_gradient;
@@ -61,6 +61,12 @@ pub fn run(
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.keep(node, operands);
         };
+        if layouts.panel_elements > 0
+            && !fixed.contains(id)
+            && let Some(new) = few_bits::laid_out(re, graph, (id, node), operands, (&fixed, &mut budget))?
+        {
+            return Ok(new);
+        }
         if let Some(new) = laid_out(re, graph, (id, node), operands, layouts, (&fixed, &mut budget))? {
             return Ok(new);
         }

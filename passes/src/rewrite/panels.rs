@@ -70,13 +70,17 @@ impl Budget {
     pub(super) fn take(&mut self, graph: &Graph, operand: NodeId) -> bool {
         let ty = graph.ty(operand);
         let elements = ty.elements().as_const().and_then(|n| u64::try_from(n).ok());
-        match elements.and_then(|n| n.checked_mul(ty.dtype.bytes() as u64)) {
-            Some(bytes) if bytes <= self.0 => {
-                self.0 -= bytes;
-                true
-            }
-            _ => false,
+        let bytes = elements.and_then(|n| n.checked_mul(ty.dtype.bytes() as u64));
+        bytes.is_some_and(|bytes| self.take_bytes(bytes))
+    }
+
+    /// Whether so many bytes were left; they are taken.
+    pub(super) fn take_bytes(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.0;
+        if fits {
+            self.0 -= bytes;
         }
+        fits
     }
 }
 

@@ -16,6 +16,8 @@ use crate::tuning::Tunable;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;
+/// The most vectors whose elements share bytes: two bits each.
+const VECTORS_OF_BYTES: i64 = 4;
 
 impl Scheduler<'_> {
     pub(super) fn columns(&mut self, nest: &Nest) {
@@ -92,10 +94,27 @@ impl Scheduler<'_> {
             let vectors = self.rows_in_registers(rows[1], column, lanes, in_registers);
             if let Some(vectors) = vectors {
                 self.rows_ahead(rows[0], vectors);
+                self.few_bits_apart(vectors);
             }
             if let Some(c) = tail_column {
                 self.strip(c, lanes);
             }
+        }
+    }
+
+    /// Has the vectors of a tile in statements of their own where they hold the elements of one run of bytes: each shifts by an amount that is known.
+    fn few_bits_apart(&mut self, vectors: VarId) {
+        let of_bytes = self
+            .kernel
+            .params
+            .iter()
+            .any(|p| matches!(p.dtype, DType::U8 | DType::I8));
+        let most = self.kernel.extents[vectors.0 as usize].as_const();
+        if of_bytes && most.is_some_and(|n| (2..=VECTORS_OF_BYTES).contains(&n)) {
+            self.apply(Directive::Bind {
+                var: vectors,
+                bind: Bind::Unroll,
+            });
         }
     }
 
@@ -202,8 +221,8 @@ impl Scheduler<'_> {
     fn column_block(&self, column: VarId) -> Option<i64> {
         let all = self.kernel.extents[column.0 as usize].as_const()?;
         let loads = walk(&self.kernel.body).flat_map(|s| s.accesses());
-        let mut blocks = loads.filter_map(|a| block_elements(a.index, column));
-        blocks.find(|&n| n > 0 && all % n == 0)
+        let blocks = loads.filter_map(|a| block_elements(a.index, column));
+        blocks.filter(|&n| n > 0 && all % n == 0).max()
     }
 
     /// Rows that are walked side by side. Rows a power of two apart share cache sets, so that of several tensors of which one

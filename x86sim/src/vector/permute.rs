@@ -12,10 +12,13 @@ impl Execution<'_> {
             M::Vpermt2w => self.of_two::<u16>(usize::from)?,
             M::Vpermt2d => self.of_two::<u32>(|i| i as usize)?,
             M::Vpermt2q => self.of_two::<u64>(|i| i as usize)?,
-            M::Vpermd => self.picked::<u32>(2, |s, i| {
-                let index = s.register(1)?;
-                Ok((u32::get(&index, i) % 8) as usize)
-            })?,
+            M::Vpermd | M::Vpermps => {
+                let lanes = (self.size(0) / 4) as u32;
+                self.picked::<u32>(2, |s, i| {
+                    let index = s.register(1)?;
+                    Ok((u32::get(&index, i) % lanes) as usize)
+                })?;
+            }
             M::Vpermq => self.picked::<u64>(1, |s, i| Ok(usize::from(s.imm8() >> (2 * i) & 3)))?,
             M::Valignd => self.aligned_lanes::<u32>()?,
             M::Valignq => self.aligned_lanes::<u64>()?,

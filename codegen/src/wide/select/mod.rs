@@ -17,6 +17,7 @@ mod convert;
 mod index;
 mod lanes;
 mod left;
+mod lookup;
 mod masks;
 mod memory;
 
@@ -124,6 +125,8 @@ struct Selector<'f, 'k> {
     dots: bool,
     /// Products of bytes that the addition behind them computes.
     added_products: FxHashSet<Value>,
+    /// Small integers as floats that are picked from tables.
+    lookups: lookup::Lookups,
     /// Values rounded to bf16 that what converts them back makes by itself.
     rounded_back: FxHashSet<Value>,
     /// Values rounded to integers that what converts them to such rounds by itself.
@@ -188,6 +191,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         left_loads: FxHashSet::default(),
         dots,
         added_products: FxHashSet::default(),
+        lookups: lookup::Lookups::default(),
         rounded_back: FxHashSet::default(),
         rounded_to_integers: FxHashSet::default(),
         halves: FxHashMap::default(),
@@ -211,6 +215,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
     s.added_products = bytes::added_products(flat, &s.uses);
     s.rounded_back = convert::rounded_back(flat, &s.uses);
     if s.has_mask_registers() {
+        s.lookups = lookup::lookups(flat, &s.uses);
         s.rounded_to_integers = convert::rounded_to_integers(flat, &s.uses);
     }
     s.region(&flat.body)?;
@@ -701,6 +706,11 @@ impl Selector<'_, '_> {
     fn let_(&mut self, v: Value) -> Result<()> {
         let info = self.flat.info(v);
         let (dtype, lanes) = (info.dtype, info.lanes);
+        if let Some(p) = self.lookups.of(v) {
+            let (form, reg) = self.looked_up(p)?;
+            self.define(v, form, reg);
+            return Ok(());
+        }
         let (form, reg) = match &info.op {
             // Made when it is asked for.
             Op::Sum { .. } => return Ok(()),
@@ -714,6 +724,7 @@ impl Selector<'_, '_> {
             Op::Map(..) if self.added_products.contains(&v) => return Ok(()),
             Op::Convert(_) if self.rounded_back.contains(&v) => return Ok(()),
             Op::Map(..) if self.rounded_to_integers.contains(&v) => return Ok(()),
+            Op::Map(..) | Op::Convert(_) if self.lookups.is_inside(v) => return Ok(()),
             Op::Product(_)
             | Op::FloorDiv(..)
             | Op::FloorMod(..)
