@@ -143,11 +143,14 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
     };
     let values = |slot: SlotId| compiled.planned.values[slot.0 as usize];
     let read: Vec<(NodeId, Vec<u8>)> = read.into_iter().filter_map(|(s, b)| Some((values(s)?, b))).collect();
-    if let Some((operation, recorded_at, index, operands)) = inside(case, executable, node, &read) {
-        first.operation = operation;
-        first.recorded_at = recorded_at;
-        first.index = index;
-        first.operands = operands;
+    if let Some(made) = inside(case, executable, node, &read) {
+        first = FirstNan {
+            operation: made.operation,
+            recorded_at: made.recorded_at,
+            index: made.index,
+            operands: made.operands,
+            ..first
+        };
     }
     out.first = Some(first);
     Ok(out)
@@ -223,7 +226,7 @@ pub fn check_nan_with(
         values.push(match executable.states().iter().any(|s| s.name == **name) {
             true => state[name].to_host()?,
             false => match given.next() {
-                Some(input) => input.to_host().map_err(|e| RunError::from(e))?,
+                Some(input) => input.to_host().map_err(RunError::from)?,
                 None => continue,
             },
         });
@@ -260,13 +263,16 @@ fn line_of(graph: &Graph, node: NodeId) -> Option<String> {
     }
 }
 
+/// The operation that made a NaN, as [`FirstNan`] has it.
+struct Made {
+    operation: String,
+    recorded_at: Option<String>,
+    index: Vec<usize>,
+    operands: Vec<String>,
+}
+
 /// The operation, among those that lie between what a step read and a value that it wrote, that made the first NaN.
-fn inside(
-    case: &Case,
-    executable: &Executable,
-    node: NodeId,
-    read: &[(NodeId, Vec<u8>)],
-) -> Option<(String, Option<String>, Vec<usize>, Vec<String>)> {
+fn inside(case: &Case, executable: &Executable, node: NodeId, read: &[(NodeId, Vec<u8>)]) -> Option<Made> {
     let graph = &executable.decisions().graph;
     let whole = Case {
         graph: graph.clone(),
@@ -315,10 +321,10 @@ fn inside(
     };
     let operands = n.operands.iter().filter_map(operand).collect();
     let index = super::compare::index_of(at, &shape);
-    Some((
-        operation_text(&part.graph, id),
-        line_of(&part.graph, id),
+    Some(Made {
+        operation: operation_text(&part.graph, id),
+        recorded_at: line_of(&part.graph, id),
         index,
         operands,
-    ))
+    })
 }

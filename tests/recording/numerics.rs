@@ -390,16 +390,16 @@ fn quotients_of_integers_are_rounded_down() {
         (i64::MAX, i64::MIN),
         (i64::MIN, i64::MAX),
     ] {
-        let q = g.constant([x]).floor_divide(&g.constant([y])).eval().unwrap();
+        let q = g.constant([x]).floor_divide(g.constant([y])).eval().unwrap();
         assert_eq!(
             i128::from(q.as_slice::<i64>().unwrap()[0]),
             floor(x.into(), y.into()),
             "{x} // {y}"
         );
     }
-    let by_zero = g.constant([-5i32, 5]).floor_divide(&g.constant([0i32])).eval().unwrap();
+    let by_zero = g.constant([-5i32, 5]).floor_divide(g.constant([0i32])).eval().unwrap();
     assert_eq!(by_zero.as_slice::<i32>().unwrap(), [0, 0]);
-    let unsigned = g.constant([200u8, 7]).floor_divide(&g.constant([7u8])).eval().unwrap();
+    let unsigned = g.constant([200u8, 7]).floor_divide(g.constant([7u8])).eval().unwrap();
     assert_eq!(unsigned.as_slice::<u8>().unwrap(), [28, 1]);
 }
 
