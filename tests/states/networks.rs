@@ -154,10 +154,10 @@ fn tokens(threads: usize) -> Training {
         let [q, k, v] = [0, 1, 2].map(|part| heads.slice(s![part]));
         let seen = q.attention(&k, &v, &Attention::new().causal());
         let seen = seen.permute([0, 2, 1, 3]).reshape([SEQUENCES, LENGTH, WIDTH]);
-        h = h + linear(&mut n, &seen, "out", WIDTH, WIDTH);
+        h += linear(&mut n, &seen, "out", WIDTH, WIDTH);
         let y = norm(&mut n, &h, "norm2");
         let up = linear(&mut n, &y, "up", WIDTH, 4 * WIDTH).gelu_tanh();
-        h = h + linear(&mut n, &up, "down", 4 * WIDTH, WIDTH);
+        h += linear(&mut n, &up, "down", 4 * WIDTH, WIDTH);
     }
     let head = n.parameter("head", &[WIDTH, TOKENS], 0.1);
     let loss = h
@@ -172,7 +172,10 @@ fn tokens(threads: usize) -> Training {
     n.learn(&loss, threads, inputs)
 }
 
-const NETWORKS: [(&str, fn(usize) -> Training); 2] = [("images", images), ("tokens", tokens)];
+/// Compiles a step for so many threads.
+type Make = fn(usize) -> Training;
+
+const NETWORKS: [(&str, Make); 2] = [("images", images), ("tokens", tokens)];
 
 /// The work of these steps is shared out, and what a thread does decides no bit.
 #[test]
