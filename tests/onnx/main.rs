@@ -2,6 +2,8 @@
 
 mod cold;
 mod derivatives;
+mod fused;
+mod fused_attention;
 mod hostile;
 mod in_place;
 mod meaning;
