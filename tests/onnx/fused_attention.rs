@@ -236,6 +236,11 @@ fn attention_of_other_kinds_is_refused() {
             "expected 3",
         ),
         (
+            "Attention x w -> y p",
+            vec![("num_heads", I(2)), ("qkv_hidden_sizes", Is(vec![8, 8, 4]))],
+            "8 elements of keys and 4 of values",
+        ),
+        (
             "Attention x w -> y",
             vec![("num_heads", I(2)), ("do_rotary", I(1))],
             "expected do_rotary of 0",
@@ -243,7 +248,7 @@ fn attention_of_other_kinds_is_refused() {
         (
             "Attention x w _ c -> y",
             vec![("num_heads", I(2))],
-            "expected one or two numbers for each",
+            "expected one or two numbers for each of it",
         ),
         (
             "MultiHeadAttention x -> y",

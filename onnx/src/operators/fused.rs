@@ -290,8 +290,8 @@ pub(super) fn rotary(c: &mut Call<'_, '_, '_>) -> Answer {
         }
         _ => {
             return invalid(format!(
-                "positions of shape {:?}; expected batch and length, or the first",
-                ids.shape()
+                "positions of rank {}; expected batch and length, or the first position alone",
+                ids.rank()
             ));
         }
     };

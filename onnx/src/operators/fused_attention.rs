@@ -52,11 +52,7 @@ fn there(mask: &Tensor, scores: &Tensor, batch: &Dim) -> Outcome<Tensor> {
                     let behind = places.ge(part(batch.clone()));
                     Ok(places.lt(part(0.into())).logical_and(behind))
                 }
-                _ => unsupported(format!(
-                    "a mask of shape {:?} for a batch of {}; expected one or two numbers for each",
-                    mask.shape(),
-                    batch.expr()
-                )),
+                _ => unsupported("a mask of another length than the batch; expected one or two numbers for each of it"),
             }
         }
         2 => Ok(mask.gt(0).unsqueeze(1).unsqueeze(1)),
@@ -104,7 +100,8 @@ fn attended(
                 .iota([queries + past, 1.into()], 0, DType::I64)
                 .narrow(0, past.clone(), scores.dim(2));
         let key = scores.graph().iota([Dim::from(1), keys], 1, DType::I64);
-        scores = key.le(query).select(&scores, f64::NEG_INFINITY);
+        // ONNX Runtime shows hidden scores as the least number, which has no share either.
+        scores = key.le(query).select(&scores, f64::from(f32::MIN));
     }
     let y = joined(&weighted(&shares(&scores), v, dtype));
     Ok(Attended { y, scores })
@@ -151,6 +148,12 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid(format!(
             "{} elements of queries and {} of keys; expected one number",
             sizes[0], sizes[1]
+        ));
+    }
+    if sizes[2] != sizes[0] && (c.outputs > 1 || c.value(4).is_some()) {
+        return invalid(format!(
+            "a past or present of {} elements of keys and {} of values; expected one number",
+            sizes[0], sizes[2]
         ));
     }
     let parts = all.split(&sizes, 2);
