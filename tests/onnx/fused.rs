@@ -231,6 +231,9 @@ fn products_are_those_of_their_matrices_turned() {
     defined("FusedGemm a b c -> y", &leaky, &operands(), vec![], &definition);
 }
 
+/// An activation's name and parameters, and its node with its attributes.
+type Activation = (&'static str, Vec<f32>, &'static str, Vec<(&'static str, A)>);
+
 #[test]
 fn convolutions_are_followed_by_what_they_name() {
     let operands = || {
@@ -242,7 +245,7 @@ fn convolutions_are_followed_by_what_they_name() {
         ]
     };
     let settings = || [("pads", Is(vec![1, 1, 1, 1])), ("kernel_shape", Is(vec![3, 2]))];
-    let cases: [(&str, Vec<f32>, &str, Vec<(&str, A)>); 6] = [
+    let cases: [Activation; 6] = [
         ("Relu", vec![], "Relu v -> y", vec![]),
         ("Sigmoid", vec![], "Sigmoid v -> y", vec![]),
         ("Tanh", vec![], "Tanh v -> y", vec![]),

@@ -81,15 +81,24 @@ fn attended(
         let y = scores.clone();
         return Ok(Attended { y, scores });
     }
+    let mut added = None;
     if let Some(mask) = c.optional(masks.padding)? {
         let hidden = c.float("mask_filter_value", -10000.0)?;
-        scores += there(&mask, &scores, &q.dim(0))?.select(0.0, hidden).cast(wide);
+        added = Some(there(&mask, &scores, &q.dim(0))?.select(0.0, hidden).cast(wide));
     }
     if let Some(bias) = c.optional(masks.bias)? {
         if bias.rank() != 4 {
             return invalid(format!("a bias of rank {}; expected 4", bias.rank()));
         }
-        scores += bias.cast(wide);
+        let bias = bias.cast(wide);
+        added = Some(match added {
+            Some(mask) => mask + bias,
+            None => bias,
+        });
+    }
+    // All at once, as in ONNX Runtime: beside a score far below the others little is left of what is added first.
+    if let Some(added) = added {
+        scores += added;
     }
     if c.flag("unidirectional", false)? {
         let (queries, keys) = (scores.dim(2), scores.dim(3));
