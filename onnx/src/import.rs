@@ -382,7 +382,9 @@ impl<'o, 'a> Importer<'o, 'a> {
             );
             return Err(here()(unsupported::<()>(text).unwrap_err()));
         }
-        let (signature, operator) = match domain.is_empty() {
+        // The norm that opset 23 has as RMSNormalization is in ONNX's own domain too where ONNX Runtime's tools write it.
+        let own = domain.is_empty() && node.op_type() != "SimplifiedLayerNormalization";
+        let (signature, operator) = match own {
             true => {
                 let operator = operators::table::find(node.op_type(), version).map_err(here())?;
                 (Signature::find(node.op_type(), version), operator)

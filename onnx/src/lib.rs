@@ -11,7 +11,7 @@
 //! - No model makes the import panic, and none makes it allocate more than its own nodes and tensors justify.
 //!
 //! Semantics are those of the ONNX operator documents (onnx.ai/onnx/operators), versions 6 to 28 of the default domain. Of `com.microsoft` there are the operators
-//! that ONNX Runtime's quantizers write (`operators/microsoft.rs`), as its documentation of contributed operators says them.
+//! that ONNX Runtime's quantizer and optimizers write (`operators/microsoft.rs`), as its documentation of contributed operators says them.
 
 mod call;
 mod export;

@@ -3,6 +3,8 @@
 mod cold;
 mod derivatives;
 mod few_bits;
+mod fused;
+mod fused_attention;
 mod hostile;
 mod in_place;
 mod meaning;

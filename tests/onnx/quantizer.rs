@@ -595,7 +595,7 @@ fn other_operators_of_the_domain_and_bad_operands_are_refused() {
             "attribute K",
         ),
         (
-            "Attention x -> y",
+            "NGramRepeatBlock x -> y",
             vec![],
             vec![x.clone()],
             "QLinearAdd, QLinearAveragePool",

@@ -23,7 +23,7 @@ fn number(x: &Tensor, d: &Dim) -> Outcome<Tensor> {
 }
 
 /// `[batch, length, heads * size]` as `[batch, heads, length, size]`.
-fn apart(x: &Tensor, heads: i64) -> Outcome<Tensor> {
+pub(super) fn apart(x: &Tensor, heads: i64) -> Outcome<Tensor> {
     match x.rank() {
         4 => Ok(x.clone()),
         3 if heads > 0 => {
@@ -117,6 +117,37 @@ fn bias(mask: &Tensor, scores: &Tensor) -> Outcome<Tensor> {
     Ok(bias)
 }
 
+/// The softmax of scores along the last axis.
+pub(super) fn shares(scores: &Tensor) -> Tensor {
+    // A query that sees no key has a row of zeros.
+    let highest = match scores.dim(-1).as_const() {
+        Some(0) => scores.sum(keep(-1)),
+        _ => scores.max(keep(-1)),
+    };
+    let highest = highest.eq(f64::NEG_INFINITY).select(0.0, highest);
+    let powers = (scores - highest).exp();
+    let total = powers.sum(keep(-1));
+    &powers / total.eq(0.0).select(1.0, &total)
+}
+
+/// Values by their shares, in that dtype.
+pub(super) fn weighted(shares: &Tensor, values: &Tensor, dtype: DType) -> Tensor {
+    // The operator's function rounds the softmax before it multiplies, which matrix instructions need. A single query, or fewer keys than
+    // one of them takes, gain nothing by it.
+    let few = |axis: i64, less: i64| shares.dim(axis).as_const().is_some_and(|n| n < less);
+    match few(-2, 2) || few(-1, KEYS_OF_AN_INSTRUCTION) {
+        true => shares.matmul_as(values, dtype),
+        false => shares.cast(dtype).matmul_as(values, dtype),
+    }
+}
+
+/// `[batch, heads, length, size]` as `[batch, length, heads * size]`.
+pub(super) fn joined(y: &Tensor) -> Tensor {
+    let width = y.dim(1) * y.dim(3);
+    let (batch, length) = (y.dim(0), y.dim(2));
+    y.swap_axes(1, 2).reshape([batch, length, width])
+}
+
 pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     let (q, k, v) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
     let flat = q.rank() == 3;
@@ -156,30 +187,9 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     if let Some(seen) = visible(c, &raw, &past)? {
         scores = seen.select(&scores, f64::NEG_INFINITY);
     }
-    // A query that sees no key has a row of zeros.
-    let highest = match scores.dim(-1).as_const() {
-        Some(0) => scores.sum(keep(-1)),
-        _ => scores.max(keep(-1)),
-    };
-    let highest = highest.eq(f64::NEG_INFINITY).select(0.0, highest);
-    let powers = (&scores - highest).exp();
-    let total = powers.sum(keep(-1));
-    let shares = &powers / total.eq(0.0).select(1.0, &total);
-    // The operator's function rounds the softmax before it multiplies, which matrix instructions need. A single query, or fewer keys than
-    // one of them takes, gain nothing by it.
-    let few = |axis: i64, less: i64| shares.dim(axis).as_const().is_some_and(|n| n < less);
-    let y = match few(-2, 2) || few(-1, KEYS_OF_AN_INSTRUCTION) {
-        true => shares.matmul_as(&values, dtype),
-        false => shares.cast(dtype).matmul_as(&values, dtype),
-    };
-    let y = match flat {
-        true => {
-            let width = y.dim(1) * y.dim(3);
-            let (batch, length) = (y.dim(0), y.dim(2));
-            y.swap_axes(1, 2).reshape([batch, length, width])
-        }
-        false => y,
-    };
+    let shares = shares(&scores);
+    let y = weighted(&shares, &values, dtype);
+    let y = if flat { joined(&y) } else { y };
     let shown = match c.int("qk_matmul_output_mode", 0)? {
         0 => raw,
         1 => capped,
@@ -199,20 +209,7 @@ pub(super) fn rotary(c: &mut Call<'_, '_, '_>) -> Answer {
         false if x.rank() == 4 => x.swap_axes(1, 2),
         false => return invalid(format!("rank {}; expected 3 or 4", x.rank())),
     };
-    let Some(size) = apart.dim(3).as_const() else {
-        return unsupported("heads of symbolic size; expected a number");
-    };
-    let turned = match c.int("rotary_embedding_dim", 0)? {
-        0 => size,
-        n => n,
-    };
-    if turned % 2 != 0 || !(0..=size).contains(&turned) {
-        return invalid(format!(
-            "rotary_embedding_dim {turned}; expected an even number up to {size}"
-        ));
-    }
-    let dtype = x.dtype();
-    let wide = dtype.accumulator();
+    let wide = x.dtype().accumulator();
     let angles = |i: usize| -> Outcome<Tensor> {
         let cache = c.tensor(i)?.cast(wide);
         let cache = match c.optional(3)? {
@@ -224,30 +221,67 @@ pub(super) fn rotary(c: &mut Call<'_, '_, '_>) -> Answer {
             n => invalid(format!("a cache of rank {n}; expected 3, or 2 with position_ids")),
         }
     };
-    let (cos, sin) = (angles(1)?, angles(2)?);
-    let part = apart.narrow(-1, 0, turned).cast(wide);
+    let turn = Turn {
+        cos: angles(1)?,
+        sin: angles(2)?,
+        size: c.int("rotary_embedding_dim", 0)?,
+        interleaved: c.flag("interleaved", false)?,
+    };
+    let whole = turned(&apart, &turn)?;
+    one(match flat {
+        true => whole.reshape(x.shape()),
+        false => whole.swap_axes(1, 2),
+    })
+}
+
+/// How the elements of a head turn, in pairs.
+pub(super) struct Turn {
+    /// `[batch or 1, length, 1, size / 2]`.
+    pub(super) cos: Tensor,
+    /// As `cos`.
+    pub(super) sin: Tensor,
+    /// How many elements of a head turn; 0 is all.
+    pub(super) size: i64,
+    /// Whether the two of a pair lie side by side, and not one half behind the other.
+    pub(super) interleaved: bool,
+}
+
+/// Heads `[batch, length, heads, size]`, turned.
+pub(super) fn turned(apart: &Tensor, turn: &Turn) -> Outcome<Tensor> {
+    let Turn {
+        cos, sin, interleaved, ..
+    } = turn;
+    let Some(size) = apart.dim(3).as_const() else {
+        return unsupported("heads of symbolic size; expected a number");
+    };
+    let turned = match turn.size {
+        0 => size,
+        n => n,
+    };
+    if turned % 2 != 0 || !(0..=size).contains(&turned) {
+        return invalid(format!(
+            "rotary_embedding_dim {turned}; expected an even number up to {size}"
+        ));
+    }
+    let dtype = apart.dtype();
+    let part = apart.narrow(-1, 0, turned).cast(dtype.accumulator());
     if part.is_poisoned() {
-        return one(part);
+        return Ok(part);
     }
     let shape = part.shape();
     let mut pairs = shape[..3].to_vec();
-    let interleaved = c.flag("interleaved", false)?;
     // The two halves that turn together lie side by side or one behind the other.
-    let axis = if interleaved { 4 } else { 3 };
+    let axis = if *interleaved { 4 } else { 3 };
     match interleaved {
         true => pairs.extend([Dim::from(turned / 2), 2.into()]),
         false => pairs.extend([Dim::from(2), (turned / 2).into()]),
     }
     let both = part.reshape(pairs);
     let (a, b) = (both.select_index(axis, 0), both.select_index(axis, 1));
-    let (real, imaginary) = (&cos * &a - &sin * &b, &sin * &a + &cos * &b);
+    let (real, imaginary) = (cos * &a - sin * &b, sin * &a + cos * &b);
     let rotated = tlc_record::stack(&[&real, &imaginary], axis).reshape(shape).cast(dtype);
-    let whole = match turned == size {
+    Ok(match turned == size {
         true => rotated,
         false => tlc_record::concat(&[&rotated, &apart.narrow(-1, turned, size - turned)], -1),
-    };
-    one(match flat {
-        true => whole.reshape(x.shape()),
-        false => whole.swap_axes(1, 2),
     })
 }

@@ -126,7 +126,7 @@ pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<(V
     Ok((size.into_iter().map(|n| n as usize).collect(), w))
 }
 
-fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Outcome<Tensor> {
+pub(super) fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Outcome<Tensor> {
     let (size, w) = kernel(c, x, w)?;
     let windows = Windows::of(c, x, &size)?;
     let groups = c.int("group", 1)?;

@@ -1,5 +1,6 @@
-//! Operators of the domain `com.microsoft` that ONNX Runtime's quantizers write beside ONNX's own, as its documentation of contributed operators says them:
-//! operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, and a product with weights of few bits.
+//! Operators of the domain `com.microsoft` that ONNX Runtime's tools write beside ONNX's own, as its documentation of contributed operators says them. Here are
+//! those of its quantizer, operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, and products
+//! with weights of few bits; in `fused.rs` and `fused_attention.rs` are those of its optimizers.
 
 use tlc_formats::onnx::{per_byte, unpacked};
 use tlc_ir::{DType, HostTensor};
@@ -7,7 +8,7 @@ use tlc_ir::{DType, HostTensor};
 use super::linear::centered;
 use super::quantization::{self, quantized};
 use super::table::Run;
-use super::{activation, arrange, pooling};
+use super::{activation, arrange, fused, fused_attention, pooling};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::signature::{MANY, Signature, row};
@@ -19,9 +20,64 @@ pub(crate) const DOMAIN: &str = "com.microsoft";
 /// Its operators, sorted by name.
 const OPERATORS: &[(Signature, Run)] = &[
     (
+        row(
+            "Attention",
+            1,
+            (2, 7),
+            (1, 2),
+            "do_rotary=int mask_filter_value=float num_heads=int! past_present_share_buffer=int qkv_hidden_sizes=ints rotary_embedding_dim=int scale=float unidirectional=int",
+        ),
+        fused_attention::attention,
+    ),
+    (row("BiasGelu", 1, (2, 2), (1, 1), ""), fused::bias_gelu),
+    (
         row("DequantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
         quantization::dequantize,
     ),
+    (row("DynamicQuantizeMatMul", 1, (3, 5), (1, 1), ""), dynamic_matmul),
+    (
+        row(
+            "EmbedLayerNormalization",
+            1,
+            (7, 9),
+            (1, 3),
+            "epsilon=float mask_index_type=int",
+        ),
+        fused::embed_layer_norm,
+    ),
+    (row("FastGelu", 1, (1, 2), (1, 1), ""), fused::fast_gelu),
+    (
+        row(
+            "FusedConv",
+            1,
+            (2, 4),
+            (1, 1),
+            "activation=text activation_params=floats auto_pad=text dilations=ints group=int kernel_shape=ints pads=ints strides=ints",
+        ),
+        fused::conv,
+    ),
+    (
+        row(
+            "FusedGemm",
+            1,
+            (2, 3),
+            (1, 1),
+            "activation=text activation_alpha=float activation_beta=float activation_gamma=float alpha=float beta=float transA=int transB=int",
+        ),
+        fused::gemm,
+    ),
+    (
+        row(
+            "FusedMatMul",
+            1,
+            (2, 2),
+            (1, 1),
+            "alpha=float transA=int transB=int transBatchA=int transBatchB=int",
+        ),
+        fused::matmul,
+    ),
+    (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
+    (row("MatMulIntegerToFloat", 1, (4, 7), (1, 1), ""), matmul_to_float),
     (
         row(
             "MatMulNBits",
@@ -31,6 +87,16 @@ const OPERATORS: &[(Signature, Run)] = &[
             "K=int! N=int! accuracy_level=int bits=int block_size=int! weight_prepacked=int",
         ),
         matmul_nbits,
+    ),
+    (
+        row(
+            "MultiHeadAttention",
+            1,
+            (1, 10),
+            (1, 4),
+            "mask_filter_value=float num_heads=int! scale=float unidirectional=int",
+        ),
+        fused_attention::multi_head,
     ),
     (
         row("QGemm", 1, (6, 9), (1, 1), "alpha=float transA=int transB=int"),
@@ -59,6 +125,35 @@ const OPERATORS: &[(Signature, Run)] = &[
     (
         row("QuantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
         quantization::quantize,
+    ),
+    (row("QuickGelu", 1, (1, 1), (1, 1), "alpha=float"), fused::quick_gelu),
+    (
+        row(
+            "RotaryEmbedding",
+            1,
+            (4, 4),
+            (1, 1),
+            "interleaved=int is_packed_batching=int num_heads=int rotary_embedding_dim=int scale=float",
+        ),
+        fused::rotary,
+    ),
+    (
+        row(
+            "SimplifiedLayerNormalization",
+            1,
+            (2, 2),
+            (1, 2),
+            "axis=int epsilon=float stash_type=int",
+        ),
+        fused::rms_norm,
+    ),
+    (
+        row("SkipLayerNormalization", 1, (3, 5), (1, 4), "epsilon=float"),
+        fused::skip_layer_norm,
+    ),
+    (
+        row("SkipSimplifiedLayerNormalization", 1, (3, 4), (1, 4), "epsilon=float"),
+        fused::skip_rms_norm,
     ),
 ];
 
@@ -201,6 +296,45 @@ fn gemm(c: &mut Call<'_, '_, '_>) -> Answer {
         true => requantized(c, &y, 7, dtype),
         false => one(y),
     }
+}
+
+/// A product of bytes in f32, times a scale that is one number or one a column, and with a bias that is operand `bias`. Zero points are one number
+/// of the first matrix, and one or one a column of the second.
+fn scaled_product(
+    c: &Call<'_, '_, '_>,
+    (a, a_zero): (&Tensor, Option<Tensor>),
+    (b, b_zero): (&Tensor, Option<Tensor>),
+    scale: &Tensor,
+    bias: usize,
+) -> Answer {
+    let a = centered(a, a_zero.map(number).transpose()?, 0)?;
+    let y = a.matmul(&centered(b, b_zero, -1)?).cast(DType::F32) * scale;
+    one(match c.optional(bias)? {
+        Some(bias) => y + bias,
+        None => y,
+    })
+}
+
+/// A scale for each column, or for all.
+fn per_column(scale: Tensor) -> Tensor {
+    match scale.elements().as_const() {
+        Some(1) => scale.reshape(()),
+        _ => scale,
+    }
+}
+
+fn matmul_to_float(c: &mut Call<'_, '_, '_>) -> Answer {
+    let scale = number(c.tensor(2)?)? * per_column(c.tensor(3)?);
+    let (a, b) = (c.tensor(0)?, c.tensor(1)?);
+    scaled_product(c, (&a, c.optional(4)?), (&b, c.optional(5)?), &scale, 6)
+}
+
+/// A product whose first matrix is put into bytes by its range first.
+fn dynamic_matmul(c: &mut Call<'_, '_, '_>) -> Answer {
+    let bytes = quantization::in_bytes(&c.tensor(0)?);
+    let scale = bytes.scale * per_column(c.tensor(2)?);
+    let b = c.tensor(1)?;
+    scaled_product(c, (&bytes.y, Some(bytes.zero)), (&b, c.optional(3)?), &scale, 4)
 }
 
 /// A constant of `rows` rows of numbers of a few bits, each beginning with a byte of its own; of a row the first `columns` numbers count.

@@ -7,6 +7,8 @@ mod control;
 mod convolution;
 mod create;
 mod elementwise;
+mod fused;
+mod fused_attention;
 mod indexing;
 mod linear;
 mod linear_attention;

@@ -138,15 +138,26 @@ pub(super) fn dequantized(
     Ok((y.cast(wide) * along(&scale.cast(wide), x, axis, block)?).cast(dtype))
 }
 
-/// A scale and a zero point of u8 from the range of the data, which always holds 0.
-pub(super) fn dynamic(c: &mut Call<'_, '_, '_>) -> Answer {
-    let x = c.tensor(0)?;
+/// Numbers of u8 with the scale and the zero point that they are by.
+pub(super) struct InBytes {
+    pub(super) y: Tensor,
+    pub(super) scale: Tensor,
+    pub(super) zero: Tensor,
+}
+
+/// By a scale and a zero point from the range of the data, which always holds 0.
+pub(super) fn in_bytes(x: &Tensor) -> InBytes {
     let (hi, lo) = (x.max(..).maximum(0), x.min(..).minimum(0));
     let scale = (&hi - &lo) / 255.0;
     // Of zeros alone it is 1, as in ONNX Runtime.
     let scale = scale.eq(0.0).select(1.0, &scale);
     let zero = (-&lo / &scale).round().clamp(0.0, 255.0).cast(DType::U8);
-    let y = quantized(&(&x / &scale), Some(zero.clone()));
+    let y = quantized(&(x / &scale), Some(zero.clone()));
+    InBytes { y, scale, zero }
+}
+
+pub(super) fn dynamic(c: &mut Call<'_, '_, '_>) -> Answer {
+    let InBytes { y, scale, zero } = in_bytes(&c.tensor(0)?);
     Ok(vec![y.into(), Value::from(scale), zero.into()])
 }
 

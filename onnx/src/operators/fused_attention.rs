@@ -1,0 +1,245 @@
+//! Attention of the domain `com.microsoft`, as ONNX Runtime's optimizers write it in place of a model's products and softmax.
+
+use tlc_ir::DType;
+
+use super::attention::{apart, joined, shares, weighted};
+use crate::call::{Answer, Call};
+use crate::refusal::{Outcome, invalid, unsupported};
+use crate::value::Value;
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+
+/// Where the operands are that say what a query sees.
+struct Masks {
+    /// Keys that are no padding.
+    padding: usize,
+    /// What is added to the scores.
+    bias: usize,
+}
+
+/// What attention makes of queries, keys and values.
+struct Attended {
+    /// `[batch, length, heads * size]`.
+    y: Tensor,
+    /// The scores with all that is added to them.
+    scores: Tensor,
+}
+
+/// `num_heads`, which must be positive.
+fn heads(c: &Call<'_, '_, '_>) -> Outcome<i64> {
+    match c.int("num_heads", 0)? {
+        n @ 1..=0x7fff_ffff => Ok(n),
+        n => invalid(format!("num_heads is {n}; expected it from 1 to {}", i32::MAX)),
+    }
+}
+
+/// Which keys are there, as it broadcasts to `[batch, heads, queries, keys]`. A mask is lengths `[batch]`; ends and then starts, `[2 * batch]`; or a number that is
+/// positive for a key that is there, `[batch, keys]` or `[batch, queries, keys]`.
+fn there(mask: &Tensor, scores: &Tensor, batch: &Dim) -> Outcome<Tensor> {
+    let keys = scores.dim(3);
+    let mask = mask.cast(DType::I64);
+    match mask.rank() {
+        1 => {
+            let places = scores
+                .graph()
+                .iota([Dim::from(1), 1.into(), 1.into(), keys], 3, DType::I64);
+            let shape = [batch.clone(), 1.into(), 1.into(), 1.into()];
+            let twice = batch * 2;
+            match mask.dim(0) {
+                n if n == *batch => Ok(places.lt(mask.reshape(shape))),
+                n if n == twice => {
+                    let part = |from: Dim| mask.narrow(0, from, batch.clone()).reshape(shape.clone());
+                    let behind = places.ge(part(batch.clone()));
+                    Ok(places.lt(part(0.into())).logical_and(behind))
+                }
+                _ => unsupported("a mask of another length than the batch; expected one or two numbers for each of it"),
+            }
+        }
+        2 => Ok(mask.gt(0).unsqueeze(1).unsqueeze(1)),
+        3 => Ok(mask.gt(0).unsqueeze(1)),
+        n => unsupported(format!("a mask of rank {n}; expected 1 to 3")),
+    }
+}
+
+/// Queries, keys and values `[batch, heads, length, size]`; `past` is how many keys come before those of the queries' time.
+fn attended(
+    c: &Call<'_, '_, '_>,
+    (q, k, v): (&Tensor, &Tensor, &Tensor),
+    past: &Dim,
+    masks: &Masks,
+) -> Outcome<Attended> {
+    let dtype = q.dtype();
+    let Some(size) = q.dim(3).as_const().filter(|&n| n > 0) else {
+        return unsupported("heads of symbolic or no size; expected a number");
+    };
+    // 0 stands for the default, as in ONNX Runtime.
+    let scale = c.maybe_float("scale")?.filter(|&s| s != 0.0);
+    let scale = scale.unwrap_or(1.0 / (size as f64).sqrt());
+    let mut scores = q.matmul_as(&k.swap_axes(2, 3), dtype.accumulator()) * scale;
+    let wide = scores.dtype();
+    if scores.is_poisoned() {
+        let y = scores.clone();
+        return Ok(Attended { y, scores });
+    }
+    let mut added = None;
+    if let Some(mask) = c.optional(masks.padding)? {
+        let hidden = c.float("mask_filter_value", -10000.0)?;
+        added = Some(there(&mask, &scores, &q.dim(0))?.select(0.0, hidden).cast(wide));
+    }
+    if let Some(bias) = c.optional(masks.bias)? {
+        if bias.rank() != 4 {
+            return invalid(format!("a bias of rank {}; expected 4", bias.rank()));
+        }
+        let bias = bias.cast(wide);
+        added = Some(match added {
+            Some(mask) => mask + bias,
+            None => bias,
+        });
+    }
+    // All at once, as in ONNX Runtime: beside a score far below the others little is left of what is added first.
+    if let Some(added) = added {
+        scores += added;
+    }
+    if c.flag("unidirectional", false)? {
+        let (queries, keys) = (scores.dim(2), scores.dim(3));
+        // The first key's place is that of the first query less what is past.
+        let query =
+            scores
+                .graph()
+                .iota([queries + past, 1.into()], 0, DType::I64)
+                .narrow(0, past.clone(), scores.dim(2));
+        let key = scores.graph().iota([Dim::from(1), keys], 1, DType::I64);
+        // ONNX Runtime shows hidden scores as the least number, which has no share either.
+        scores = key.le(query).select(&scores, f64::from(f32::MIN));
+    }
+    let y = joined(&weighted(&shares(&scores), v, dtype));
+    Ok(Attended { y, scores })
+}
+
+/// Attention with its projections: `[batch, length, width]` times weights of queries, keys and values side by side.
+pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.flag("do_rotary", false)? {
+        return unsupported("a rotary embedding within attention; expected do_rotary of 0");
+    }
+    if c.flag("past_present_share_buffer", false)? || c.value(6).is_some() {
+        return unsupported("a past and present in one buffer; expected past_present_share_buffer of 0");
+    }
+    let heads = heads(c)?;
+    let (x, w) = (c.tensor(0)?, c.tensor(1)?);
+    if x.rank() != 3 || w.rank() != 2 {
+        return invalid(format!(
+            "an input of rank {} with weights of rank {}; expected 3 and 2",
+            x.rank(),
+            w.rank()
+        ));
+    }
+    let all = match c.optional(2)? {
+        Some(bias) => x.matmul(&w) + bias,
+        None => x.matmul(&w),
+    };
+    let sizes = match (c.ints("qkv_hidden_sizes")?, w.dim(1).as_const()) {
+        (Some(sizes), _) if sizes.len() == 3 => sizes,
+        (Some(sizes), _) if !sizes.is_empty() => {
+            return invalid(format!("qkv_hidden_sizes of {} numbers; expected 3", sizes.len()));
+        }
+        (_, Some(n)) if n % 3 == 0 => vec![n / 3; 3],
+        (_, Some(n)) => {
+            return invalid(format!(
+                "weights of {n} columns; expected a multiple of 3, or qkv_hidden_sizes"
+            ));
+        }
+        (_, None) => return unsupported("weights of symbolic width; expected a number, or qkv_hidden_sizes"),
+    };
+    if let Some(n) = sizes.iter().find(|&&n| n < 1 || n % heads != 0) {
+        return invalid(format!("a hidden size of {n}; expected a multiple of {heads} heads"));
+    }
+    if sizes[0] != sizes[1] {
+        return invalid(format!(
+            "{} elements of queries and {} of keys; expected one number",
+            sizes[0], sizes[1]
+        ));
+    }
+    if sizes[2] != sizes[0] && (c.outputs > 1 || c.value(4).is_some()) {
+        return invalid(format!(
+            "a past or present of {} elements of keys and {} of values; expected one number",
+            sizes[0], sizes[2]
+        ));
+    }
+    let parts = all.split(&sizes, 2);
+    let [q, k, v] = &parts[..] else {
+        return invalid("weights of another width than qkv_hidden_sizes; expected their sum");
+    };
+    let (q, mut k, mut v) = (apart(q, heads)?, apart(k, heads)?, apart(v, heads)?);
+    let mut length = Dim::from(0);
+    if let Some(past) = c.optional(4)? {
+        if past.rank() != 5 {
+            return invalid(format!("a past of rank {}; expected 5", past.rank()));
+        }
+        length = past.dim(3);
+        k = tlc_record::concat(&[&past.select_index(0, 0), &k], 2);
+        v = tlc_record::concat(&[&past.select_index(0, 1), &v], 2);
+    }
+    let masks = Masks { padding: 3, bias: 5 };
+    let y = attended(c, (&q, &k, &v), &length, &masks)?.y;
+    let mut results = vec![Value::from(y)];
+    if c.outputs > 1 {
+        results.push(tlc_record::stack(&[&k, &v], 0).into());
+    }
+    Ok(results)
+}
+
+/// Part `at` of heads that lie side by side, `[batch, length, heads, parts, size]`, as `[batch, heads, length, size]`.
+fn unpacked(x: &Tensor, at: i64) -> Tensor {
+    x.select_index(3, at).swap_axes(1, 2)
+}
+
+/// Attention of queries, keys and values that are projected before it, but for their bias.
+pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.value(8).is_some() || c.value(9).is_some() {
+        return unsupported("a past and present in one buffer; expected no operands 8 and 9");
+    }
+    let heads = heads(c)?;
+    let (q, k, v) = (c.tensor(0)?, c.optional(1)?, c.optional(2)?);
+    let biased = |t: Tensor, at: usize| -> Outcome<Tensor> {
+        let Some(bias) = c.optional(3)? else {
+            return apart(&t, heads);
+        };
+        // The values' width may be another than that of the two before them.
+        let from = q.dim(2) * at as i64;
+        apart(&(&t + bias.narrow(0, from, t.dim(2))), heads)
+    };
+    let (q, mut k, mut v) = match (q.rank(), k, v) {
+        (5, None, None) if c.value(3).is_none() => (unpacked(&q, 0), unpacked(&q, 1), unpacked(&q, 2)),
+        (3, Some(k), None) if k.rank() == 5 && c.value(3).is_none() => {
+            (apart(&q, heads)?, unpacked(&k, 0), unpacked(&k, 1))
+        }
+        (3, Some(k), Some(v)) if k.rank() == 3 && v.rank() == 3 => {
+            (biased(q.clone(), 0)?, biased(k, 1)?, biased(v, 2)?)
+        }
+        // Keys and values of another sequence, which had their bias when they were computed.
+        (3, Some(k), Some(v)) if k.rank() == 4 && v.rank() == 4 => (biased(q.clone(), 0)?, k, v),
+        (5, ..) => return unsupported("packed queries, keys and values with a bias; expected none"),
+        (rank, k, v) => {
+            let rank_of = |t: Option<Tensor>| t.map_or("none".into(), |t| format!("one of rank {}", t.rank()));
+            return invalid(format!(
+                "a query of rank {rank}, for a key {} and for a value {}; expected 3 of rank 3, 4 for key and value, or packed ones of rank 5",
+                rank_of(k),
+                rank_of(v)
+            ));
+        }
+    };
+    let mut length = Dim::from(0);
+    match (c.optional(6)?, c.optional(7)?) {
+        (Some(past_key), Some(past_value)) => {
+            length = past_key.dim(2);
+            k = tlc_record::concat(&[&past_key, &k], 2);
+            v = tlc_record::concat(&[&past_value, &v], 2);
+        }
+        (None, None) => {}
+        _ => return invalid("a past key without a past value, or the other way round; expected both"),
+    }
+    let masks = Masks { padding: 4, bias: 5 };
+    let Attended { y, scores } = attended(c, (&q, &k, &v), &length, &masks)?;
+    let dtype = y.dtype();
+    Ok(vec![y.into(), k.into(), v.into(), scores.cast(dtype).into()])
+}

@@ -1,0 +1,292 @@
+//! Attention of the domain `com.microsoft`, beside the products and the softmax that it stands for.
+
+use tlc::HostTensor;
+use tlc::onnx::{ImportOptions, import};
+
+use crate::fused::{defined, number, of, whole};
+use crate::proto::*;
+use A::{F, I, Is};
+
+type Node = (&'static str, Vec<(&'static str, A)>);
+
+/// Queries, keys and values `[2, 3, 8]` in four heads: `xq` as `q`, the others as `k1` and `v1`.
+fn heads() -> Vec<Node> {
+    let mut all = vec![];
+    for (apart, turned) in [
+        ("Reshape xq apart -> q0", "Transpose q0 -> q"),
+        ("Reshape xk apart -> k0", "Transpose k0 -> k1"),
+        ("Reshape xv apart -> v0", "Transpose v0 -> v1"),
+    ] {
+        all.push((apart, vec![]));
+        all.push((turned, vec![("perm", Is(vec![0, 2, 1, 3]))]));
+    }
+    all
+}
+
+/// From `q`, `k` and `v` and what is added to the scores, `m`.
+fn attended() -> Vec<Node> {
+    vec![
+        ("Transpose k -> kt", vec![("perm", Is(vec![0, 1, 3, 2]))]),
+        ("MatMul q kt -> p", vec![]),
+        ("Mul p scale -> r", vec![]),
+        ("Add r m -> u", vec![]),
+        ("Softmax u -> shares", vec![]),
+        ("MatMul shares v -> h", vec![]),
+        ("Transpose h -> h1", vec![("perm", Is(vec![0, 2, 1, 3]))]),
+        ("Reshape h1 joined -> y", vec![]),
+    ]
+}
+
+fn check(
+    fused: &str,
+    attributes: &[(&str, A)],
+    operands: &[(&str, HostTensor)],
+    constants: Vec<Message>,
+    nodes: &[Vec<Node>],
+) {
+    let mut all = vec![
+        ints("apart", &[4], &[2, 3, 4, 2]),
+        ints("joined", &[3], &[2, 3, 8]),
+        number("scale", 0.5f32.sqrt()),
+    ];
+    all.extend(constants);
+    let nodes: Vec<(&str, &[(&str, A)])> = nodes.iter().flatten().map(|(text, a)| (*text, &a[..])).collect();
+    defined(fused, attributes, operands, all, &nodes);
+}
+
+/// What hides keys behind the query's own, of which `past` come before all queries.
+fn order(name: &str, past: usize) -> Message {
+    let hidden = |q: usize, k: usize| if k > q + past { -1e30 } else { 0.0 };
+    let all: Vec<f32> = (0..3).flat_map(|q| (0..3 + past).map(move |k| hidden(q, k))).collect();
+    floats(name, &[3, 3 + past as i64], &all)
+}
+
+#[test]
+fn attention_is_the_products_and_the_softmax_that_it_stands_for() {
+    let operands = || {
+        [
+            ("x", of("x", &[2, 3, 5])),
+            ("w", of("w", &[5, 24])),
+            ("c", of("c", &[24])),
+        ]
+    };
+    let projected = || -> Vec<Node> {
+        vec![
+            ("MatMul x w -> xw", vec![]),
+            ("Add xw c -> all", vec![]),
+            ("Split all -> xq xk xv", vec![("axis", I(2))]),
+        ]
+    };
+    let own = || -> Vec<Node> { vec![("Identity k1 -> k", vec![]), ("Identity v1 -> v", vec![])] };
+    let four = || vec![("num_heads", I(4))];
+    let nodes = || [projected(), heads(), own(), attended()];
+    check(
+        "Attention x w c -> y",
+        &four(),
+        &operands(),
+        vec![number("m", 0.0)],
+        &nodes(),
+    );
+    let causal = || [four(), vec![("unidirectional", I(1))]].concat();
+    check(
+        "Attention x w c -> y",
+        &causal(),
+        &operands(),
+        vec![order("m", 0)],
+        &nodes(),
+    );
+
+    // A mask of keys, of queries and keys, of lengths, and of ends and starts.
+    let low = -30.0;
+    let filtered = || [four(), vec![("mask_filter_value", F(low))]].concat();
+    let masks = [
+        (
+            whole(&[2, 3], &[1, 0, 1, 1, 1, 0]),
+            vec![2, 1, 1, 3],
+            vec![0.0, low, 0.0, 0.0, 0.0, low],
+        ),
+        (
+            whole(&[2, 3, 3], &[1, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 1, 0, 1, 1, 0]),
+            vec![2, 1, 3, 3],
+            vec![
+                0.0, low, 0.0, 0.0, 0.0, low, low, low, 0.0, 0.0, 0.0, 0.0, low, 0.0, low, 0.0, 0.0, low,
+            ],
+        ),
+        (
+            whole(&[2], &[2, 3]),
+            vec![2, 1, 1, 3],
+            vec![0.0, 0.0, low, 0.0, 0.0, 0.0],
+        ),
+        (
+            whole(&[4], &[3, 2, 1, 0]),
+            vec![2, 1, 1, 3],
+            vec![low, 0.0, 0.0, 0.0, 0.0, low],
+        ),
+    ];
+    for (mask, shape, added) in masks {
+        let operands = [&operands()[..], &[("mask", mask)]].concat();
+        check(
+            "Attention x w c mask -> y",
+            &filtered(),
+            &operands,
+            vec![floats("m", &shape, &added)],
+            &nodes(),
+        );
+    }
+
+    let past = ("past", of("past", &[2, 2, 4, 1, 2]));
+    let bias = ("b", of("b", &[2, 1, 3, 4]));
+    let joined: Vec<Node> = vec![
+        ("Split past -> pk0 pv0", vec![("axis", I(0))]),
+        ("Squeeze pk0 zero -> pk", vec![]),
+        ("Squeeze pv0 zero -> pv", vec![]),
+        ("Concat pk k1 -> k", vec![("axis", I(2))]),
+        ("Concat pv v1 -> v", vec![("axis", I(2))]),
+        ("Unsqueeze k zero -> uk", vec![]),
+        ("Unsqueeze v zero -> uv", vec![]),
+        ("Concat uk uv -> present", vec![("axis", I(0))]),
+        ("Add order b -> m", vec![]),
+    ];
+    check(
+        "Attention x w c _ past b -> y present",
+        &causal(),
+        &[&operands()[..], &[past, bias]].concat(),
+        vec![ints("zero", &[1], &[0]), order("order", 1)],
+        &[projected(), heads(), joined, attended()],
+    );
+}
+
+#[test]
+fn attention_of_projected_operands_has_their_bias_and_what_is_past() {
+    let operands = || {
+        [
+            ("q0x", of("q", &[2, 3, 8])),
+            ("k0x", of("k", &[2, 3, 8])),
+            ("v0x", of("v", &[2, 3, 8])),
+            ("c", of("c", &[24])),
+        ]
+    };
+    let biased = || -> Vec<Node> {
+        vec![
+            ("Split c -> cq ck cv", vec![("axis", I(0))]),
+            ("Add q0x cq -> xq", vec![]),
+            ("Add k0x ck -> xk", vec![]),
+            ("Add v0x cv -> xv", vec![]),
+        ]
+    };
+    let own = vec![("Identity k1 -> k", vec![]), ("Identity v1 -> v", vec![])];
+    let four = || vec![("num_heads", I(4))];
+    check(
+        "MultiHeadAttention q0x k0x v0x c -> y k v",
+        &four(),
+        &operands(),
+        vec![number("m", 0.0)],
+        &[biased(), heads(), own, attended()],
+    );
+    let joined: Vec<Node> = vec![
+        ("Concat pk k1 -> k", vec![("axis", I(2))]),
+        ("Concat pv v1 -> v", vec![("axis", I(2))]),
+    ];
+    check(
+        "MultiHeadAttention q0x k0x v0x c _ _ pk pv -> y k v",
+        &[four(), vec![("unidirectional", I(1))]].concat(),
+        &[
+            &operands()[..],
+            &[("pk", of("pk", &[2, 4, 2, 2])), ("pv", of("pv", &[2, 4, 2, 2]))],
+        ]
+        .concat(),
+        vec![order("m", 2)],
+        &[biased(), heads(), joined, attended()],
+    );
+}
+
+#[test]
+fn attention_of_other_kinds_is_refused() {
+    let x = || value("x", FLOAT, &[D::N(2), D::N(3), D::N(8)]);
+    let refusal = |text: &str, attributes: &[(&str, A)]| {
+        let node = op(text, attributes).bytes(7, "com.microsoft");
+        let constants = vec![
+            floats("w", &[8, 24], &[0.5; 192]),
+            floats("p", &[1], &[0.0]),
+            floats("c", &[5], &[0.0; 5]),
+        ];
+        let bytes = Message::default()
+            .int(1, 8)
+            .message(7, graph(vec![node], constants, vec![x()], vec![result("y")]))
+            .message(8, opset("", 17))
+            .message(8, opset("com.microsoft", 1))
+            .0;
+        import(&bytes, &ImportOptions::default()).unwrap_err().to_string()
+    };
+    for (text, attributes, expected) in [
+        ("Attention x w -> y", vec![], "no attribute num_heads"),
+        (
+            "Attention x w -> y",
+            vec![("num_heads", I(0))],
+            "num_heads is 0; expected it from 1",
+        ),
+        (
+            "Attention x w -> y",
+            vec![("num_heads", I(3))],
+            "a hidden size of 8; expected a multiple of 3 heads",
+        ),
+        (
+            "Attention x w -> y",
+            vec![("num_heads", I(2)), ("qkv_hidden_sizes", Is(vec![8, 8]))],
+            "expected 3",
+        ),
+        (
+            "Attention x w -> y p",
+            vec![("num_heads", I(2)), ("qkv_hidden_sizes", Is(vec![8, 8, 4]))],
+            "8 elements of keys and 4 of values",
+        ),
+        (
+            "Attention x w -> y",
+            vec![("num_heads", I(2)), ("do_rotary", I(1))],
+            "expected do_rotary of 0",
+        ),
+        (
+            "Attention x w _ c -> y",
+            vec![("num_heads", I(2))],
+            "expected one or two numbers for each of it",
+        ),
+        (
+            "MultiHeadAttention x -> y",
+            vec![("num_heads", I(2))],
+            "a query of rank 3, for a key none",
+        ),
+        (
+            "MultiHeadAttention x x x _ _ _ w -> y",
+            vec![("num_heads", I(2))],
+            "expected both",
+        ),
+        (
+            "MultiHeadAttention x x x _ _ _ _ _ p -> y",
+            vec![("num_heads", I(2))],
+            "in one buffer",
+        ),
+        (
+            "RotaryEmbedding x x w w -> y",
+            vec![("scale", F(2.0))],
+            "a scale of rotary embedding; expected 1",
+        ),
+        (
+            "FusedConv x w -> y",
+            vec![("activation", A::T("Relu"))],
+            "expected one rank",
+        ),
+        (
+            "FusedGemm w w -> y",
+            vec![("activation", A::T("LeakyRelu")), ("transB", I(1))],
+            "0 parameters of the activation LeakyRelu; expected 1",
+        ),
+        (
+            "FusedGemm w w -> y",
+            vec![("activation", A::T("Swish")), ("transB", I(1))],
+            "the activation `Swish`",
+        ),
+    ] {
+        let found = refusal(text, &attributes);
+        assert!(found.contains(expected), "{text}: {found}");
+    }
+}
