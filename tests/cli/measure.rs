@@ -99,6 +99,47 @@ fn a_saved_result_of_something_else_is_refused() {
     }
 }
 
+/// Sizes that inputs bring are not known when code is made: what is measured is a version for them, once it is made, or the code for any sizes.
+#[test]
+fn bench_measures_the_version_for_sizes_or_the_code_for_any() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    p.f32s("a.npy", &[512, 4], &[0.5; 2048]);
+    let args = [
+        "bench",
+        "m.tlir",
+        "-i",
+        "a=a.npy",
+        "-i",
+        "b=a.npy",
+        "--time",
+        "0.02",
+        "--threads",
+        "1",
+    ];
+    let bench = |more: &[&str]| p.run(&[&args[..], &["--format", "json"], more].concat());
+    let json = bench(&["--save", "version.json"]).code(0).json();
+    let versions = json["versions"].as_array().unwrap();
+    assert_eq!(versions.len(), 1, "{json}");
+    assert!(
+        versions[0].as_str().unwrap().starts_with("n=512: the same shapes in "),
+        "{json}"
+    );
+    let json = bench(&["--any-sizes", "--save", "any.json"]).code(0).json();
+    assert_eq!(
+        (&json["versions"], &json["any_sizes"]),
+        (&serde_json::json!([]), &true.into())
+    );
+    let ran = bench(&["--against", "any.json", "--tolerance", "1e9"]).code(2);
+    assert!(
+        ran.first_error()
+            .contains("a result of the code for any sizes of @chain"),
+        "{}",
+        ran.err
+    );
+    bench(&["--any-sizes", "--against", "any.json", "--tolerance", "1e9"]).code(0);
+}
+
 #[test]
 fn bench_needs_sizes() {
     let p = Place::new();
