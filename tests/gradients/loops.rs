@@ -181,7 +181,7 @@ fn a_loop_that_nothing_bounds_is_refused() {
     let text = g.finish().unwrap_err().to_string();
     assert!(text.contains("the derivative of loop %"), "{text}");
     assert!(
-        text.contains("nothing bounds its iterations; expected a trip count (`max_iterations`)"),
+        text.contains("nothing bounds its iterations; expected a trip count beside the condition, as `graph.repeat(max_iterations)"),
         "{text}"
     );
     assert!(text.contains("tests/gradients/loops.rs"), "{text}");
