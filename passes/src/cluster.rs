@@ -16,6 +16,7 @@ mod again;
 mod attention;
 mod beside;
 pub mod columns;
+mod constants;
 pub(crate) mod horizon;
 mod joins;
 mod merge;
