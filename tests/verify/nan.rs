@@ -83,3 +83,55 @@ fn a_difference_is_judged_by_what_rounding_allows() {
         None
     );
 }
+
+/// A step of training without effect: the operation, the line that recorded it and the number of the step are named, and the state stays.
+#[test]
+fn the_step_of_training_that_makes_a_nan_is_named() {
+    use tlc::optim::Groups;
+    use tlc::verify::nan::check_nan_with;
+    use tlc::{Graph, State, inputs};
+    let g = Graph::new("train");
+    let x = g.input("x", DType::F32, [8, 4]);
+    let w = g.state("w", DType::F32, [4, 3]);
+    let line = line!() + 1;
+    let logs = x.matmul(&w).log();
+    let loss = logs.square().mean(..);
+    let optimizer: Groups = "adam:lr=0.001".parse().unwrap();
+    g.output("ok", &optimizer.minimize(&loss, &[("w", &w)]));
+    let options = CompileOptions::default();
+    let train = g.compile(&options).unwrap();
+    let mut state = State::new();
+    state
+        .insert("w", ndarray::Array2::<f32>::from_elem((4, 3), 0.5))
+        .unwrap();
+    optimizer.prepare(&mut state, &["w"]).unwrap();
+    let mut batch = ndarray::Array2::<f32>::ones((8, 4));
+    let ok = |out: tlc::Outputs| out["ok"].as_scalar::<bool>().unwrap();
+    for _ in 0..3 {
+        assert!(ok(train.run_with(&mut state, &inputs![&batch]).unwrap()));
+        assert!(
+            check_nan_with(&train, &state, &inputs![&batch], &options)
+                .unwrap()
+                .nans
+                .first
+                .is_none()
+        );
+    }
+    batch.row_mut(5).fill(-1.0);
+    assert!(!ok(train.run_with(&mut state, &inputs![&batch]).unwrap()));
+    let before: Vec<Vec<u8>> = state.iter().map(|e| e.bytes().unwrap().to_vec()).collect();
+    let found = check_nan_with(&train, &state, &inputs![&batch], &options).unwrap();
+    let text = found.to_string();
+    assert_eq!(found.steps, [("optimizer.steps".to_string(), 3)]);
+    let first = found.nans.first.unwrap();
+    assert!(first.operation.ends_with(" log") && first.index[0] == 5, "{text}");
+    let place = first.recorded_at.unwrap();
+    assert!(place.contains(&format!("nan.rs:{line}:")), "{text}");
+    assert!(
+        text.starts_with("step 4 of optimizer.steps: the first NaN is made by %"),
+        "{text}"
+    );
+    assert!(state.iter().zip(&before).all(|(e, b)| e.bytes().unwrap() == &b[..]));
+    // What does not fit is refused, as by a call.
+    assert!(check_nan_with(&train, &State::new(), &inputs![&batch], &options).is_err());
+}

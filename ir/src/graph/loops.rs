@@ -123,6 +123,7 @@ fn without_constants(body: &Graph) -> Result<(Graph, Vec<(ConstData, Origin)>), 
         let mut inputs = from.inputs().iter();
         !inputs.any(|&i| matches!(&from.node(i).kind, NodeKind::Input { name: n, .. } if n == name))
     };
+    let mut names = (0..).map(|k| format!("constant{k}")).filter(|n| is_free(n));
     let mut constants = Vec::new();
     let mut map: Vec<Option<NodeId>> = vec![None; from.len()];
     // The inputs that there are come first, in their order, as the loop gives them.
@@ -136,8 +137,7 @@ fn without_constants(body: &Graph) -> Result<(Graph, Vec<(ConstData, Origin)>), 
         let operands: Operands = node.operands.iter().filter_map(|o| map[o.index()]).collect();
         let made = match &node.kind {
             NodeKind::Data(data) if is_taken(&node.kind) => {
-                let mut names = (constants.len()..).map(|k| format!("constant{k}"));
-                let name = names.find(|n| is_free(n)).expect("some number is free");
+                let name = names.next().expect("some number is free");
                 constants.push((data.clone(), node.origin.clone()));
                 graph.add_input(&name, node.ty.clone(), node.origin.clone())?
             }
