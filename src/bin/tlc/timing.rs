@@ -17,7 +17,7 @@ use crate::failure::{Code, Failure};
 use crate::run::check_memory;
 use crate::session::{Model, Session};
 
-/// Calls, and the most time, in which an executable finds that sizes recur, and then whether the version for them is faster.
+/// Calls, and the most time, in which an executable is to find that sizes recur, and then whether the version for them is faster.
 const CALLS_TO_SETTLE: u32 = 24;
 const MOST_SETTLING: Duration = Duration::from_secs(10);
 
@@ -105,16 +105,17 @@ impl Prepared {
             executable.place_constants();
             if executable.has_symbolic_sizes() {
                 let begin = Instant::now();
-                for call in 0.. {
-                    let waited = begin.elapsed().min(MOST_SETTLING);
-                    if call >= CALLS_TO_SETTLE && waited >= versions_after.min(MOST_SETTLING) {
-                        break;
-                    }
+                let mut calls = 0;
+                while begin.elapsed() < MOST_SETTLING && (calls < CALLS_TO_SETTLE || begin.elapsed() < versions_after) {
                     executable.run_into(inputs, outputs)?;
+                    calls += 1;
                 }
                 executable.wait_for_specializations();
-                for _ in 0..CALLS_TO_SETTLE {
+                let begin = Instant::now();
+                calls = 0;
+                while begin.elapsed() < MOST_SETTLING && calls < CALLS_TO_SETTLE {
                     executable.run_into(inputs, outputs)?;
+                    calls += 1;
                 }
             }
             sampled(time, || executable.run_into(inputs, outputs), || Ok(()))
