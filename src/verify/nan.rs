@@ -144,12 +144,11 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
     let values = |slot: SlotId| compiled.planned.values[slot.0 as usize];
     let read: Vec<(NodeId, Vec<u8>)> = read.into_iter().filter_map(|(s, b)| Some((values(s)?, b))).collect();
     if let Some(made) = inside(case, executable, node, &read) {
+        let FirstNan { shown_in, count, .. } = first;
         first = FirstNan {
-            operation: made.operation,
-            recorded_at: made.recorded_at,
-            index: made.index,
-            operands: made.operands,
-            ..first
+            shown_in,
+            count,
+            ..made
         };
     }
     out.first = Some(first);
@@ -253,18 +252,7 @@ pub fn check_nan_with(
     let mut nans = check_nan(&case, &alone)?;
     // A step that has no effect may leave no NaN anywhere in memory: one kernel makes it and sees that it is none.
     if nans.first.is_none() && nans.inputs.is_empty() {
-        nans.first = first_made(&case).map(|made| FirstNan {
-            shown_in: Place {
-                node: made.node,
-                text: made.operation.clone(),
-                step: None,
-            },
-            operation: made.operation,
-            recorded_at: made.recorded_at,
-            index: made.index,
-            operands: made.operands,
-            count: made.count,
-        });
+        nans.first = first_made(&case);
     }
     Ok(StepNans { steps, nans })
 }
@@ -277,20 +265,8 @@ fn line_of(graph: &Graph, node: NodeId) -> Option<String> {
     }
 }
 
-/// The operation that made a NaN, as [`FirstNan`] has it.
-struct Made {
-    /// Its value, in the graph that was interpreted.
-    node: NodeId,
-    /// NaNs in that.
-    count: usize,
-    operation: String,
-    recorded_at: Option<String>,
-    index: Vec<usize>,
-    operands: Vec<String>,
-}
-
 /// The operation, among those that lie between what a step read and a value that it wrote, that made the first NaN.
-fn inside(case: &Case, executable: &Executable, node: NodeId, read: &[(NodeId, Vec<u8>)]) -> Option<Made> {
+fn inside(case: &Case, executable: &Executable, node: NodeId, read: &[(NodeId, Vec<u8>)]) -> Option<FirstNan> {
     let graph = &executable.decisions().graph;
     let whole = Case {
         graph: graph.clone(),
@@ -317,8 +293,8 @@ fn inside(case: &Case, executable: &Executable, node: NodeId, read: &[(NodeId, V
     first_made(&part)
 }
 
-/// The operation that makes the first NaN, by the interpreter.
-fn first_made(part: &Case) -> Option<Made> {
+/// The operation that makes the first NaN, by the interpreter, shown in its own result.
+fn first_made(part: &Case) -> Option<FirstNan> {
     let mut values: Vec<Option<HostTensor>> = vec![None; part.graph.len()];
     let mut found: Option<(NodeId, usize)> = None;
     let settings = part.interpretation(&CompileOptions::default());
@@ -344,10 +320,15 @@ fn first_made(part: &Case) -> Option<Made> {
     };
     let operands = n.operands.iter().filter_map(operand).collect();
     let index = super::compare::index_of(at, &shape);
-    Some(Made {
-        node: id,
+    let operation = operation_text(&part.graph, id);
+    Some(FirstNan {
+        shown_in: Place {
+            node: id,
+            text: operation.clone(),
+            step: None,
+        },
         count: nans_of(values[id.index()].as_ref()?),
-        operation: operation_text(&part.graph, id),
+        operation,
         recorded_at: line_of(&part.graph, id),
         index,
         operands,

@@ -136,6 +136,25 @@ fn repeats(graph: &Graph, mut at: NodeId) -> bool {
     }
 }
 
+/// Whether a value of i32 is converted from integers of a byte or less.
+fn is_small(graph: &Graph, mut at: NodeId) -> bool {
+    while let NodeKind::View(View::Expand(_) | View::Reshape(_) | View::Slice { .. }) = graph.node(at).kind {
+        at = graph.node(at).operands[0];
+    }
+    let node = graph.node(at);
+    match node.kind {
+        NodeKind::Convert(_) => {
+            let from = graph.ty(node.operands[0]).dtype;
+            matches!(
+                from,
+                DType::I8 | DType::U8 | DType::I4 | DType::U4 | DType::I2 | DType::U2
+            )
+        }
+        NodeKind::Const(value) => (-256..=256).contains(&(value.as_f64() as i64)),
+        _ => false,
+    }
+}
+
 /// How the integers of a matrix are laid out.
 struct Layout {
     bits: i64,
@@ -278,7 +297,7 @@ impl Layout {
                 if let (NodeKind::Map(ScalarOp::Sub), &[x, zero]) = (&below.kind, &below.operands[..])
                     && below.ty.dtype == DType::I32
                     && here(re, x)
-                    && self.is_small(&re.graph, zero)
+                    && is_small(&re.graph, zero)
                 {
                     let x = self.rebuilt(re, x, (integers, wide))?;
                     let zero = self.parameter(re, zero)?;
@@ -301,25 +320,6 @@ impl Layout {
             });
         }
         re.add(node.kind.clone(), &operands)
-    }
-
-    /// Whether a value of i32 is converted from integers of a byte or less.
-    fn is_small(&self, graph: &Graph, mut at: NodeId) -> bool {
-        while let NodeKind::View(View::Expand(_) | View::Reshape(_) | View::Slice { .. }) = graph.node(at).kind {
-            at = graph.node(at).operands[0];
-        }
-        let node = graph.node(at);
-        match node.kind {
-            NodeKind::Convert(_) => {
-                let from = graph.ty(node.operands[0]).dtype;
-                matches!(
-                    from,
-                    DType::I8 | DType::U8 | DType::I4 | DType::U4 | DType::I2 | DType::U2
-                )
-            }
-            NodeKind::Const(value) => (-256..=256).contains(&(value.as_f64() as i64)),
-            _ => false,
-        }
     }
 
     /// A scale or a zero point as it is repeated, of what it is repeated from laid out.

@@ -196,8 +196,9 @@ impl Scheduler<'_> {
         let known = |v: VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
         let known = known(before) && known(last);
         let most = if known { most } else { most.min(ROWS_OF_UNKNOWN_LENGTH) };
-        // What whole vectors leave over of a row of unknown length is masked, as padding is.
-        let padded = is_padded(body) || masks && !known;
+        let padded = is_padded(body);
+        // What whole vectors leave over of a row of unknown length is left out as padding is.
+        let in_masks = padded || masks && !known;
         // One register is the image's, one the mask's where masks are vectors.
         let registers = i64::from(self.emitter.vector_registers) - 2;
         // A batch of unknown size is taken to have one image.
@@ -211,13 +212,13 @@ impl Scheduler<'_> {
         let rows = self.choose(Tunable::WindowRows, model, |s| s.rows_that_divide(before, most));
         let saved = (self.kernel.clone(), self.schedule.clone());
         let (whole, masked) = lanes;
-        // Rows of padded images have masks of their own.
-        let masked = masked.filter(|_| !padded);
+        // Rows of padded images and of unknown length have masks of their own.
+        let masked = masked.filter(|_| !in_masks);
         masked.into_iter().map(Some).chain([None]).any(|masked| {
             let lanes = (whole, masked);
             let held = rows + products <= registers;
-            let done = match padded {
-                true => self.rows_of_padded_windows(outer, before, (rows, held)),
+            let done = match in_masks {
+                true => self.rows_of_masked_windows(outer, before, (rows, held)),
                 false => self.rows_of_windows(outer, before, last, (rows, held), lanes),
             };
             let done = done.is_some();
@@ -331,8 +332,9 @@ impl Scheduler<'_> {
         Some(())
     }
 
-    /// As [`Self::rows_of_windows`], of an image that is padded: what lies outside is left out by masks, which only pays where windows slide.
-    fn rows_of_padded_windows(&mut self, outer: &[VarId], before: VarId, (rows, held): (i64, bool)) -> Option<()> {
+    /// As [`Self::rows_of_windows`], of an image that is padded or of unknown size: masks leave out what lies outside, and what whole vectors leave over
+    /// of a row, which only pays where windows slide.
+    fn rows_of_masked_windows(&mut self, outer: &[VarId], before: VarId, (rows, held): (i64, bool)) -> Option<()> {
         let lanes = self.emitter.lanes(DType::F32);
         let mut shared = outer.to_vec();
         // Rows, the results of each, and whether the rows are computed together.
