@@ -347,10 +347,10 @@ fn graphs_of_large_values_match_the_interpreter() {
     check_all("large", 13_000..13_040, &options, &|_| None);
 }
 
-/// What kernels are made of in another process than this: every level of the machine, and the portable emitter alone.
+/// What kernels are made of in another process than this: every level of the machine, and the portable emitter alone, with vectors and without.
 fn other_levels() -> Vec<&'static str> {
     let wide = tlc_runtime::cpu::level::all().iter().map(|l| l.name());
-    let all = wide.chain([tlc_runtime::cpu::level::PORTABLE]);
+    let all = wide.chain([tlc_runtime::cpu::level::PORTABLE, tlc_runtime::cpu::level::SCALAR]);
     all.filter(|name| *name != tlc_runtime::cpu::level::name()).collect()
 }
 

@@ -229,6 +229,8 @@ pub struct Executable {
     devices: Devices,
     /// What caches must have room for.
     appends: Vec<Append>,
+    /// Inputs and states by which something was differentiated that does not depend on them.
+    unreached: Vec<String>,
 }
 
 /// What was decided, and the code that was begun meanwhile.
@@ -659,6 +661,7 @@ fn compile_by(compiler: Compiler, graph: &IrGraph, options: &CompileOptions) -> 
         symbols: options.symbols.clone(),
         devices,
         appends: Vec::new(),
+        unreached: Vec::new(),
     })
 }
 
@@ -691,6 +694,7 @@ impl Graph {
         let executable = compile_with_states(&graph, states, options)?;
         Ok(Executable {
             appends: self.all_appends(),
+            unreached: self.all_unreached(),
             ..executable
         })
     }
@@ -822,6 +826,11 @@ impl Executable {
             false => "times: for a modest machine; `tlc hwbench` measures this one",
         };
         let mut text = crate::explain::explain(&self.general.compiled, &devices);
+        for name in &self.unreached {
+            text.push_str(&format!(
+                "nothing that is differentiated depends on `{name}`: its gradient is zeros\n"
+            ));
+        }
         // What cannot be bound here is not an error of explaining.
         for (state, bytes) in self.general.inner.packed_if_frozen().unwrap_or_default() {
             let (name, bytes) = (&self.plan().states[state].name, crate::explain::bytes_text(bytes));

@@ -39,6 +39,8 @@ struct State {
     state_numbers: rustc_hash::FxHashMap<String, usize>,
     /// What caches must have room for.
     appends: Vec<states::Append>,
+    /// Inputs and states by which something was differentiated that does not depend on them, by name.
+    unreached: Vec<String>,
     /// The names of the first so many outputs, of all that there were when a name was last looked up.
     output_names: (rustc_hash::FxHashSet<String>, usize),
     /// Shared with the bodies of the graph's loops.

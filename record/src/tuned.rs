@@ -101,8 +101,7 @@ pub enum TunedError {
 
 /// The processor and the level of this process, as files name them.
 pub(crate) fn here() -> (String, &'static str) {
-    let level = level::wide().map_or(level::PORTABLE, |l| l.name());
-    (MachineInfo::detect_without_gpu().cpu.key(), level)
+    (MachineInfo::detect_without_gpu().cpu.key(), level::of_kernels())
 }
 
 impl Tuned {

@@ -339,13 +339,35 @@ fn a_level_of_the_processor_is_forced_or_refused() {
     p.write("m.tlir", CHAIN);
     let asm = |level| p.run_under(("TLC_CPU", level), &["emit", "m.tlir", "--what", "asm"]);
     assert!(!asm("sse").code(0).out.contains("zmm"));
+    let scalar = p.run_under(("TLC_CPU", "scalar"), &["explain", "m.tlir"]).code(0).out;
+    assert!(
+        scalar.contains("innermost loops: scalar (the emitter has no vectors)"),
+        "{scalar}"
+    );
+    let named = p.run_under(("TLC_CPU", "scalar"), &["info"]).code(0).out;
+    assert!(
+        named.lines().any(|l| l.split_whitespace().eq(["kernels", "scalar"])),
+        "{named}"
+    );
     // Kernels are those of the level below, and only the library of products has more.
     if tlc_runtime::cpu::level::name() == "avx512_bf16" {
         assert!(asm("avx512_bf16").code(0).out.contains("zmm"));
     }
     for (level, register) in [("avx512", "zmm"), ("avx2", "ymm")] {
         match tlc_runtime::cpu::level::all().iter().any(|l| l.name() == level) {
-            true => assert!(asm(level).code(0).out.contains(register)),
+            true => {
+                let code = asm(level).code(0).out;
+                assert!(code.contains(register));
+                // Each statement stands beside its first instruction.
+                let beside = |statement: &str, instruction: &str| {
+                    (code.lines()).any(|l| l.contains(instruction) && l.contains(&format!("; {statement}")))
+                };
+                assert!(beside("store p", "mov"), "{code}");
+                assert!(
+                    code.lines().any(|l| l.contains("; %") && l.contains("= load p0[")),
+                    "{code}"
+                );
+            }
             false => {
                 println!("SKIP code of {level}: the processor lacks it");
                 assert!(asm(level).code(4).first_error().contains("lacks"));
@@ -362,7 +384,7 @@ fn a_level_of_the_processor_is_forced_or_refused() {
     }
     assert_eq!(
         asm("mmx").code(2).first_error(),
-        "error: TLC_CPU=mmx: unknown level; expected amx, avx512_bf16, avx512, avx2 or sse"
+        "error: TLC_CPU=mmx: unknown level; expected amx, avx512_bf16, avx512, avx2, sse or scalar"
     );
 }
 

@@ -1,7 +1,7 @@
 //! What is refused, where what is recorded comes from, and what it costs.
 
 use tlc::ir::graph::Origin;
-use tlc::{CompileOptions, CrossEntropy, DType, Graph, Reduction, Tensor, grad, inputs, vjp};
+use tlc::{CompileOptions, CrossEntropy, DType, Graph, Reduction, State, Tensor, grad, inputs, vjp};
 
 fn error(g: &Graph) -> String {
     g.finish().expect_err("it is refused").to_string()
@@ -228,7 +228,7 @@ fn losses_refuse_what_does_not_belong_together() {
     }
 }
 
-/// A class out of range counts nothing, and no row at all gives NaN with gradients of 0 (as `torch` where all rows are ignored).
+/// A class out of range makes the loss NaN and counts nothing in gradients, and no row at all gives NaN with gradients of 0 (as `torch` where all rows are ignored).
 #[test]
 fn losses_of_classes_out_of_range_and_of_no_rows() {
     let g = Graph::default();
@@ -240,11 +240,43 @@ fn losses_of_classes_out_of_range_and_of_no_rows() {
         (loss.eval().unwrap().as_scalar::<f64>().unwrap(), d)
     };
     let (loss, d) = of([1, 9], &CrossEntropy::new().reduction(Reduction::Sum));
+    assert!(loss.is_nan(), "{loss}");
+    assert_eq!(d, [0.5, -0.5, 0.0, 0.0]);
+    for (classes, ignored) in [([-1, 1], 9), ([9, 1], -1), ([1, 2], 9)] {
+        let (loss, _) = of(classes, &CrossEntropy::new().ignore(ignored));
+        assert!(loss.is_nan(), "{classes:?} {loss}");
+    }
+    let (loss, d) = of([1, 9], &CrossEntropy::new().ignore(9));
     assert!((loss - std::f64::consts::LN_2).abs() < 1e-15, "{loss}");
     assert_eq!(d, [0.5, -0.5, 0.0, 0.0]);
-    let (loss, _) = of([-1, 9], &CrossEntropy::new().reduction(Reduction::Sum));
-    assert_eq!(loss, 0.0);
     let (loss, d) = of([-100, -100], &CrossEntropy::new().ignore(-100));
     assert!(loss.is_nan(), "{loss}");
     assert!(d.iter().all(|v| *v == 0.0), "{d:?}");
+}
+
+/// A parameter that the loss does not reach has a gradient of zeros, and the report of what was compiled says so, once.
+#[test]
+fn what_the_loss_does_not_reach_is_reported() {
+    let g = Graph::new("train");
+    let x = g.input("x", DType::F32, [3]);
+    let [used, unused] = ["used", "unused"].map(|name| g.state(name, DType::F32, [3]));
+    let loss = (&x * &used).square().sum(..);
+    let optimizer: tlc::optim::Groups = "sgd:lr=0.5".parse().unwrap();
+    optimizer.minimize(&loss, &[("used", &used), ("unused", &unused)]);
+    assert_eq!(grad(&loss, &[&unused]).len(), 1);
+    let train = g.compile(&CompileOptions::default()).unwrap();
+    let report = train.explain();
+    let said: Vec<&str> = report.lines().filter(|l| l.contains("its gradient is zeros")).collect();
+    assert_eq!(
+        said,
+        ["nothing that is differentiated depends on `unused`: its gradient is zeros"]
+    );
+    let mut state = State::new();
+    for name in ["used", "unused"] {
+        state.insert(name, [1.0f32, 2.0, 3.0]).unwrap();
+    }
+    optimizer.prepare(&mut state, &["used", "unused"]).unwrap();
+    train.run_with(&mut state, &inputs![&[1.0f32, 1.0, 1.0]]).unwrap();
+    assert_eq!(state["unused"].as_slice::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+    assert_eq!(state["used"].as_slice::<f32>().unwrap(), [0.0, 0.0, 0.0]);
 }

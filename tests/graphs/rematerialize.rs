@@ -141,6 +141,44 @@ fn calls_of_symbolic_sizes_are_held_to_the_limit_each() {
     );
 }
 
+/// The order of a contraction over symbolic sizes is found before any call: it refuses nothing that a call has room for.
+#[test]
+fn contractions_of_symbolic_sizes_are_held_to_the_limit_by_each_call() {
+    let g = Graph::new("trace");
+    let (n, m) = (g.symbol("n", 1..=512), g.symbol("m", 1..=512));
+    let a = g.input("a", DType::F64, (64, &n));
+    let b = g.input("b", DType::F64, (&n, &m));
+    let c = g.input("c", DType::F64, (&m, 64));
+    g.output("y", &tlc::einsum("an,nm,ma->", &[&a, &b, &c]));
+    let held = g.compile(&limited(Some(16 << 10))).expect("it compiles");
+    let at = |(n, m): (usize, usize)| {
+        let tensor = |shape: [usize; 2], first: usize| {
+            let values = (0..shape[0] * shape[1]).map(|k| ((k * 7 + first) % 11) as f64 - 5.0);
+            HostTensor::from_slice(&shape, &values.collect::<Vec<f64>>()).expect("a tensor")
+        };
+        [tensor([64, n], 1), tensor([n, m], 2), tensor([m, 64], 3)]
+    };
+    let few = at((2, 3));
+    let of = |t: &HostTensor| t.as_slice::<f64>().expect("f64").to_vec();
+    let [a, b, c] = [of(&few[0]), of(&few[1]), of(&few[2])];
+    let mut expected = 0.0;
+    for i in 0..64 {
+        for j in 0..2 {
+            for k in 0..3 {
+                expected += a[i * 2 + j] * b[j * 3 + k] * c[k * 64 + i];
+            }
+        }
+    }
+    let inputs: Vec<Input<'_>> = few.iter().map(Input::from).collect();
+    let found = held.run(&inputs).expect("it has room");
+    // Small integers: no order rounds.
+    assert_eq!(found["y"].as_scalar::<f64>().expect("f64"), expected);
+    let many = at((512, 512));
+    let inputs: Vec<Input<'_>> = many.iter().map(Input::from).collect();
+    let refused = held.run(&inputs).expect_err("too much");
+    assert!(matches!(refused, RunError::MemoryLimit { .. }), "{refused}");
+}
+
 /// Values that are made one from another, and then read in about the opposite order, as a backward pass does; some are states, and some
 /// of those are set early. Returns the graph, its extent and the number of its states.
 fn there_and_back(seed: u64) -> (Graph, usize, usize) {

@@ -13,4 +13,5 @@ mod narrow;
 mod reductions;
 mod scans;
 mod scatter;
+mod tails;
 mod windows;

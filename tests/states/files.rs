@@ -291,6 +291,37 @@ fn saves_until_it_is_killed() {
     }
 }
 
+/// Where there is no room for a file, saving is an error, the file before is whole, and nothing lies beside it.
+#[test]
+#[cfg(unix)]
+fn a_full_disk_leaves_the_file_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state");
+    state_of(1.0).save(&file).expect("saved");
+    // A limit on what a process writes to one file stands for a disk that is full: 64 KiB or 128, as shells count blocks.
+    let status = std::process::Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 128; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().expect("a program"))
+        .args(["files::saves_what_does_not_fit", "--exact", "--ignored"])
+        .env("TLC_SAVE_TO", &file)
+        .stdout(std::process::Stdio::null())
+        .status()
+        .expect("a process");
+    assert!(status.success(), "{status}");
+    let state = State::open(&file).expect("opened");
+    assert!(state["w"].as_slice::<f32>().expect("floats").iter().all(|x| *x == 1.0));
+    let beside: Vec<_> = std::fs::read_dir(folder.path()).expect("a folder").collect();
+    assert_eq!(beside.len(), 1, "{beside:?}");
+}
+
+#[test]
+#[ignore = "the process that the test above starts under a limit"]
+fn saves_what_does_not_fit() {
+    let Ok(file) = std::env::var("TLC_SAVE_TO") else { return };
+    let error = state_of(2.0).save(&file).expect_err("it does not fit").to_string();
+    assert!(error.contains("too large") || error.contains("No space"), "{error}");
+}
+
 /// A process that is killed while it saves leaves its file beside, unlocked; one that still saves has it locked.
 #[test]
 fn what_killed_processes_left_is_removed_and_nothing_else() {

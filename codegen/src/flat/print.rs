@@ -152,32 +152,128 @@ impl<'k> Flat<'k> {
         }
     }
 
+    /// The text of each statement by itself, outer ones before those within; of loops and branches what they begin with.
+    pub fn statements(&self) -> Vec<String> {
+        fn walk(flat: &Flat<'_>, body: &Region, out: &mut Vec<String>) {
+            for item in body {
+                out.push(flat.head(item));
+                match item {
+                    Item::Loop(l) => walk(flat, &l.body, out),
+                    Item::If(i) => {
+                        walk(flat, &i.then, out);
+                        walk(flat, &i.otherwise, out);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut out = Vec::new();
+        walk(self, &self.body, &mut out);
+        out
+    }
+
+    /// What a statement is, without what is within it and what it carries.
+    fn head(&self, item: &Item) -> String {
+        match item {
+            Item::Let(v) => format!("{} = {}", self.definition(*v), self.computation(*v)),
+            Item::Store {
+                address,
+                offsets,
+                value,
+                mask,
+            } => {
+                let (place, lanes) = (self.place(address), Self::lanes(offsets));
+                format!("store {place}{lanes}, {}{}", self.operand(*value), self.mask(*mask))
+            }
+            Item::Copy(c) => {
+                let order = if c.transposed { "transposed" } else { "rows" };
+                let verb = if c.streaming { "stream" } else { "copy" };
+                let block = |a: &Address, pitch| format!("{} by {}", self.place(a), self.operand(pitch));
+                let (to, from) = (block(&c.to, c.to_pitch), block(&c.from, c.from_pitch));
+                let (rows, columns) = (self.operand(c.rows), self.operand(c.columns));
+                format!("{verb} {order} {rows} x {columns} {to} from {from}")
+            }
+            Item::Loop(l) => {
+                let counter = self.definition(l.counter);
+                format!("for {counter} in 0..{} {}", self.operand(l.extent), l.kind.name())
+            }
+            Item::If(i) => {
+                let kind = match i.kind {
+                    IfKind::Plain => "",
+                    IfKind::Rare => " rarely",
+                    IfKind::Guard => " guard",
+                };
+                format!("if {}{kind}", self.operand(i.cond))
+            }
+            Item::Barrier => "barrier".into(),
+            Item::Prefetch(address) => format!("prefetch {}", self.place(address)),
+            Item::Commit => "commit".into(),
+            Item::Wait(pending) => format!("wait {pending}"),
+            Item::Multiply(m) => {
+                let [rows, columns, steps] = m.extents;
+                let mut text = format!("multiply {} rows {rows} columns {columns} steps {steps}", m.dst);
+                if m.precision != Precision::Exact {
+                    text += &format!(" {}", m.precision);
+                }
+                if let LeftOperand::Held(left) = m.left {
+                    text += &format!(", {left}");
+                }
+                let sides = match m.left {
+                    LeftOperand::Shared(_) => &["row", "column"][..],
+                    LeftOperand::Held(_) => &["column"],
+                };
+                for (o, across) in m.shared().zip(sides) {
+                    let place = self.place(&o.first);
+                    text += &format!(", {place} {across} {} step {}", o.across, o.along);
+                }
+                text
+            }
+            Item::CopyAsync(c) => {
+                let (to, from) = (self.place(&c.to), self.place(&c.from));
+                let mask = self.mask(c.mask);
+                format!("copy_async {to} from {from}, {} elements{mask}", c.elements)
+            }
+            Item::CopyTile(c) => {
+                let (to, mask) = (self.place(&c.to), self.mask(c.mask));
+                let TiledMatrix {
+                    param,
+                    count,
+                    rows,
+                    columns,
+                    tile: [height, width],
+                    ..
+                } = &self.matrices[c.matrix];
+                let symbol = |s: SymId| format!("s{}", s.0);
+                let [count, rows] = [count, rows].map(|e| e.display(&symbol).to_string());
+                let [row, column] = [c.row, c.column].map(|v| self.operand(v));
+                let (several, which) = match c.number {
+                    Some(v) => (format!("{count} times "), format!("matrix {} ", self.operand(v))),
+                    None => (String::new(), String::new()),
+                };
+                format!(
+                    "copy_tile {to} from p{param} of {several}{rows} by {columns}, {height} by {width} at {which}row {row} column {column}{mask}"
+                )
+            }
+            Item::Collective { kind, threads, address } => {
+                let place = match *threads {
+                    WARP_THREADS => self.place(address),
+                    part => format!("part {part} {}", self.place(address)),
+                };
+                match kind {
+                    CollectiveKind::Reduce(monoid) => format!("reduce {} {place}", monoid.name()),
+                    CollectiveKind::Scan(monoid) => format!("scan {} {place}", monoid.name()),
+                    CollectiveKind::Broadcast(from) => format!("broadcast {from} {place}"),
+                }
+            }
+        }
+    }
+
     fn region(&self, f: &mut fmt::Formatter<'_>, body: &Region, depth: usize) -> fmt::Result {
         let indent = "  ".repeat(depth);
         for item in body {
-            f.write_str(&indent)?;
+            write!(f, "{indent}{}", self.head(item))?;
             match item {
-                Item::Let(v) => writeln!(f, "{} = {}", self.definition(*v), self.computation(*v))?,
-                Item::Store {
-                    address,
-                    offsets,
-                    value,
-                    mask,
-                } => {
-                    let (place, lanes) = (self.place(address), Self::lanes(offsets));
-                    writeln!(f, "store {place}{lanes}, {}{}", self.operand(*value), self.mask(*mask))?;
-                }
-                Item::Copy(c) => {
-                    let order = if c.transposed { "transposed" } else { "rows" };
-                    let verb = if c.streaming { "stream" } else { "copy" };
-                    let block = |a: &Address, pitch| format!("{} by {}", self.place(a), self.operand(pitch));
-                    let (to, from) = (block(&c.to, c.to_pitch), block(&c.from, c.from_pitch));
-                    let (rows, columns) = (self.operand(c.rows), self.operand(c.columns));
-                    writeln!(f, "{verb} {order} {rows} x {columns} {to} from {from}")?;
-                }
                 Item::Loop(l) => {
-                    let counter = self.definition(l.counter);
-                    write!(f, "for {counter} in 0..{} {}", self.operand(l.extent), l.kind.name())?;
                     for c in &l.carried {
                         let (inside, outcome) = (self.definition(c.inside), c.outcome.0);
                         let (initial, next) = (self.operand(c.initial), self.operand(c.next));
@@ -191,12 +287,6 @@ impl<'k> Flat<'k> {
                     writeln!(f, "{indent}}}")?;
                 }
                 Item::If(i) => {
-                    let kind = match i.kind {
-                        IfKind::Plain => "",
-                        IfKind::Rare => " rarely",
-                        IfKind::Guard => " guard",
-                    };
-                    write!(f, "if {}{kind}", self.operand(i.cond))?;
                     for m in &i.merges {
                         let (then, otherwise) = (self.operand(m.then), self.operand(m.otherwise));
                         let outcome = self.definition(m.outcome);
@@ -210,67 +300,7 @@ impl<'k> Flat<'k> {
                     }
                     writeln!(f, "{indent}}}")?;
                 }
-                Item::Barrier => f.write_str("barrier\n")?,
-                Item::Prefetch(address) => writeln!(f, "prefetch {}", self.place(address))?,
-                Item::Commit => f.write_str("commit\n")?,
-                Item::Wait(pending) => writeln!(f, "wait {pending}")?,
-                Item::Multiply(m) => {
-                    let [rows, columns, steps] = m.extents;
-                    write!(f, "multiply {} rows {rows} columns {columns} steps {steps}", m.dst)?;
-                    if m.precision != Precision::Exact {
-                        write!(f, " {}", m.precision)?;
-                    }
-                    if let LeftOperand::Held(left) = m.left {
-                        write!(f, ", {left}")?;
-                    }
-                    let sides = match m.left {
-                        LeftOperand::Shared(_) => &["row", "column"][..],
-                        LeftOperand::Held(_) => &["column"],
-                    };
-                    for (o, across) in m.shared().zip(sides) {
-                        let place = self.place(&o.first);
-                        write!(f, ", {place} {across} {} step {}", o.across, o.along)?;
-                    }
-                    f.write_str("\n")?;
-                }
-                Item::CopyAsync(c) => {
-                    let (to, from) = (self.place(&c.to), self.place(&c.from));
-                    let mask = self.mask(c.mask);
-                    writeln!(f, "copy_async {to} from {from}, {} elements{mask}", c.elements)?;
-                }
-                Item::CopyTile(c) => {
-                    let (to, mask) = (self.place(&c.to), self.mask(c.mask));
-                    let TiledMatrix {
-                        param,
-                        count,
-                        rows,
-                        columns,
-                        tile: [height, width],
-                        ..
-                    } = &self.matrices[c.matrix];
-                    let symbol = |s: SymId| format!("s{}", s.0);
-                    let [count, rows] = [count, rows].map(|e| e.display(&symbol).to_string());
-                    let [row, column] = [c.row, c.column].map(|v| self.operand(v));
-                    let (several, which) = match c.number {
-                        Some(v) => (format!("{count} times "), format!("matrix {} ", self.operand(v))),
-                        None => (String::new(), String::new()),
-                    };
-                    writeln!(
-                        f,
-                        "copy_tile {to} from p{param} of {several}{rows} by {columns}, {height} by {width} at {which}row {row} column {column}{mask}"
-                    )?;
-                }
-                Item::Collective { kind, threads, address } => {
-                    let place = match *threads {
-                        WARP_THREADS => self.place(address),
-                        part => format!("part {part} {}", self.place(address)),
-                    };
-                    match kind {
-                        CollectiveKind::Reduce(monoid) => writeln!(f, "reduce {} {place}", monoid.name())?,
-                        CollectiveKind::Scan(monoid) => writeln!(f, "scan {} {place}", monoid.name())?,
-                        CollectiveKind::Broadcast(from) => writeln!(f, "broadcast {from} {place}")?,
-                    }
-                }
+                _ => f.write_str("\n")?,
             }
         }
         Ok(())

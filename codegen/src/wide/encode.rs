@@ -39,13 +39,25 @@ enum Target {
     Pool(u32),
 }
 
+/// An instruction whose text is asked for.
+struct Listed {
+    /// Where it begins.
+    at: usize,
+    inst: Instruction,
+    target: Option<Target>,
+    /// The number of its statement, from 1 on; 0 if it is of none.
+    statement: u32,
+}
+
 struct Emitter<'m> {
     machine: &'m Machine,
     out: Assembler,
     fixups: Vec<Fixup>,
     relocs: Vec<CodeReloc>,
-    /// Instructions with where they begin, if their text is asked for.
-    listed: Option<Vec<(usize, Instruction, Option<Target>)>>,
+    /// The instructions so far, if their text is asked for.
+    listed: Option<Vec<Listed>>,
+    /// The statement of the instruction that is written next.
+    statement: u32,
     /// General registers that are given back.
     saved: Vec<usize>,
     /// The instructions that stand for places on the stack from [`MADE_AGAIN`] on.
@@ -89,7 +101,7 @@ fn on_register(code: Code, r: Register) -> Instruction {
 }
 
 /// The code of a function, in the registers and places that `output` says. What `made_again` makes is made where it is read, as
-/// [`Scanned`](super::scan::Scanned) says.
+/// [`Scanned`](super::scan::Scanned) says. Its text is made if there are statements, which then stand beside their instructions.
 ///
 /// # Errors
 /// If the encoder refuses an instruction, which is a bug of this emitter.
@@ -98,7 +110,7 @@ pub(super) fn encode(
     linear: &Linear<'_>,
     output: &Output,
     made_again: &[Number],
-    listing: bool,
+    statements: Option<&[String]>,
 ) -> Result<CompiledCode> {
     let mut used = [false; 16];
     let mut see = |a: &Allocation| {
@@ -117,7 +129,8 @@ pub(super) fn encode(
         out: Assembler::with_capacity(1024),
         fixups: Vec::new(),
         relocs: Vec::new(),
-        listed: listing.then(Vec::new),
+        listed: statements.map(|_| Vec::new()),
+        statement: 0,
         saved,
         made_again,
         frame_bytes: (output.num_spillslots * 8).next_multiple_of(ALIGNMENT) as i32,
@@ -125,7 +138,7 @@ pub(super) fn encode(
     };
     e.prologue()?;
     let offsets = e.blocks(linear, output)?;
-    e.finish(&offsets)
+    e.finish(&offsets, statements.unwrap_or_default())
 }
 
 impl<'m> Emitter<'m> {
@@ -149,7 +162,12 @@ impl<'m> Emitter<'m> {
             });
         }
         if let Some(listed) = &mut self.listed {
-            listed.push((begin, inst, target));
+            listed.push(Listed {
+                at: begin,
+                inst,
+                target,
+                statement: self.statement,
+            });
         }
         Ok(())
     }
@@ -368,6 +386,13 @@ impl<'m> Emitter<'m> {
     }
 
     fn inst(&mut self, inst: &Inst, allocs: &[Allocation]) -> Result<()> {
+        self.statement = inst.statement;
+        let written = self.inst_of_statement(inst, allocs);
+        self.statement = 0;
+        written
+    }
+
+    fn inst_of_statement(&mut self, inst: &Inst, allocs: &[Allocation]) -> Result<()> {
         let spilled = inst.spilled(self.machine.level);
         let places = RefCell::new(allocs.iter());
         let next_place = || places.borrow_mut().next().copied();
@@ -469,7 +494,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// Puts constants behind the code and writes all distances.
-    fn finish(mut self, offsets: &[usize]) -> Result<CompiledCode> {
+    fn finish(mut self, offsets: &[usize], statements: &[String]) -> Result<CompiledCode> {
         let mut bytes = std::mem::take(&mut self.out.bytes);
         let code_end = bytes.len();
         let pool = code_end.next_multiple_of(ALIGNMENT);
@@ -486,14 +511,14 @@ impl<'m> Emitter<'m> {
             bytes[f.at..f.at + 4].copy_from_slice(&distance.to_le_bytes());
         }
         let text = self.listed.take().map(|mut listed| {
-            for (_, inst, target) in &mut listed {
+            for Listed { inst, target, .. } in &mut listed {
                 match *target {
                     Some(to @ Target::Block(_)) => inst.set_near_branch64(place(to) as u64),
                     Some(to @ Target::Pool(_)) => inst.set_memory_displacement64(place(to) as u64),
                     None => {}
                 }
             }
-            print(&listed, &bytes[pool..], code_end, pool)
+            print(&listed, statements, &bytes[pool..], code_end, pool)
         });
         Ok(CompiledCode {
             bytes,
@@ -546,8 +571,11 @@ fn memory(
     Ok(target)
 }
 
-/// The text of code, an instruction a line, and of the constants behind it.
-fn print(listed: &[(usize, Instruction, Option<Target>)], pool: &[u8], code_end: usize, pool_at: usize) -> String {
+/// Where statements begin in the text of code.
+const STATEMENT_COLUMN: usize = 64;
+
+/// The text of code, an instruction a line, each statement beside the first instruction of its own, and of the constants behind it.
+fn print(listed: &[Listed], statements: &[String], pool: &[u8], code_end: usize, pool_at: usize) -> String {
     let mut formatter = IntelFormatter::new();
     formatter.options_mut().set_rip_relative_addresses(false);
     formatter.options_mut().set_space_after_operand_separator(true);
@@ -555,10 +583,20 @@ fn print(listed: &[(usize, Instruction, Option<Target>)], pool: &[u8], code_end:
     formatter.options_mut().set_hex_prefix("0x");
     formatter.options_mut().set_hex_suffix("");
     let mut text = String::new();
-    for (at, inst, _) in listed {
+    let mut last = 0;
+    for Listed {
+        at, inst, statement, ..
+    } in listed
+    {
         let mut line = String::new();
         formatter.format(inst, &mut line);
-        text.push_str(&format!("{at:>6x}: {line}\n"));
+        let line = format!("{at:>6x}: {line}");
+        // What is of none, as copies between registers, is taken to be of the statement before it.
+        let begins = *statement != 0 && std::mem::replace(&mut last, *statement) != *statement;
+        match statements.get((*statement as usize).wrapping_sub(1)).filter(|_| begins) {
+            Some(of) => text.push_str(&format!("{line:<STATEMENT_COLUMN$}; {of}\n")),
+            None => text.push_str(&format!("{line}\n")),
+        }
     }
     text.push_str(&format!("; {code_end} bytes of code\n"));
     for (at, bytes) in pool.chunks(16).enumerate() {

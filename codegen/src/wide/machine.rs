@@ -128,6 +128,8 @@ pub(super) struct Inst {
     pub fixed: SmallVec<[Operand; 3]>,
     /// Registers that it destroys.
     pub clobbers: PRegSet,
+    /// The statement that it is of, by its number in [`Flat::statements`](crate::flat::Flat::statements) from 1 on; 0 for none.
+    pub statement: u32,
 }
 
 impl Inst {
@@ -143,6 +145,7 @@ impl Inst {
             used_up: None,
             fixed: SmallVec::new(),
             clobbers: PRegSet::empty(),
+            statement: 0,
         }
     }
 

@@ -118,7 +118,8 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
         Some(scanned) => (&scanned.output, &scanned.made_again[..]),
         None => (allocate::allocate(&linear, context)?, &[][..]),
     };
-    let code = encode::encode(&machine, &linear, output, made_again, text.disasm);
+    let statements = text.disasm.then(|| flat.statements());
+    let code = encode::encode(&machine, &linear, output, made_again, statements.as_deref());
     // The allocator empties some of its tables for each value that it places, which takes as long as they are large.
     if scanned.is_none() && linear.is_large() {
         *context = Ctx::default();

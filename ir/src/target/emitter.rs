@@ -194,6 +194,13 @@ impl Emitter {
         }
     }
 
+    /// The emitter without its vectors.
+    #[must_use]
+    pub fn without_vectors(mut self) -> Emitter {
+        self.vector_bits = 0;
+        self
+    }
+
     /// The emitter, which also has these matrix instructions; one that is not given any has none.
     pub fn with_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
         self.matrices.extend(tiles);

@@ -67,7 +67,7 @@ impl Pass for EinsumPath {
 /// than `max_bytes`.
 ///
 /// # Errors
-/// [`EinsumPathError::Path`] if no order fits the limit.
+/// [`EinsumPathError::Path`] if no order fits the limit, unless sizes are symbolic: then it is the one that needs least.
 pub fn run(
     graph: &Graph,
     options: &PathOptions,
@@ -184,9 +184,11 @@ fn rewrite(
     };
     let (wide, last) = (with_dtype(*accumulator), with_dtype(*dtype));
     let mut extents = vec![1u64; label_count(inputs)];
+    let mut known = true;
     for (labels, &o) in inputs.iter().zip(&node.operands) {
         for (&l, d) in labels.iter().zip(&graph.ty(o).shape) {
             let range = d.interval(graph);
+            known &= d.as_const().is_some();
             let typical = d
                 .as_const()
                 .unwrap_or_else(|| range.hi.min(TYPICAL_EXTENT.max(range.lo)));
@@ -210,7 +212,19 @@ fn rewrite(
         }
     }
     let lists: Vec<Vec<u16>> = labels.iter().map(|l| l.to_vec()).collect();
-    let path = contraction_path(&lists, output, &extents, options).map_err(Failed::Path)?;
+    let found = contraction_path(&lists, output, &extents, options);
+    let path = match found {
+        // The sizes are no call's: each call is held to the limit by its own, with the order that needs least.
+        Err(PathError::MemoryLimit { smallest, .. }) if !known => {
+            let options = PathOptions {
+                max_intermediate: Some(smallest),
+                ..options.clone()
+            };
+            contraction_path(&lists, output, &extents, &options)
+        }
+        found => found,
+    }
+    .map_err(Failed::Path)?;
     for r in &path.reductions {
         let kept: Labels = r.kept.as_slice().into();
         values[r.operand] = add_canonical(

@@ -631,7 +631,8 @@ impl Product {
         let (rows, columns) = (extents(0, true), extents(1, true));
         let words = extents(1, false).map(|n| (n + BYTES - 1) / BYTES);
         match products.takes_words(rows, columns, words) {
-            false => lanes,
+            // An emitter without vectors fills nothing.
+            false => lanes.max(1),
             true if self.base_axis.is_some() || columns.is_none_or(|n| n < WORD_PANEL) => 1,
             true => WORD_PANEL,
         }

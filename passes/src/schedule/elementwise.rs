@@ -278,6 +278,22 @@ impl Scheduler<'_> {
         })
     }
 
+    /// Has tiles of a transposition whose result goes past the caches follow each other along what is loaded, so that rows of it are read
+    /// from end to end as the hardware expects: whole lines of the result are written in any order alike.
+    fn along_loads(&mut self, outer: &mut [VarId]) {
+        let streams = (0..self.kernel.params.len() as u32).any(|p| self.passes_caches(p));
+        let [.., row, column] = outer else { return };
+        let swap = Directive::Interchange {
+            outer: *row,
+            inner: *column,
+        };
+        let why = self.why;
+        if streams && self.because(ScheduleReason::AlongLoads).apply(swap).is_some() {
+            std::mem::swap(row, column);
+        }
+        self.why = why;
+    }
+
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
@@ -319,6 +335,7 @@ impl Scheduler<'_> {
             .is_some()
         {
             outer.push(column[0]);
+            self.along_loads(&mut outer);
             self.parallel(&outer);
             let nest = tree::loop_body(&self.kernel.body, row[1]);
             let nest = nest.and_then(|body| CopyNest::of(&self.kernel, row[1], body));

@@ -29,6 +29,8 @@ pub enum ScalarReason {
     StridedStore,
     /// The loop is shorter than a vector.
     Short,
+    /// The emitter has no vectors.
+    NoVectors,
     /// Each iteration needs the one before.
     Recurrence,
     /// With a loop for whole vectors and one for the rest the kernel would be too large.
@@ -44,6 +46,7 @@ impl fmt::Display for ScalarReason {
             Self::DataIndex => f.write_str("an index comes from data"),
             Self::StridedStore => f.write_str("results are not stored side by side"),
             Self::Short => f.write_str("the loop is shorter than a vector"),
+            Self::NoVectors => f.write_str("the emitter has no vectors"),
             Self::Recurrence => f.write_str("each iteration needs the one before"),
             Self::Size => f.write_str("the kernel would be too large"),
         }
@@ -59,6 +62,9 @@ impl Scheduler<'_> {
 
     /// Lanes of whole vectors that the loop over `var` can run in, if it is long enough.
     pub(super) fn widest_lanes(&self, var: VarId) -> Result<i64, ScalarReason> {
+        if self.vector_bits == 0 {
+            return Err(ScalarReason::NoVectors);
+        }
         let body = tree::loop_body(&self.kernel.body, var).ok_or(ScalarReason::Short)?;
         let mut widest = 8;
         self.check_lanes(body, var, &mut widest)?;

@@ -44,6 +44,8 @@ pub enum ScheduleReason {
         /// Elements of such a row.
         columns: i64,
     },
+    /// Tiles follow each other along the rows that are loaded.
+    AlongLoads,
     /// A result is too large for the caches: pieces of it are copied past them.
     PastCaches {
         /// Bytes of the last cache, of which the result has at least half.
@@ -195,6 +197,9 @@ impl fmt::Display for ScheduleReason {
                 f,
                 "loads walk one axis and stores another: tiles of {rows} by {columns} keep both in cache"
             ),
+            Self::AlongLoads => {
+                f.write_str("tiles follow each other along what is loaded, which is read from end to end")
+            }
             Self::PastCaches { last_cache } => write!(
                 f,
                 "the result has more bytes than the last cache ({last_cache}): it is written past the caches"

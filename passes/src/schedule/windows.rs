@@ -78,6 +78,9 @@ impl Scheduler<'_> {
         let [outer @ .., before, last] = parallel else {
             return false;
         };
+        if self.vector_bits == 0 {
+            return false;
+        }
         // A row of known length that is shorter than a vector fills a part of one.
         let known = self.kernel.extents[last.0 as usize].as_const();
         let whole = self.emitter.lanes(DType::F32);

@@ -40,7 +40,8 @@ use node::{At, Cotangents, sum, zeros};
 
 /// The derivatives of `loss`, a float of rank 0, by each tensor of `wrt`: inputs, constants, or values in between.
 ///
-/// Where the loss does not depend on a tensor, the derivative is zeros.
+/// Where the loss does not depend on a tensor, the derivative is zeros; of inputs and states
+/// [`Executable::explain`](crate::Executable::explain) says so.
 ///
 /// ```
 /// use tlc::{CompileOptions, DType, Graph, grad, inputs};
@@ -70,7 +71,11 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
             );
         }
         let one = graph.filled(loss.dtype().one().into(), &[], loss.dtype())?;
-        derivatives(graph, &[loss], &[&one], wrt)
+        let found = nonzero_derivatives(graph, &[loss], &[&one], wrt)?;
+        for (t, _) in wrt.iter().zip(&found).filter(|(_, d)| d.is_none()) {
+            t.id().into_iter().for_each(|id| graph.note_unreached(id));
+        }
+        or_zeros(graph, wrt, found)
     };
     record(graph, "grad", &[loss], &[], body, |p| vec![p; wrt.len()])
 }
@@ -210,6 +215,23 @@ fn same_types(graph: &Graph, values: &[&Tensor], given: &[&Tensor], names: [&str
 
 /// What the derivatives by `wrt` are, zeros included.
 fn derivatives(graph: &Graph, outputs: &[&Tensor], cotangents: &[&Tensor], wrt: &[&Tensor]) -> Step<Vec<Tensor>> {
+    or_zeros(graph, wrt, nonzero_derivatives(graph, outputs, cotangents, wrt)?)
+}
+
+/// Derivatives by tensors, with zeros in place of those that are not there.
+fn or_zeros(graph: &Graph, wrt: &[&Tensor], found: Vec<Option<Tensor>>) -> Step<Vec<Tensor>> {
+    let each = wrt.iter().zip(found);
+    each.map(|(t, d)| d.map_or_else(|| zeros(graph, t.extents(), t.dtype()), Ok))
+        .collect()
+}
+
+/// As [`derivatives`], none by what the outputs do not depend on.
+fn nonzero_derivatives(
+    graph: &Graph,
+    outputs: &[&Tensor],
+    cotangents: &[&Tensor],
+    wrt: &[&Tensor],
+) -> Step<Vec<Option<Tensor>>> {
     if !wrt.iter().all(|t| t.graph().is(graph)) {
         return Err(mixed(wrt.iter().map(|t| t.graph()).chain([graph])));
     }
@@ -223,18 +245,14 @@ fn derivatives(graph: &Graph, outputs: &[&Tensor], cotangents: &[&Tensor], wrt: 
     }
     let Some(ids) = wrt.iter().map(|t| t.id()).collect::<Option<Vec<NodeId>>>() else {
         // The graph knows why.
-        return Ok(wrt.iter().map(|t| Tensor::poisoned(graph, t.dtype())).collect());
+        return Ok(wrt.iter().map(|t| Some(Tensor::poisoned(graph, t.dtype()))).collect());
     };
     let mut walk = Walk::new(graph, outputs, &ids);
     for (y, d) in outputs.iter().zip(cotangents) {
         walk.add(y, (*d).clone())?;
     }
     let found = walk.back()?;
-    let derivative = |(t, id): (&&Tensor, &NodeId)| match found.get(id) {
-        Some(d) => Ok(d.clone()),
-        None => zeros(graph, t.extents(), t.dtype()),
-    };
-    wrt.iter().zip(&ids).map(derivative).collect()
+    Ok(ids.iter().map(|id| found.get(id).cloned()).collect())
 }
 
 /// A walk from outputs back to what they are differentiated by.

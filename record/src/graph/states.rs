@@ -228,6 +228,22 @@ impl Graph {
         self.lock().appends.clone()
     }
 
+    /// Notes that what was differentiated does not depend on a value, if that is an input or a state.
+    pub(crate) fn note_unreached(&self, value: NodeId) {
+        let mut state = self.lock();
+        if let NodeKind::Input { name, .. } = &state.ir.node(value).kind
+            && !state.unreached.contains(name)
+        {
+            let name = name.clone();
+            state.unreached.push(name);
+        }
+    }
+
+    /// The inputs and states that [`Graph::note_unreached`] noted, each once.
+    pub(crate) fn all_unreached(&self) -> Vec<String> {
+        self.lock().unreached.clone()
+    }
+
     /// Which inputs and outputs of the recorded graph are the old and the new values of states.
     pub(crate) fn state_bindings(&self) -> Vec<StateBinding> {
         let state = self.lock();

@@ -1,8 +1,8 @@
 //! Losses. f16 and bf16 compute in f32 and round once; bool and integers convert to f32. Predictions and targets have one shape, unless
 //! targets are classes.
 //!
-//! Classes are integers that count from 0. As with other indices, what data decides is not checked: a class out of range, negative ones
-//! included, counts as a loss of 0, and its gradient is 0.
+//! Classes are integers that count from 0. What data decides cannot be refused: the loss of a row whose class is out of range, negative ones
+//! included, is NaN, and its gradient is 0. An optimizer that minimizes a loss takes no step where it is NaN.
 
 use tlc_ir::{DType, IndexExpr};
 
@@ -122,7 +122,7 @@ impl CrossEntropy {
             losses *= own;
         }
         let count = graph.dim_value(&logs.dim(-1), DType::I64)?;
-        let mut counted = classes.ge(0).logical_and(classes.lt(count));
+        let within = classes.ge(0).logical_and(classes.lt(count));
         if self.smoothing > 0.0 {
             let all = match &weights {
                 Some(w) => -(logs * w).sum(-1),
@@ -132,11 +132,11 @@ impl CrossEntropy {
             losses = losses * (1.0 - self.smoothing) + all * (self.smoothing / each);
         }
         let kept = self.ignored.map(|ignored| classes.ne(ignored));
-        if let Some(kept) = &kept {
-            counted = counted.logical_and(kept);
-        }
         // Last, so that nothing that is NaN enters the gradients of rows that do not count.
-        let losses = counted.select(losses, 0.0);
+        let mut losses = within.select(losses, f64::NAN);
+        if let Some(kept) = &kept {
+            losses = kept.select(losses, 0.0);
+        }
         if self.reduction != Reduction::Mean || (own.is_none() && kept.is_none()) {
             return Ok(self.reduction.of(&losses));
         }
@@ -190,8 +190,8 @@ impl Tensor {
         (near, inside)
     }
 
-    /// Mean cross entropy between logits `[.., classes]` and integer class numbers `[..]`: a scalar. A class out of range counts as a
-    /// loss of 0.
+    /// Mean cross entropy between logits `[.., classes]` and integer class numbers `[..]`: a scalar. A class out of range makes it
+    /// NaN.
     ///
     /// ```
     /// use tlc::Graph;

@@ -105,7 +105,13 @@ fn ops_per_second(level: Level) -> f64 {
 /// The code generators of a host; an [`EmitterId`] is a position in this list. The first has every operation.
 const GENERATORS: &[GeneratorEntry] = &[
     GeneratorEntry {
-        has: |isa, _| Some(CpuEmitter::modest(Arc::new(clif::emitter(isa.has_native_fma())))),
+        has: |isa, _| {
+            let all = clif::emitter(isa.has_native_fma());
+            Some(CpuEmitter::modest(Arc::new(match level::has_vectors() {
+                true => all,
+                false => all.without_vectors(),
+            })))
+        },
         make: |isa, _, options| Some(Box::new(clif::Generator::new(isa, options.text))),
     },
     GeneratorEntry {

@@ -1,7 +1,7 @@
 //! Which instructions the wide emitter may use here.
 //!
-//! `TLC_CPU` forces a level: `amx`, `avx512_bf16`, `avx512`, `avx2`, or `sse` for the portable emitter alone. A level that the processor lacks is
-//! not offered, whatever the variable says. At `amx` and `avx512_bf16` kernels are those of `avx512`, and the library of products has matrix
+//! `TLC_CPU` forces a level: `amx`, `avx512_bf16`, `avx512`, `avx2`, `sse` for the portable emitter alone, or `scalar` for that one without vectors.
+//! A level that the processor lacks is not offered, whatever the variable says. At `amx` and `avx512_bf16` kernels are those of `avx512`, and the library of products has matrix
 //! instructions beside it, or products of pairs of bf16 (`vdpbf16ps`).
 
 use std::sync::OnceLock;
@@ -16,6 +16,9 @@ pub const VARIABLE: &str = "TLC_CPU";
 /// What [`VARIABLE`] calls the portable emitter alone.
 pub const PORTABLE: &str = "sse";
 
+/// What [`VARIABLE`] calls the portable emitter without vectors.
+pub const SCALAR: &str = "scalar";
+
 /// What [`VARIABLE`] calls matrix instructions beside the widest kernels.
 pub const MATRICES: &str = "amx";
 
@@ -26,7 +29,7 @@ pub const PAIRS: &str = "avx512_bf16";
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LevelError {
     /// It names no level.
-    #[error("{VARIABLE}={0}: unknown level; expected amx, avx512_bf16, avx512, avx2 or sse")]
+    #[error("{VARIABLE}={0}: unknown level; expected amx, avx512_bf16, avx512, avx2, sse or scalar")]
     Unknown(String),
     /// The processor lacks it.
     #[error("{VARIABLE}={0}: the processor lacks it")]
@@ -43,7 +46,7 @@ pub enum LevelError {
 pub fn check() -> Result<(), LevelError> {
     let forced = std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned());
     match forced.as_deref() {
-        None | Some("" | PORTABLE) => Ok(()),
+        None | Some("" | PORTABLE | SCALAR) => Ok(()),
         Some(MATRICES) if all().contains(&Level::Avx512) => permitted().map_err(LevelError::Refused),
         Some(PAIRS) if has_pairs() => Ok(()),
         Some(name @ (MATRICES | PAIRS)) => Err(LevelError::Lacking(name.into())),
@@ -113,12 +116,27 @@ pub fn halves() -> Option<Halves> {
     })
 }
 
-/// The name of the level of this process, as [`VARIABLE`] has it: `sse` where the portable emitter makes all kernels.
+/// Whether [`VARIABLE`] leaves the portable emitter its vectors.
+pub fn has_vectors() -> bool {
+    static VECTORS: OnceLock<bool> = OnceLock::new();
+    *VECTORS.get_or_init(|| std::env::var(VARIABLE).as_deref() != Ok(SCALAR))
+}
+
+/// The name of the level of this process, as [`VARIABLE`] has it: `sse` or `scalar` where the portable emitter makes all kernels.
 pub fn name() -> &'static str {
     match halves() {
         Some(Halves::Tiles) => MATRICES,
         Some(Halves::Pairs) => PAIRS,
-        None => wide().map_or(PORTABLE, Level::name),
+        None => of_kernels(),
+    }
+}
+
+/// The name of the level at which kernels are made in this process, whatever the library of products has beside them.
+pub fn of_kernels() -> &'static str {
+    match (wide(), has_vectors()) {
+        (Some(level), _) => level.name(),
+        (None, true) => PORTABLE,
+        (None, false) => SCALAR,
     }
 }
 

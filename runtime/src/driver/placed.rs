@@ -25,6 +25,8 @@ const CALLS: u32 = 4;
 /// Memory is left alone if the copies would take more than one part in so many of what the system has to give: pages of a file can be dropped and read
 /// again, these cannot.
 const SHARE_OF_AVAILABLE: u64 = 2;
+/// Bytes that are copied before the file's pages of them are given back: a large constant is never there twice as a whole.
+const PIECE_BYTES: usize = 16 << 20;
 
 /// The constants of a plan that calls stream, and how often there was one.
 #[derive(Default)]
@@ -114,9 +116,17 @@ fn place(constants: &[HostTensor]) {
         let Ok(mut copy) = (unsafe { AlignedBuffer::uninit(from.len()) }) else {
             return;
         };
-        // SAFETY: the buffer has as many bytes, which are its own.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), copy.as_mut_ptr(), from.len()) };
+        let mut to = copy.as_mut_ptr();
+        for piece in from.chunks(PIECE_BYTES) {
+            // SAFETY: the buffer has as many bytes as all pieces, which are its own.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), to, piece.len());
+                to = to.add(piece.len());
+            }
+            crate::mmap::release(piece);
+        }
         constant.place(Arc::new(copy));
+        // Calls may have read some of it meanwhile.
         crate::mmap::release(from);
     }
 }

@@ -31,7 +31,7 @@ Exit codes:
 Environment:
   NO_COLOR        no colors, unless --color always
   XDG_CACHE_HOME  where `tlc hwbench` keeps its measurement (default ~/.cache)
-  TLC_CPU         the widest instructions that kernels use: amx, avx512_bf16, avx512, avx2, or sse for the portable ones (default: what there is)
+  TLC_CPU         the widest instructions that kernels use: amx, avx512_bf16, avx512, avx2, sse for the portable ones, or scalar for those without vectors (default: what there is)
   TLC_CUDA_DRIVER the CUDA driver, as a file or its folder (default libcuda.so.1)
   TLC_CUBLASLT    NVIDIA's library of matrix products, as a file or its folder (default libcublasLt.so.13)
   TLC_NVRTC       NVIDIA's run-time compiler, as a file, its folder or one of Python packages

@@ -62,7 +62,10 @@ pub fn assumed_note(plan: &Plan, assume: &str) -> String {
 /// Runs the command.
 pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
-    let executable = session.compile(&model)?;
+    let mut options = session.compile_options()?;
+    // Choices are noted where some could be measured, if only of no kernel.
+    options.tuned.get_or_insert_default();
+    let executable = session.compile_by(&model, &options)?;
     let (devices, measured) = limits_of(executable.devices());
     let compiled = executable.decisions();
     if !session.console.json() {

@@ -253,6 +253,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             .collect();
         session.console.json_result(&json!({
             "graph": model.graph.name,
+            "kernel_level": tlc_runtime::cpu::level::name(),
             "memory": {
                 "total_bytes": need.total(),
                 "constants_bytes": need.constants,

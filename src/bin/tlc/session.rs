@@ -300,6 +300,11 @@ impl Session {
             specialize,
             ..self.compile_options()?
         };
+        self.compile_by(model, &options)
+    }
+
+    /// As [`Session::compile`], by these options.
+    pub fn compile_by(&self, model: &Model, options: &CompileOptions) -> Result<Executable, Failure> {
         if self.stages.wants_passes() {
             let pipeline = match &options.passes {
                 Some(names) => names
@@ -313,7 +318,7 @@ impl Session {
             };
             self.stages.run_passes(&self.console, model, &options)?;
         }
-        let executable = tlc::compile_ir(&model.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
+        let executable = tlc::compile_ir(&model.graph, options).map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, executable.decisions())?;
         Ok(executable)
     }

@@ -111,6 +111,9 @@ struct Selector<'f, 'k> {
     code: Machine,
     /// Where instructions go.
     here: Block,
+    /// The number of the statement whose instructions are chosen, and how many were begun.
+    statement: u32,
+    begun_statements: u32,
     entry: Block,
     /// By block: when it was begun.
     begun: Vec<u32>,
@@ -183,6 +186,8 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         flat,
         code,
         here: entry,
+        statement: 0,
+        begun_statements: 0,
         entry,
         begun: vec![0],
         forms: vec![Forms::default(); flat.values.len()],
@@ -297,8 +302,9 @@ impl Selector<'_, '_> {
         }
     }
 
-    fn push(&mut self, inst: Inst) {
+    fn push(&mut self, mut inst: Inst) {
         let here = self.here;
+        inst.statement = self.statement;
         self.code.data(here).insts.push(inst);
     }
 
@@ -679,6 +685,8 @@ impl Selector<'_, '_> {
     fn region(&mut self, body: &[Item]) -> Result<()> {
         let pieces = self.pieces.len();
         for item in body {
+            self.begun_statements += 1;
+            let around = std::mem::replace(&mut self.statement, self.begun_statements);
             match item {
                 Item::Let(v) => self.let_(*v)?,
                 Item::Store {
@@ -698,6 +706,7 @@ impl Selector<'_, '_> {
                     return unsupported("copies beside the threads");
                 }
             }
+            self.statement = around;
         }
         self.pieces.truncate(pieces);
         Ok(())
