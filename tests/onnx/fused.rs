@@ -73,7 +73,7 @@ pub fn defined(
 ) {
     let results: Vec<&str> = fused.split(" -> ").nth(1).unwrap().split(' ').collect();
     let node = op(fused, attributes).bytes(7, "com.microsoft");
-    let found = run(vec![node], vec![], operands, &results);
+    let found = run(vec![node], constants.clone(), operands, &results);
     let nodes = definition
         .iter()
         .map(|(text, attributes)| op(text, attributes))

@@ -200,6 +200,161 @@ fn attention_of_projected_operands_has_their_bias_and_what_is_past() {
     );
 }
 
+/// Queries in four heads, as `q`, and keys and values in two, as `k1` and `v1`.
+fn grouped_heads() -> Vec<Node> {
+    let mut all = vec![];
+    for (apart, turned) in [
+        ("Reshape q0x apart -> q0", "Transpose q0 -> q"),
+        ("Reshape k0x fewer -> k0", "Transpose k0 -> k1"),
+        ("Reshape v0x fewer -> v0", "Transpose v0 -> v1"),
+    ] {
+        all.push((apart, vec![]));
+        all.push((turned, vec![("perm", Is(vec![0, 2, 1, 3]))]));
+    }
+    all
+}
+
+/// Each head of the keys and values `pk1` and `pv1` for two of queries.
+fn shared_heads() -> Vec<Node> {
+    vec![
+        ("Gather pk1 pairs -> k", vec![("axis", I(1))]),
+        ("Gather pv1 pairs -> v", vec![("axis", I(1))]),
+    ]
+}
+
+#[test]
+fn grouped_attention_sees_what_is_past_and_what_is_new() {
+    let grouped = || vec![("num_heads", I(4)), ("kv_num_heads", I(2))];
+    let fewer = || vec![ints("fewer", &[4], &[2, 3, 2, 2]), ints("pairs", &[4], &[0, 0, 1, 1])];
+    let operands = || {
+        [
+            ("q0x", of("q", &[2, 3, 8])),
+            ("k0x", of("k", &[2, 3, 4])),
+            ("v0x", of("v", &[2, 3, 4])),
+            ("pk", of("pk", &[2, 2, 4, 2])),
+            ("pv", of("pv", &[2, 2, 4, 2])),
+            ("last", whole(&[2], &[6, 6])),
+        ]
+    };
+    let joined: Vec<Node> = vec![
+        ("Concat pk k1 -> pk1", vec![("axis", I(2))]),
+        ("Concat pv v1 -> pv1", vec![("axis", I(2))]),
+    ];
+    check(
+        "GroupQueryAttention q0x k0x v0x pk pv last total -> y pk1 pv1",
+        &grouped(),
+        &operands(),
+        [fewer(), vec![ints("total", &[], &[7]), order("m", 4)]].concat(),
+        &[grouped_heads(), joined, shared_heads(), attended()],
+    );
+    // A first prompt, of which nothing is past, and of which sequences may be shorter; all in one operand.
+    let packed = [("x", of("x", &[2, 3, 16])), ("last", whole(&[2], &[2, 2]))];
+    let split: Vec<Node> = vec![("Split x widths -> q0x k0x v0x", vec![("axis", I(2))])];
+    let own = vec![("Identity k1 -> pk1", vec![]), ("Identity v1 -> pv1", vec![])];
+    let three = || vec![ints("total", &[], &[3]), ints("widths", &[3], &[8, 4, 4])];
+    check(
+        "GroupQueryAttention x _ _ _ _ last total -> y pk1 pv1",
+        &grouped(),
+        &packed,
+        [fewer(), three(), vec![order("m", 0)]].concat(),
+        &[split.clone(), grouped_heads(), own.clone(), shared_heads(), attended()],
+    );
+    // Two keys back at most, and scores that never leave -1.5 to 1.5.
+    let near = floats("m", &[3, 3], &[0.0, -1e30, -1e30, 0.0, 0.0, -1e30, -1e30, 0.0, 0.0]);
+    let mut capped = attended();
+    capped.splice(
+        3..4,
+        [
+            ("Div r cap -> r1", vec![]),
+            ("Tanh r1 -> r2", vec![]),
+            ("Mul r2 cap -> r3", vec![]),
+            ("Add r3 m -> u", vec![]),
+        ],
+    );
+    check(
+        "GroupQueryAttention x _ _ _ _ last total -> y pk1 pv1",
+        &[grouped(), vec![("local_window_size", I(2)), ("softcap", F(1.5))]].concat(),
+        &packed,
+        [fewer(), three(), vec![near, number("cap", 1.5)]].concat(),
+        &[split, grouped_heads(), own, shared_heads(), capped],
+    );
+}
+
+/// Of a batch each sequence has its own number of keys: new ones come directly behind them, and what is behind those stays.
+#[test]
+fn grouped_attention_of_a_batch_has_keys_where_each_sequence_ends() {
+    let operands = [
+        ("q0x", of("q", &[2, 1, 8])),
+        ("k0x", of("k", &[2, 1, 4])),
+        ("v0x", of("v", &[2, 1, 4])),
+        ("pk", of("pk", &[2, 2, 4, 2])),
+        ("pv", of("pv", &[2, 2, 4, 2])),
+        ("last", whole(&[2], &[4, 2])),
+    ];
+    let along = || vec![("axis", I(2))];
+    let mut placed: Vec<Node> = vec![];
+    for [past, new, first, second, own, whole, short, rest, all] in [
+        [
+            "Split pk -> pa pb",
+            "Split k1 -> na nb",
+            "Identity pa -> a0",
+            "Split pb parts -> b0 gone b2",
+            "Concat a0 na -> a",
+            "Identity a -> aa",
+            "Concat b0 nb b2 -> b",
+            "Pad b more -> bb",
+            "Concat aa bb -> pk1",
+        ],
+        [
+            "Split pv -> va vb",
+            "Split v1 -> ma mb",
+            "Identity va -> c0",
+            "Split vb parts -> d0 lost d2",
+            "Concat c0 ma -> c",
+            "Identity c -> cc",
+            "Concat d0 mb d2 -> d",
+            "Pad d more -> dd",
+            "Concat cc dd -> pv1",
+        ],
+    ] {
+        let batch = || vec![("axis", I(0))];
+        placed.extend([
+            (past, batch()),
+            (new, batch()),
+            (first, vec![]),
+            (second, along()),
+            (own, along()),
+            (whole, vec![]),
+            (short, along()),
+            (rest, vec![]),
+            (all, batch()),
+        ]);
+    }
+    let hidden = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1e30, -1e30];
+    let mut nodes = grouped_heads();
+    nodes[0].0 = "Reshape q0x single -> q0";
+    let mut attended = attended();
+    if let Some(last) = attended.last_mut() {
+        last.0 = "Reshape h1 row -> y";
+    }
+    check(
+        "GroupQueryAttention q0x k0x v0x pk pv last total -> y pk1 pv1",
+        &[("num_heads", I(4)), ("kv_num_heads", I(2))],
+        &operands,
+        vec![
+            ints("single", &[4], &[2, 1, 4, 2]),
+            ints("fewer", &[4], &[2, 1, 2, 2]),
+            ints("row", &[3], &[2, 1, 8]),
+            ints("pairs", &[4], &[0, 0, 1, 1]),
+            ints("parts", &[3], &[2, 1, 1]),
+            ints("more", &[8], &[0, 0, 0, 0, 0, 0, 1, 0]),
+            ints("total", &[], &[5]),
+            floats("m", &[2, 1, 1, 5], &hidden),
+        ],
+        &[nodes, placed, shared_heads(), attended],
+    );
+}
+
 #[test]
 fn attention_of_other_kinds_is_refused() {
     let x = || value("x", FLOAT, &[D::N(2), D::N(3), D::N(8)]);

@@ -13,7 +13,8 @@ use tlc_record::keep;
 /// Elements that one matrix instruction for 16-bit operands adds up.
 const KEYS_OF_AN_INSTRUCTION: i64 = 16;
 
-fn number(x: &Tensor, d: &Dim) -> Outcome<Tensor> {
+/// A size as data.
+pub(super) fn number(x: &Tensor, d: &Dim) -> Outcome<Tensor> {
     x.graph()
         .dim_value(d, DType::I64)
         .map_err(|(message, _)| OperatorRefusal {
@@ -36,7 +37,7 @@ pub(super) fn apart(x: &Tensor, heads: i64) -> Outcome<Tensor> {
 }
 
 /// Key and value heads, each repeated for the query heads that share it.
-fn shared(x: &Tensor, heads: &Dim) -> Outcome<Tensor> {
+pub(super) fn shared(x: &Tensor, heads: &Dim) -> Outcome<Tensor> {
     match (x.dim(1).as_const(), heads.as_const()) {
         (Some(own), Some(all)) if own > 0 && all % own == 0 => Ok(match all / own {
             1 => x.clone(),

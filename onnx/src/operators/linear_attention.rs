@@ -32,9 +32,8 @@ struct Heads {
 fn by_heads(x: &Tensor, heads: i64, what: &str) -> Outcome<Tensor> {
     if x.rank() != 3 || x.dim(2).as_const().is_none_or(|n| n % heads != 0) {
         return invalid(format!(
-            "{what} of rank {} and width {:?}; expected rank 3 and a multiple of {heads} heads",
-            x.rank(),
-            x.dim(2).as_const()
+            "{what} of {}; expected rank 3 and a multiple of {heads} heads",
+            x.type_text()
         ));
     }
     let shape = [x.dim(0), x.dim(1), heads.into(), x.dim(2) / heads];

@@ -134,10 +134,10 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let pairs = iteration.carried.iter().zip(&results[1..]);
     if let Some((k, (from, to))) = pairs.enumerate().find(|(_, (from, to))| !alike(from, to)) {
         return unsupported(format!(
-            "carried value {k} of shape {:?} becomes one of {:?}; expected the same shape and type, or a trip count of at most {MAX_UNROLLED} that is \
+            "carried value {k} of {} becomes {}; expected the same shape and type, or a trip count of at most {MAX_UNROLLED} that is \
              a constant or from a file",
-            from.shape(),
-            to.shape()
+            from.type_text(),
+            to.tensor(iteration.graph())?.type_text()
         ));
     }
     let inner = iteration.graph().clone();

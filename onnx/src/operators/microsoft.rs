@@ -1,6 +1,6 @@
 //! Operators of the domain `com.microsoft` that ONNX Runtime's tools write beside ONNX's own, as its documentation of contributed operators says them. Here are
 //! those of its quantizer, operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, and products
-//! with weights of few bits; in `fused.rs` and `fused_attention.rs` are those of its optimizers.
+//! with weights of few bits; in `fused.rs`, `fused_attention.rs` and `grouped_attention.rs` are those of its optimizers.
 
 use tlc_formats::onnx::{per_byte, unpacked};
 use tlc_ir::{DType, HostTensor};
@@ -8,7 +8,7 @@ use tlc_ir::{DType, HostTensor};
 use super::linear::centered;
 use super::quantization::{self, quantized};
 use super::table::Run;
-use super::{activation, arrange, fused, fused_attention, pooling};
+use super::{activation, arrange, fused, fused_attention, grouped_attention, pooling};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::signature::{MANY, Signature, row};
@@ -77,6 +77,16 @@ const OPERATORS: &[(Signature, Run)] = &[
         fused::matmul,
     ),
     (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
+    (
+        row(
+            "GroupQueryAttention",
+            1,
+            (7, 12),
+            (1, 3),
+            "do_rotary=int k_quant_type=text kv_cache_bit_width=int kv_num_heads=int! local_window_size=int num_heads=int! qk_output=int rotary_interleaved=int scale=float smooth_softmax=int softcap=float v_quant_type=text",
+        ),
+        grouped_attention::grouped,
+    ),
     (row("MatMulIntegerToFloat", 1, (4, 7), (1, 1), ""), matmul_to_float),
     (
         row(
@@ -179,8 +189,8 @@ fn number(t: Tensor) -> Outcome<Tensor> {
     match t.rank() == 0 || t.elements().as_const() == Some(1) {
         true => Ok(t.reshape(())),
         false => invalid(format!(
-            "a scale or zero point of shape {:?}; expected one number",
-            t.shape()
+            "a scale or zero point of {}; expected one number",
+            t.type_text()
         )),
     }
 }
@@ -393,10 +403,7 @@ fn matmul_nbits(c: &mut Call<'_, '_, '_>) -> Answer {
     }
     let blocks = (k - 1) / block + 1;
     if scale.elements().as_const() != Some(n * blocks) {
-        return invalid(format!(
-            "scales of shape {:?}; expected {n} times {blocks}",
-            scale.shape()
-        ));
+        return invalid(format!("scales of {}; expected {n} times {blocks}", scale.type_text()));
     }
     let weights = constant_of_bits(c, 1, dtype, n as usize, k as usize)?;
     let zero = match c.optional(3)? {

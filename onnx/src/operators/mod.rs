@@ -9,6 +9,7 @@ mod create;
 mod elementwise;
 mod fused;
 mod fused_attention;
+mod grouped_attention;
 mod indexing;
 mod linear;
 mod linear_attention;

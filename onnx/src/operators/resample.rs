@@ -211,9 +211,8 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
         let from_nothing = extent.as_const() == Some(0) && length.as_const() != Some(0);
         if length.as_const().is_some_and(|l| !(0..=1 << 31).contains(&l)) || from_nothing {
             return invalid(format!(
-                "axis {axis} from {:?} to {:?} elements; expected at least one",
-                extent.as_const(),
-                length.as_const()
+                "axis {axis} to {} elements; expected at least one, and one to make them of",
+                length.as_const().unwrap_or(0)
             ));
         }
         let crops = matches!(coordinates, Coordinates::Crop(..));

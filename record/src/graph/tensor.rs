@@ -114,7 +114,7 @@ impl Tensor {
     }
 
     /// The type, printed with the symbols of its graph.
-    pub(crate) fn type_text(&self) -> String {
+    pub fn type_text(&self) -> String {
         match self.node {
             Some(_) => self.graph.type_text(&self.ty),
             None => "a poisoned tensor".to_string(),
