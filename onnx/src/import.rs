@@ -14,6 +14,7 @@ use tlc_runtime::mmap::read_sparsely;
 use super::call::Call;
 use super::external::Files;
 use super::operators::microsoft;
+use super::order::ordered;
 use super::refusal::{OperatorRefusal, Outcome, invalid, limit, shown, unsupported};
 use super::scope::{Importer, Opsets, Scope};
 use super::signature::Signature;
@@ -319,7 +320,7 @@ impl<'o, 'a> Importer<'o, 'a> {
     }
 
     fn nodes(&mut self, nodes: impl Iterator<Item = Node<'a>>) -> Result<(), At> {
-        for node in nodes {
+        for node in ordered(nodes) {
             self.node(node)?;
         }
         Ok(())
@@ -500,7 +501,7 @@ impl<'o, 'a> Importer<'o, 'a> {
     }
 
     fn body(&mut self, function: Function<'a>) -> Result<Vec<Value>, At> {
-        for node in function.nodes() {
+        for node in ordered(function.nodes()) {
             self.node(node)?;
         }
         let values = function.outputs().map(|name| self.lookup(name));

@@ -20,6 +20,7 @@ mod fold;
 mod import;
 mod model;
 mod operators;
+mod order;
 mod packed;
 mod refusal;
 mod scope;

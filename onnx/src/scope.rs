@@ -115,7 +115,7 @@ impl<'o, 'a> Importer<'o, 'a> {
             }
         }
         invalid(format!(
-            "no value is named '{}'; expected an input, an initializer or an earlier node's result",
+            "no value is named '{}'; expected an input, an initializer or the result of a node that does not wait for it",
             shown(name)
         ))
     }

@@ -142,7 +142,7 @@ fn refusals_name_the_node_and_the_reason() {
         (
             one(node("Relu", "n", &["z"], &["y"])),
             ErrorKind::Invalid,
-            "node 'n' (Relu): no value is named 'z'; expected an input, an initializer or an earlier node's result",
+            "node 'n' (Relu): no value is named 'z'; expected an input, an initializer or the result of a node that does not wait for it",
         ),
         (
             one(node("Relu", "n", &["x"], &["x"])),
@@ -157,7 +157,7 @@ fn refusals_name_the_node_and_the_reason() {
         (
             one(node("Relu", "n", &["x"], &["w"])),
             ErrorKind::Invalid,
-            "output 'y': no value is named 'y'; expected an input, an initializer or an earlier node's result",
+            "output 'y': no value is named 'y'; expected an input, an initializer or the result of a node that does not wait for it",
         ),
         (
             one(node("Softmax", "n", &["x"], &["y"]).message(5, Message::default().bytes(1, "axis").int(20, 3))),

@@ -219,6 +219,57 @@ fn both_branches_of_a_condition_are_there() {
     }
 }
 
+/// Some tools append nodes, as casts, whose results others take that stand before them; branches take them too.
+#[test]
+fn nodes_that_stand_behind_those_that_wait_for_them_are_moved() {
+    let branch = |op: &str| {
+        graph(
+            // Within a branch, too. Its own `d` is none of the names around it.
+            vec![
+                node("Neg", "last", &["d"], &["r"]),
+                node(op, "inner", &["b", "a"], &["d"]),
+            ],
+            vec![],
+            vec![],
+            vec![value("r", FLOAT, &[D::N(2)])],
+        )
+    };
+    let choose = node("If", "choose", &["c"], &["y"])
+        .message(5, graph_attribute("then_branch", branch("Add")))
+        .message(5, graph_attribute("else_branch", branch("Mul")));
+    let nodes = vec![
+        choose,
+        node("Add", "sum", &["a", "x"], &["b"]),
+        node("Exp", "other", &["x"], &["e"]),
+        node("Neg", "first", &["x"], &["a"]),
+    ];
+    let inputs = || vec![value("c", BOOL, &[]), value("x", FLOAT, &[D::N(2)])];
+    let outputs = || vec![value("y", FLOAT, &[D::N(2)]), value("e", FLOAT, &[D::N(2)])];
+    let graph_ = imported(&model(graph(nodes, vec![], inputs(), outputs()), vec![])).graph;
+    let x = f32s(&[2], &[3.0, 5.0]);
+    for (c, expected) in [(true, [3.0f32, 5.0]), (false, [0.0, 0.0])] {
+        let c = HostTensor::from_slice(&[], &[c]).expect("a tensor");
+        let out = run(&graph_, &[c, x.clone()]);
+        let found: Vec<f32> = out[0].as_slice::<f32>().expect("floats").to_vec();
+        // Zeros of either sign are equal.
+        assert_eq!(found, expected);
+    }
+    let circle = vec![
+        node("Neg", "one", &["b"], &["a"]),
+        node("Neg", "other", &["a"], &["b"]),
+        node("Neg", "y", &["x"], &["y"]),
+        node("Neg", "e", &["x"], &["e"]),
+    ];
+    let refused = import(
+        &model(graph(circle, vec![], inputs(), outputs()), vec![]),
+        &ImportOptions::default(),
+    );
+    assert_eq!(
+        refused.expect_err("a circle").to_string(),
+        "node 'one' (Neg): no value is named 'b'; expected an input, an initializer or the result of a node that does not wait for it"
+    );
+}
+
 #[test]
 fn a_shape_given_at_run_time_needs_its_value_and_is_told() {
     let nodes = vec![node("Reshape", "reshape", &["x", "s"], &["y"])];

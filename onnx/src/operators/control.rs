@@ -1,17 +1,11 @@
 //! Branches.
 
-use std::collections::BTreeSet;
-
-use rustc_hash::FxHashSet;
-
 use crate::call::{Answer, Call};
+use crate::order::free;
 use crate::refusal::{Outcome, invalid};
 use crate::value::Value;
 use tlc_formats::onnx::{AttributeKind, Graph};
 use tlc_record::{Tensor, custom_vjp};
-
-/// How deep branches are looked into for what they mention; deeper ones are refused.
-const MAX_DEPTH: usize = 48;
 
 pub(super) fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Graph<'a>> {
     match c.attribute(name) {
@@ -62,16 +56,9 @@ pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
 /// What a branch sees of the floats around it: the same values, to which no cotangent comes back, and from which no tangent goes in,
 /// unless the branch is taken. Else a derivative that is infinite in there would be NaN outside, times the zero of the selection.
 fn gated<'a>(c: &Call<'_, '_, 'a>, branch: Graph<'a>, condition: &Tensor, when: bool) -> Vec<(&'a str, Value)> {
-    let own: FxHashSet<&str> = branch
-        .nodes()
-        .flat_map(|n| n.outputs())
-        .chain(branch.initializers().map(|t| t.name()))
-        .collect();
-    let mut names = BTreeSet::new();
-    mentioned(branch, 0, &mut names);
     let mut values = vec![];
-    for name in names {
-        if own.contains(name) || c.importer.is_absent(name) {
+    for name in free(branch) {
+        if c.importer.is_absent(name) {
             continue;
         }
         let Ok(Value::Tensor(x, None)) = c.importer.lookup(name) else {
@@ -95,16 +82,4 @@ fn gated<'a>(c: &Call<'_, '_, 'a>, branch: Graph<'a>, condition: &Tensor, when: 
         values.extend(through.into_iter().map(|t| (name, Value::from(t))));
     }
     values
-}
-
-/// The names that a graph's nodes and results mention, and those of graphs inside it.
-fn mentioned<'a>(graph: Graph<'a>, depth: usize, names: &mut BTreeSet<&'a str>) {
-    names.extend(graph.outputs().map(|o| o.name()));
-    for node in graph.nodes() {
-        names.extend(node.inputs().filter(|n| !n.is_empty()));
-        let inner = node.attributes().filter(|a| a.kind() == AttributeKind::Graph);
-        for graph in inner.filter_map(|a| a.graph()).filter(|_| depth < MAX_DEPTH) {
-            mentioned(graph, depth + 1, names);
-        }
-    }
 }
