@@ -105,8 +105,8 @@ pub fn network() -> Graph {
     let g = Graph::new("network");
     let n = g.symbol("n", 1..=100);
     let x = g.input("x", DType::F32, [n, 24.into()]);
-    let a = g.input("a", DType::F32, [24, 104]);
-    let b = g.input("b", DType::F32, [104, 8]);
+    let a = g.input("a", DType::F32, [24, 520]);
+    let b = g.input("b", DType::F32, [520, 8]);
     g.output("y", &x.matmul(&a).softmax(-1).matmul(&b));
     g.output("z", &x.sum(0));
     g
@@ -174,7 +174,7 @@ pub fn network_inputs(n: usize, seed: usize) -> Vec<HostTensor> {
     let of = |shape: &[usize], seed| {
         HostTensor::from_slice(shape, &data(shape.iter().product(), seed)).expect("as many as the shape says")
     };
-    vec![of(&[n, 24], seed), of(&[24, 104], seed + 1), of(&[104, 8], seed + 2)]
+    vec![of(&[n, 24], seed), of(&[24, 520], seed + 1), of(&[520, 8], seed + 2)]
 }
 
 pub fn run(e: &Executable, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tlc_ir::plan::verify::{PlanReport, PlanRule, verify};
-use tlc_ir::plan::{Plan, Step};
+use tlc_ir::plan::{DeviceId, Plan, Step};
 use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::Devices;
@@ -18,6 +18,8 @@ fn plan_with(text: &str, limits: Vec<u64>) -> Plan {
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let options = Options {
         arena_limits: limits,
+        // Copies from the host would stand between launches.
+        caller: DeviceId(1),
         ..Options::new(Devices::new(host, [gpu]))
     };
     let compiled = compile(&graph, &options).expect("it compiles");
