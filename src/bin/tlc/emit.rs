@@ -266,7 +266,8 @@ impl<'c> Launched<'c> {
             let in_turn = matches!(step, Step::Sequence(_));
             let all = step.launches();
             let on_gpu = all.iter().any(|l| matches!(l.work, Work::Grid(_)));
-            if !in_turn && !(on_gpu && matches!(step, Step::Group(_))) {
+            let beside = on_gpu && matches!(step, Step::Group(_));
+            if !in_turn && !beside {
                 continue;
             }
             let order = all.iter().map(|l| first + l.kernel.0 as usize).collect();
