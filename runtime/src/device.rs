@@ -17,6 +17,7 @@ use tlc_ir::target::EmitterId;
 use crate::binding::call::BoundCall;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
+pub use crate::binding::steps::Joining;
 use crate::error::RunError;
 
 /// Where a call has what its steps need, as the device sees it that runs one of them.
@@ -55,15 +56,6 @@ pub struct ToLoad<'k> {
     pub emitter: EmitterId,
     /// Whether a buffer that it writes may be one that it reads as well.
     pub in_place: bool,
-}
-
-/// How launches that are one step run.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Joining {
-    /// One after another: [`Step::Sequence`](tlc_ir::plan::Step::Sequence).
-    InTurn,
-    /// Beside each other: [`Step::Group`](tlc_ir::plan::Step::Group).
-    Beside,
 }
 
 /// Launches that a device is asked to load as one kernel.

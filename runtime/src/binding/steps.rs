@@ -17,7 +17,6 @@ use super::product::{BoundProduct, PackedOperand, Prepared, ReadState};
 use super::repeat::BoundLoop;
 use super::segments::Segments;
 use super::{Sizes, overflow};
-use crate::device::Joining;
 use crate::error::RunError;
 
 /// Bytes of the worker scratch areas' alignment.
@@ -165,6 +164,15 @@ pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
         let others = l.args.iter().enumerate().filter(|o| o.0 != k);
         param.access != Access::Read && others.map(|o| *o.1).any(|o| plan.shares(o, *slot))
     })
+}
+
+/// How launches that are one step run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Joining {
+    /// One after another: [`Step::Sequence`](tlc_ir::plan::Step::Sequence).
+    InTurn,
+    /// Beside each other: [`Step::Group`](tlc_ir::plan::Step::Group).
+    Beside,
 }
 
 /// How the launches of a step run that another device than the host may run as one, or that run in turn.
