@@ -169,9 +169,9 @@ pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
 /// How launches that are one step run.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Joining {
-    /// One after another: [`Step::Sequence`](tlc_ir::plan::Step::Sequence).
+    /// One after another: [`Step::Sequence`].
     InTurn,
-    /// Beside each other: [`Step::Group`](tlc_ir::plan::Step::Group).
+    /// Beside each other: [`Step::Group`].
     Beside,
 }
 
