@@ -8,6 +8,8 @@
 mod approximated;
 #[path = "cuda/attention.rs"]
 mod attention;
+#[path = "cuda/caches.rs"]
+mod caches;
 #[path = "cuda/child.rs"]
 mod child;
 #[path = "cuda/counts.rs"]
@@ -20,6 +22,8 @@ mod faults;
 mod gradients;
 #[path = "cuda/graphs.rs"]
 mod graphs;
+#[path = "cuda/launch_groups.rs"]
+mod launch_groups;
 #[path = "cuda/memory.rs"]
 mod memory;
 #[path = "cuda/models.rs"]

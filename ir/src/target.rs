@@ -43,6 +43,16 @@ pub const MOST_OPT_IN_SHARED_BYTES: i64 = 227 << 10;
 /// 64-bit values that a kernel can be given on every CUDA device: 4 KiB of parameters (the same table).
 pub const MOST_PARAMETER_VALUES: usize = 512;
 
+/// 64-bit values that a kernel can be given as one structure: 32,764 bytes of parameters, since CUDA 12.1 on devices of compute capability
+/// 7.0 and later (CUDA C++ Programming Guide, "Execution Configuration"; PTX ISA, "Kernel Function Parameter Attributes").
+pub const MOST_GROUP_VALUES: usize = 32_764 / 8;
+
+/// The 64-bit values that a group of so many launches is given, whose buffers and symbols are `values` together: the numbers of its blocks
+/// are two to a value.
+pub const fn group_values(launches: usize, values: usize) -> usize {
+    values + launches.div_ceil(2)
+}
+
 /// Blocks that a launch has at most along the first dimension of its grid on every CUDA device (the same table).
 pub const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
 

@@ -1,4 +1,4 @@
-//! Groups of launches: which independent launches one fork-join executes.
+//! Groups of launches: which independent launches one fork-join of the host executes. Those of a GPU are in `grids`.
 //!
 //! Grouped launches are one step, so that what they read lives until all of them are done, and what they write from when the first of them
 //! begins. So only such launches are grouped that nothing large is born in: small ones, those that write states alone (an optimizer has
@@ -31,7 +31,7 @@ struct Kinds {
 }
 
 impl Kinds {
-    /// Of a step; none of one that is no launch on the host. (A GPU shares out each launch by itself.)
+    /// Of a step; none of one that is no launch on the host.
     fn of(step: &Step, plan: &Plan) -> Option<Kinds> {
         let Step::Launch(l) = step else { return None };
         if !matches!(l.work, Work::Chunks { .. }) {
@@ -146,7 +146,7 @@ fn place(open: &[Open], kinds: Kinds, steps: usize, step: &Step, plan: &Plan) ->
 }
 
 /// Whether all that a step writes is new values of states.
-fn updates(step: &Step, plan: &Plan) -> bool {
+pub(crate) fn updates(step: &Step, plan: &Plan) -> bool {
     let mut all = true;
     step.visit_slots(
         &mut |s, writes| all &= !writes || matches!(plan.slots[plan.root(s).0 as usize].storage, Storage::State(_)),

@@ -17,6 +17,7 @@ pub mod emitters;
 mod epilogue;
 #[cfg(feature = "seeded-faults")]
 pub mod faults;
+mod grids;
 pub mod groups;
 mod launch;
 pub mod legalize;

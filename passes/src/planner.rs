@@ -17,6 +17,7 @@ use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::devices::{Placement, StateBinding};
 use crate::epilogue;
+use crate::grids;
 use crate::groups;
 pub use crate::launch::LaunchReport;
 use crate::made::{Made, made};
@@ -284,6 +285,7 @@ fn settle(
     gpus: &[Option<&Gpu>],
 ) -> Vec<AliasDecision> {
     groups::group_launches(plan, in_place, launches);
+    grids::group_launches(plan, in_place, launches, gpus);
     sequences::join_launches(plan, in_place, gpus);
     made(Made::Groups { plan, in_place });
     queues::take_turns(plan);

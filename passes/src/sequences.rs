@@ -2,7 +2,8 @@
 //!
 //! Small launches that follow each other take longer to begin than to run. Where each has one block, or so few that one block does them
 //! all in less time than it takes to begin a launch, nothing is lost if one multiprocessor does them: a barrier of the block orders what
-//! they read and write. What a sequence touches lives until all of it is done, so that only launches come to one that move few bytes.
+//! they read and write. What a sequence touches lives until all of it is done, so that only launches come to one that move few bytes. A group
+//! of launches (`grids`) is as one with the blocks of all: it stays a grid of its own where one block would take longer.
 //!
 //! Invariant: launches keep their order, and go past nothing but copies that touch no bytes in common with them that one of both writes.
 
@@ -38,9 +39,10 @@ struct Open {
     behind: Touched,
 }
 
-/// What of a launch decides whether one block may do it in turn with others.
+/// What of a launch, or of those of a group, decides whether one block may do it in turn with others.
 struct Small {
     device: DeviceId,
+    launches: usize,
     values: usize,
     bytes: i64,
     threads: i64,
@@ -48,7 +50,7 @@ struct Small {
 }
 
 /// The ranges of a plan's symbols.
-struct Symbols<'p>(&'p Plan);
+pub(crate) struct Symbols<'p>(pub(crate) &'p Plan);
 
 impl Bounds for Symbols<'_> {
     fn symbol(&self, sym: SymId) -> Interval {
@@ -62,38 +64,54 @@ impl Bounds for Symbols<'_> {
 }
 
 impl Small {
-    /// Of a step; none of one that is no launch, or one that gains from several multiprocessors or takes long.
+    /// Of a step; none of one that is no launch, or a group of them, or one that gains from several multiprocessors or takes long.
     fn of(step: &Step, plan: &Plan, gpus: &[Option<&Gpu>]) -> Option<Small> {
-        let Step::Launch(l) = step else { return None };
-        let Work::Grid(grid) = &l.work else { return None };
-        let device = plan.slots[l.args.first()?.0 as usize].device;
+        let (Step::Launch(_) | Step::Group(_)) = step else {
+            return None;
+        };
+        let all = step.launches();
+        let device = plan.slots[all.first()?.args.first()?.0 as usize].device;
         let gpu = (*gpus.get(device.0 as usize)?)?;
         let most = |e: &IndexExpr| e.interval(&Symbols(plan)).hi;
-        let (blocks, bytes) = (most(&grid.blocks).max(1), most(&l.bytes));
-        let block = block_seconds(gpu, blocks, bytes, most(&l.flops));
+        let (mut blocks, mut bytes, mut flops) = (0i64, 0i64, 0i64);
+        let mut small = Small {
+            device,
+            launches: all.len(),
+            values: 0,
+            bytes: 0,
+            threads: 1,
+            multiplies: false,
+        };
+        for l in all {
+            let Work::Grid(grid) = &l.work else { return None };
+            blocks = blocks.saturating_add(most(&grid.blocks).max(1));
+            bytes = bytes.saturating_add(most(&l.bytes));
+            flops = flops.saturating_add(most(&l.flops));
+            // How many blocks it has is one more.
+            small.values += 1 + l.args.len() + l.symbols.len();
+            small.threads = small.threads.max(grid.threads);
+            let kernel = &plan.kernels[l.kernel.0 as usize];
+            small.multiplies |= kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
+            // Swizzled memory has its place in a kernel of its own.
+            if kernel.scratch.iter().any(|s| s.swizzled) {
+                return None;
+            }
+        }
+        small.bytes = bytes;
+        let block = block_seconds(gpu, blocks, bytes, flops);
         let lost = (blocks - 1) as f64 * block;
         let is_small = bytes <= MOST_BYTES
-            && grid.threads <= MAX_BLOCK_THREADS
+            && small.threads <= MAX_BLOCK_THREADS
             && lost <= gpu.launch_seconds / 2.0
             && block * blocks as f64 <= MOST_BEGINNINGS * gpu.launch_seconds;
-        let kernel = &plan.kernels[l.kernel.0 as usize];
-        // Swizzled memory has its place in a kernel of its own.
-        let alone = kernel.scratch.iter().any(|s| s.swizzled);
-        (is_small && !alone).then(|| Small {
-            device,
-            // How many blocks it has is one more.
-            values: 1 + l.args.len() + l.symbols.len(),
-            bytes,
-            threads: grid.threads,
-            multiplies: kernel.statements().any(|s| matches!(s, Stmt::Contract(_))),
-        })
+        is_small.then_some(small)
     }
 
     fn open(&self, at: usize) -> Open {
         Open {
             at,
             device: self.device,
-            launches: 1,
+            launches: self.launches,
             values: self.values,
             bytes: self.bytes,
             threads: self.threads,
@@ -117,7 +135,7 @@ impl Open {
     fn takes(&self, small: &Small, step: &Step, plan: &Plan) -> bool {
         let threads = self.threads.max(small.threads);
         self.device == small.device
-            && self.launches < MOST_LAUNCHES
+            && self.launches + small.launches <= MOST_LAUNCHES
             && self.values + small.values <= MOST_PARAMETER_VALUES
             && self.bytes.saturating_add(small.bytes) <= MOST_BYTES
             && (threads <= THREADS_OF_PRODUCTS || !(self.multiplies || small.multiplies))
@@ -125,7 +143,7 @@ impl Open {
     }
 
     fn add(&mut self, small: &Small) {
-        self.launches += 1;
+        self.launches += small.launches;
         self.values += small.values;
         self.bytes += small.bytes;
         self.threads = self.threads.max(small.threads);
@@ -170,19 +188,22 @@ pub fn join_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
     *in_place = pairs;
 }
 
-/// Puts a launch behind those of a step.
+/// Puts a launch, or the launches of a group, behind those of a step.
 fn join(step: &mut Step, next: Step) {
-    let Step::Launch(next) = next else {
-        unreachable!("only launches are small")
-    };
-    match step {
-        Step::Sequence(all) => all.push(next),
-        previous => {
-            if let Step::Launch(first) = previous {
-                *previous = Step::Sequence(vec![first.clone(), next]);
-            }
+    let mut all = match std::mem::replace(step, Step::Sequence(Vec::new())) {
+        Step::Sequence(all) | Step::Group(all) => all,
+        Step::Launch(first) => vec![first],
+        other => {
+            *step = other;
+            unreachable!("only launches and groups of them are small")
         }
+    };
+    match next {
+        Step::Launch(next) => all.push(next),
+        Step::Group(next) => all.extend(next),
+        _ => unreachable!("only launches and groups of them are small"),
     }
+    *step = Step::Sequence(all);
 }
 
 /// Whether a launch that could write where it reads still can: no other touches what it reads, and none before it what it writes.

@@ -393,27 +393,51 @@ pub fn device_text(plan: &Plan, device: DeviceId) -> String {
     }
 }
 
-/// Which launches one block does in turn, and why.
-fn write_sequences(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::Result {
-    let steps = plan.steps.iter().enumerate();
-    let mut all = steps.filter_map(|(number, step)| match step {
-        Step::Sequence(launches) => Some((number, launches)),
+/// Which launches of a GPU are one, and why.
+fn write_joined(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::Result {
+    let begin = |launches: &[Launch]| {
+        let slot = launches.first().and_then(|l| l.args.first());
+        let device = slot.map_or(DeviceId::HOST, |s| plan.slots[s.0 as usize].device);
+        match devices.target(device) {
+            Target::Gpu(gpu) => Some(time_text(gpu.launch_seconds * 1e9)),
+            Target::Cpu(_) => None,
+        }
+    };
+    let steps = || plan.steps.iter().enumerate();
+    let groups = steps().filter_map(|(number, step)| match step {
+        Step::Group(all) => begin(all).map(|begin| (number, all, begin)),
         _ => None,
     });
-    let Some(first) = all.next() else { return Ok(()) };
-    writeln!(out, "\nsequences")?;
-    for (number, launches) in std::iter::once(first).chain(all) {
-        let device = launches.first().and_then(|l| l.args.first());
-        let device = device.map_or(DeviceId::HOST, |s| plan.slots[s.0 as usize].device);
-        if let Target::Gpu(gpu) = devices.target(device) {
-            writeln!(
-                out,
-                "  step {number}: one block does {} launches in turn, none of which gains more from other multiprocessors than beginning a launch \
-                 takes ({})",
-                launches.len(),
-                time_text(gpu.launch_seconds * 1e9)
-            )?;
+    for (k, (number, all, begin)) in groups.enumerate() {
+        if k == 0 {
+            writeln!(out, "\ngroups")?;
         }
+        let mut kernels: Vec<_> = all.iter().map(|l| l.kernel).collect();
+        kernels.sort_unstable();
+        kernels.dedup();
+        let s = if kernels.len() == 1 { "" } else { "s" };
+        writeln!(
+            out,
+            "  step {number}: one grid has the blocks of {} launches of {} kernel{s}, which do not depend on each other: they begin once, which takes \
+             {begin}, and fill the device together",
+            all.len(),
+            kernels.len(),
+        )?;
+    }
+    let sequences = steps().filter_map(|(number, step)| match step {
+        Step::Sequence(all) => begin(all).map(|begin| (number, all, begin)),
+        _ => None,
+    });
+    for (k, (number, all, begin)) in sequences.enumerate() {
+        if k == 0 {
+            writeln!(out, "\nsequences")?;
+        }
+        writeln!(
+            out,
+            "  step {number}: one block does {} launches in turn, none of which gains more from other multiprocessors than beginning a launch \
+             takes ({begin})",
+            all.len(),
+        )?;
     }
     Ok(())
 }
@@ -715,7 +739,7 @@ fn write_plan(
             writeln!(out, "            before, {verdict} by {}: {}", d.stage.name(), d.reason)?;
         }
     }
-    write_sequences(out, plan, devices)?;
+    write_joined(out, plan, devices)?;
     writeln!(out, "\nmemory")?;
     match &planned.layout {
         Some(layout) if plan.devices.len() == 1 => writeln!(out, "  {}", layout_text(layout))?,

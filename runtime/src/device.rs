@@ -17,6 +17,7 @@ use tlc_ir::target::EmitterId;
 use crate::binding::call::BoundCall;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
+pub use crate::binding::steps::Joining;
 use crate::error::RunError;
 
 /// Where a call has what its steps need, as the device sees it that runs one of them.
@@ -55,6 +56,17 @@ pub struct ToLoad<'k> {
     pub emitter: EmitterId,
     /// Whether a buffer that it writes may be one that it reads as well.
     pub in_place: bool,
+}
+
+/// Launches that a device is asked to load as one kernel.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ToJoin<'k> {
+    /// How they run.
+    pub joining: Joining,
+    /// The distinct kernels.
+    pub kernels: Vec<ToLoad<'k>>,
+    /// Of each launch, the number of its kernel among them.
+    pub order: Vec<usize>,
 }
 
 /// Scratch memory: an area for each worker.
@@ -264,35 +276,36 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// If that failed.
     fn settle(&self, queue: u32) -> Result<(), RunError>;
 
-    /// Whether a sequence of launches is one launch here. Else its kernels are loaded as others are.
+    /// Whether a sequence or a group of launches is one launch here. Else its kernels are loaded as others are.
     fn joins_launches(&self) -> bool {
         false
     }
 
-    /// Loads sequences of launches, each the kernels of its launches in order, as one kernel each: where they are one launch.
+    /// Loads launches that are one step, each as one kernel: where they are one launch.
     ///
     /// # Errors
     /// As [`Device::load`].
-    fn load_sequences(&self, sequences: &[Vec<&Kernel>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
-        let _ = (sequences, threads);
+    fn load_joined(&self, joined: &[ToJoin<'_>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        let _ = (joined, threads);
         Ok(Vec::new())
     }
 
-    /// Runs kernels in turn: as one launch of the `sequence` that was loaded of them, or one after another.
+    /// Runs kernels in turn, or independent ones beside each other: as one launch of the kernel that was loaded of them, or one after
+    /// another.
     ///
     /// # Safety
-    /// As for [`Device::launch`], but that each may touch what those before it do.
+    /// As for [`Device::launch`], but that in turn each may touch what those before it do.
     ///
     /// # Errors
     /// As [`Device::launch`].
-    unsafe fn launch_sequence(
+    unsafe fn launch_joined(
         &self,
         queue: u32,
-        launches: &[BoundLaunch],
-        sequence: Option<KernelHandle>,
+        (launches, joining): (&[BoundLaunch], Joining),
+        joined: Option<KernelHandle>,
         at: &Places<'_, KernelHandle>,
     ) -> Result<(), RunError> {
-        let _ = sequence;
+        let _ = (joining, joined);
         let mut each = launches.iter().map(std::slice::from_ref);
         // SAFETY: the caller's promise; a queue does one after another.
         each.try_for_each(|l| unsafe { self.launch(queue, l, false, at) })

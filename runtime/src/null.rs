@@ -12,7 +12,7 @@ use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::{Binding, BoundLaunch};
 use crate::binding::{Sizes, overflow};
 use crate::cpu::product;
-use crate::device::{Device, Host, KernelHandle, Mark, Peer, Places, Queued, Scratch, ToLoad};
+use crate::device::{Device, Host, Joining, KernelHandle, Mark, Peer, Places, Queued, Scratch, ToLoad};
 use crate::driver::{Code, Frame, Walk, scratch_of_all};
 use crate::error::RunError;
 use crate::memory::pooled_bytes;
@@ -284,17 +284,20 @@ impl Host for Null {
 }
 
 impl Queued for Null {
-    unsafe fn launch_sequence(
+    unsafe fn launch_joined(
         &self,
         _: u32,
-        launches: &[BoundLaunch],
+        (launches, joining): (&[BoundLaunch], Joining),
         _: Option<KernelHandle>,
         _: &Places<'_, KernelHandle>,
     ) -> Result<(), RunError> {
         let mut counts = self.counts();
         if launches.iter().any(|l| l.extent > 0) {
             counts.launches += 1;
-            counts.blocks += 1;
+            counts.blocks += match joining {
+                Joining::InTurn => 1,
+                Joining::Beside => launches.iter().map(|l| l.extent).sum(),
+            };
         }
         Ok(())
     }

@@ -7,10 +7,10 @@ mod cuda_graphs;
 use std::sync::Arc;
 
 use cuda_graphs::{Case, cases, random_cases};
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, emit_launch_group, identifier};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Memory, Scope, Stmt, verify};
-use tlc_ir::plan::Work;
+use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
 use tlc_passes::cluster::Clusters;
@@ -332,6 +332,65 @@ fn every_kernel_compiles_to_machine_code() {
     println!("{count} kernels compiled; at most {} registers ({})", most.0, most.1);
     println!("elementwise and rows: at least {fewest}% of the threads of a multiprocessor");
     assert!(crowded.is_empty(), "{}", crowded.join("\n"));
+}
+
+/// Kernels that are joined leave a multiprocessor as full as each of them does.
+#[test]
+fn groups_of_launches_compile_without_spills() {
+    let nvrtc = match Nvrtc::load() {
+        Ok(found) => found,
+        Err(e) => {
+            println!("SKIP machine code: {e}");
+            return;
+        }
+    };
+    let (mut found, mut crowded) = (0, Vec::new());
+    for case in cases().into_iter().chain(random_cases(RANDOM_COMPILED)) {
+        let (compiled, _) = gpu(&case);
+        let plan = &compiled.planned.plan;
+        for (number, step) in plan.steps.iter().enumerate() {
+            let Step::Group(all) = step else { continue };
+            if !all.iter().all(|l| matches!(l.work, Work::Grid(_))) {
+                continue;
+            }
+            let mut distinct = Vec::new();
+            let order: Vec<usize> = all
+                .iter()
+                .map(|l| {
+                    let known = distinct.iter().position(|k| *k == l.kernel);
+                    known.unwrap_or_else(|| {
+                        distinct.push(l.kernel);
+                        distinct.len() - 1
+                    })
+                })
+                .collect();
+            let kernels: Vec<&Kernel> = distinct.iter().map(|k| &plan.kernels[k.0 as usize]).collect();
+            let name = identifier(&format!("{}_{number}", case.name));
+            let options = CudaOptions::default();
+            let cuda = emit_launch_group(&kernels, &vec![true; kernels.len()], &order, &name, &options)
+                .unwrap_or_else(|e| panic!("{name}: {e}"));
+            let cubin = nvrtc
+                .compile(&cuda.source, &name, &options.arch, &COMPILE_FLAGS)
+                .unwrap_or_else(|e| panic!("{name}: {e}\n{}", cuda.source));
+            let registers = cubin.registers.expect("ptxas reports registers").into();
+            let occupancy =
+                multiprocessor(&options.arch).occupancy(cuda.block.into(), cuda.shared_bytes.into(), Some(registers));
+            println!(
+                "{name}: {} launches of {} kernels, {registers} registers, {occupancy}",
+                all.len(),
+                kernels.len()
+            );
+            found += 1;
+            if cubin.spill_bytes > 0 || cubin.stack_bytes > 0 || occupancy.percent() < 50 {
+                crowded.push(format!(
+                    "{name}: {registers} registers, spills {}, {} of stack, {occupancy}",
+                    cubin.spill_bytes, cubin.stack_bytes
+                ));
+            }
+        }
+    }
+    assert!(crowded.is_empty(), "{}", crowded.join("\n"));
+    assert!(found > 0, "no launches were grouped");
 }
 
 #[test]

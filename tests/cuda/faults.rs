@@ -191,8 +191,8 @@ fn every_fault_is_an_error_that_says_where_and_what_follows() {
     let at = |kind: &str, places: &[u32]| -> Vec<String> { places.iter().map(|n| format!("{kind}:{n}")).collect() };
     let faults = [
         at("alloc", &[1, 2, 3, 4]),
-        at("launch", &[1, 2, 9]),
-        at("illegal-address", &[1, 12]),
+        at("launch", &[1, 2, 7]),
+        at("illegal-address", &[1, 7]),
         at("ecc", &[1, 7]),
         at("device-lost", &[1, 8]),
     ];

@@ -28,7 +28,7 @@
 //! - It is a function of the kernel alone: equal kernels give equal text.
 //! - What cannot be translated is a [`CudaError`], never a panic.
 //!
-//! Launches in turn are one kernel of one block ([`emit_sequence`]).
+//! Launches in turn are one kernel of one block ([`emit_sequence`]), and independent ones one kernel of the blocks of all ([`emit_launch_group`]).
 //!
 //! Parameters are declared `__restrict__`: a launch must not bind a written buffer to a second parameter unless
 //! [`CudaOptions::may_alias`] is set.
@@ -37,6 +37,7 @@ mod collective;
 mod fragments;
 mod groups;
 mod index;
+mod launch_group;
 mod matrix;
 mod quads;
 mod scalar;
@@ -65,6 +66,7 @@ use crate::generator::CodeGenerator;
 
 pub use crate::flat::TiledMatrix;
 pub use fragments::with_fragments_placed;
+pub use launch_group::emit_launch_group;
 pub use sequence::emit_sequence;
 use table::GROUPS_ON;
 pub use table::{emitter, emitter_for};
@@ -101,7 +103,7 @@ pub struct CudaKernel {
     pub name: String,
     /// The text.
     pub source: String,
-    /// Blocks, over the kernel's symbols; a launch of none is no launch.
+    /// Blocks, over the kernel's symbols; a launch of none is no launch. Of a group of launches who launches it counts them.
     pub grid: IndexExpr,
     /// Threads of a block.
     pub block: u32,

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// What the function of a kernel is called within its namespace.
-const BODY: &str = "body";
+pub(super) const BODY: &str = "body";
 
 /// Translates launches of legal kernels, `order` being the number of each launch's kernel, to one kernel of one block. It is given 64-bit
 /// values alone: for each launch the number of its blocks, then the addresses of its buffers, then its symbols.
@@ -59,7 +59,7 @@ pub fn emit_sequence(
 
     let mut source = String::new();
     for (k, kernel) in kernels.iter().enumerate() {
-        source.push_str(&part(kernel, k, threads)?);
+        source.push_str(&part(kernel, k, threads, true)?);
     }
     let params: Vec<String> = (0..values).map(|v| format!("unsigned long long v{v}")).collect();
     let _ = writeln!(
@@ -89,13 +89,14 @@ pub fn emit_sequence(
     })
 }
 
-/// A namespace with the function of one kernel, for blocks of so many threads.
-fn part(kernel: &Kernel, number: usize, threads: i64) -> Result<String, CudaError> {
+/// A namespace with the function of one kernel, for blocks of so many threads. `may_alias` says whether a buffer that it writes may be
+/// another one of it too, or one that another kernel of the same launch touches.
+pub(super) fn part(kernel: &Kernel, number: usize, threads: i64, may_alias: bool) -> Result<String, CudaError> {
     let kernel = &*with_fragments_placed(kernel);
-    // What has matrices of which tiles are copied is in no sequence.
+    // What has matrices of which tiles are copied is a launch of its own.
     let flat = flatten(kernel, "")?;
     let code = write::Writer::new(&flat, threads, "block", true).kernel()?;
-    let mut params = parameters(kernel, true);
+    let mut params = parameters(kernel, may_alias);
     params.push("const int block".into());
     params.push(format!("unsigned char* const {SHARED}"));
     let mut out = format!("namespace part{number} {{\n");
@@ -144,19 +145,8 @@ fn body(kernels: &[&Kernel], order: &[usize], table: i64) -> String {
         }
         out.push_str("            #pragma unroll 1\n            for (int block = 0; block < blocks; ++block) {\n");
         out.push_str("                if (block > 0) __syncthreads();\n");
-        let mut given: Vec<String> = Vec::new();
-        for (i, p) in kernel.params.iter().enumerate() {
-            let constant = match p.access {
-                tlc_ir::kernel::Access::Read => "const ",
-                _ => "",
-            };
-            let pointer = format!("{constant}{}*", of_part(k, p.dtype));
-            let _ = writeln!(out, "                {pointer} const a{i} = ({pointer})of[{}];", i + 1);
-            // What is loaded from memory could be an address of any kind.
-            let _ = writeln!(out, "                __builtin_assume(__isGlobal(a{i}));");
-            given.push(format!("a{i}"));
-        }
-        given.extend((0..kernel.symbols.len()).map(|i| format!("(long long)of[{}]", 1 + values + i)));
+        let (text, mut given) = arguments(kernel, k, "of", 1, "                ");
+        out.push_str(&text);
         given.extend(["block".into(), format!("{SHARED} + {table}")]);
         let _ = writeln!(out, "                part{k}::{BODY}({});", given.join(", "));
         let _ = write!(
@@ -167,6 +157,33 @@ fn body(kernels: &[&Kernel], order: &[usize], table: i64) -> String {
     }
     out.push_str("\n        __syncthreads();\n    }\n");
     out
+}
+
+/// The text that has a kernel's buffers found in an array of 64-bit values, from `first` on, and what its function is called with: the
+/// buffers, then its symbols, which are behind them.
+pub(super) fn arguments(
+    kernel: &Kernel,
+    part: usize,
+    array: &str,
+    first: usize,
+    indent: &str,
+) -> (String, Vec<String>) {
+    let mut out = String::new();
+    let mut given: Vec<String> = Vec::new();
+    for (i, p) in kernel.params.iter().enumerate() {
+        let constant = match p.access {
+            tlc_ir::kernel::Access::Read => "const ",
+            _ => "",
+        };
+        let pointer = format!("{constant}{}*", of_part(part, p.dtype));
+        let _ = writeln!(out, "{indent}{pointer} const a{i} = ({pointer}){array}[{}];", first + i);
+        // What is loaded from memory could be an address of any kind.
+        let _ = writeln!(out, "{indent}__builtin_assume(__isGlobal(a{i}));");
+        given.push(format!("a{i}"));
+    }
+    let symbols = first + kernel.params.len();
+    given.extend((0..kernel.symbols.len()).map(|i| format!("(long long){array}[{}]", symbols + i)));
+    (out, given)
 }
 
 /// The type of elements of a buffer, as the part of a kernel names it.

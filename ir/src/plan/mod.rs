@@ -446,7 +446,8 @@ pub const MOST_SEQUENCE_BLOCKS: i64 = 4096;
 pub enum Step {
     /// Runs a kernel.
     Launch(Launch),
-    /// Runs several independent kernels in one fork-join.
+    /// Runs several kernels that touch nothing in common that one of them writes: in one fork-join of a host, or as one launch of a GPU,
+    /// whose grid has the blocks of all of them. It means the launches, one after another in any order.
     Group(Vec<Launch>),
     /// Runs several kernels of a GPU in turn, as one launch of one block: each sees all that those before it wrote, and the block does
     /// the blocks of each one after another. It means the launches, one after another.

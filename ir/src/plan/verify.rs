@@ -12,6 +12,7 @@ mod control;
 mod devices;
 mod epilogue;
 mod in_place;
+mod joined;
 mod layout;
 mod passed;
 mod rules;
@@ -543,96 +544,6 @@ impl Checker<'_> {
                     self.error(PlanRule::NotInPlace(*a, *b));
                 }
             }
-        }
-    }
-
-    fn group(&mut self, all: &[Launch]) {
-        let plan = self.plan;
-        // By bytes: whether an earlier launch wrote them, and whether a conflict was reported.
-        let mut earlier: FxHashMap<SlotId, (bool, bool)> = FxHashMap::default();
-        // Of parts, the slots that earlier launches touched of each root.
-        let mut of_parts: FxHashMap<SlotId, Vec<(SlotId, bool)>> = FxHashMap::default();
-        for l in all {
-            let params = &plan.kernels[l.kernel.0 as usize].params;
-            let mut own: Vec<(SlotId, bool)> = Vec::new();
-            let mut parts: Vec<(SlotId, bool)> = Vec::new();
-            for (slot, param) in l.args.iter().zip(params) {
-                let writes = param.access != Access::Read;
-                match plan.begins(*slot) {
-                    None => own.push((self.root(*slot), writes)),
-                    Some(_) => parts.push((*slot, writes)),
-                }
-            }
-            let mut clashes = Vec::new();
-            for &(slot, writes) in &parts {
-                let root = self.root(slot);
-                let other = |o: &&(SlotId, bool)| (writes || o.1) && self.shares(o.0, slot);
-                let met = of_parts.get(&root).into_iter().flatten().any(|o| other(&o));
-                let whole = earlier.get(&root).is_some_and(|before| before.0 || writes);
-                clashes.extend((met || whole).then_some(slot));
-            }
-            for &(slot, writes) in &own {
-                let met = of_parts.get(&slot).into_iter().flatten().any(|o| writes || o.1);
-                clashes.extend(met.then_some(slot));
-            }
-            clashes.into_iter().for_each(|s| self.error(PlanRule::GroupConflict(s)));
-            for (slot, writes) in parts {
-                of_parts.entry(self.root(slot)).or_default().push((slot, writes));
-            }
-            // A launch may touch a slot as several arguments; that it writes counts.
-            own.sort_by_key(|o| (o.0, !o.1));
-            own.dedup_by_key(|o| o.0);
-            for (slot, writes) in own {
-                let Some(before) = earlier.get_mut(&slot) else {
-                    earlier.insert(slot, (writes, false));
-                    continue;
-                };
-                let clash = (before.0 || writes) && !before.1;
-                *before = (before.0 || writes, before.1 || clash);
-                if clash {
-                    self.error(PlanRule::GroupConflict(slot));
-                }
-            }
-        }
-    }
-
-    /// One block does few blocks in turn, and of two values in the same bytes none is touched once the next is written. (Whether a launch
-    /// may write where it reads is judged as of any other.)
-    fn sequence(&mut self, all: &[Launch], ever_written: &[bool]) {
-        let plan = self.plan;
-        let mut blocks = 0i64;
-        for l in all {
-            let most = match &l.work {
-                Work::Grid(g) => g.blocks.interval(&Ranges(&plan.symbols)).hi,
-                Work::Chunks { .. } => i64::MAX,
-            };
-            blocks = blocks.saturating_add(most);
-        }
-        if all.len() < 2 || blocks > MOST_SEQUENCE_BLOCKS {
-            self.error(PlanRule::Sequence(all.len(), blocks));
-        }
-        // By bytes: the value that was written there last.
-        let mut written: FxHashMap<SlotId, SlotId> = FxHashMap::default();
-        for l in all {
-            let params = &plan.kernels[l.kernel.0 as usize].params;
-            let touched: Vec<(SlotId, SlotId, bool)> = l
-                .args
-                .iter()
-                .zip(params)
-                .map(|(&slot, param)| {
-                    let root = self.root(slot);
-                    let value = if ever_written[slot.0 as usize] { slot } else { root };
-                    (root, value, param.access != Access::Read)
-                })
-                .collect();
-            for (root, value, _) in &touched {
-                if let Some(&last) = written.get(root).filter(|last| *last != value)
-                    && !touched.contains(&(*root, *value, true))
-                {
-                    self.error(PlanRule::AliasLive(*value, last));
-                }
-            }
-            written.extend(touched.iter().filter(|t| t.2).map(|t| (t.0, t.1)));
         }
     }
 

@@ -6,6 +6,7 @@ mod copies;
 mod emitters;
 mod gpu_attention;
 mod gpu_schedules;
+mod grids;
 mod index_size;
 mod kernel_plan_text;
 mod kernel_size;

@@ -45,8 +45,9 @@ pub enum BoundWork<P> {
         launches: Vec<BoundLaunch>,
         /// Whether they are too little work to be shared.
         alone: bool,
-        /// Of those that run in turn, the number of their step among the plan's sequences.
-        sequence: Option<usize>,
+        /// Of those that a device may run as one launch, and those that run in turn: how they run, and the number of their step among such
+        /// steps of the plan.
+        joined: Option<(Joining, usize)>,
     },
     /// A matrix product.
     Product {
@@ -163,6 +164,28 @@ pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
         let others = l.args.iter().enumerate().filter(|o| o.0 != k);
         param.access != Access::Read && others.map(|o| *o.1).any(|o| plan.shares(o, *slot))
     })
+}
+
+/// How launches that are one step run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Joining {
+    /// One after another: [`Step::Sequence`].
+    InTurn,
+    /// Beside each other: [`Step::Group`].
+    Beside,
+}
+
+/// How the launches of a step run that another device than the host may run as one, or that run in turn.
+pub(crate) fn joining(plan: &Plan, step: &Step) -> Option<Joining> {
+    match step {
+        Step::Sequence(_) => Some(Joining::InTurn),
+        Step::Group(all) => {
+            let slot = all.first()?.args.first()?;
+            let on = plan.slots[slot.0 as usize].device;
+            (on != DeviceId::HOST).then_some(Joining::Beside)
+        }
+        _ => None,
+    }
 }
 
 /// Evaluates the launches of a plan.
@@ -321,7 +344,7 @@ impl<P> Binding<P> {
         let mut scratch_bytes = 0u64;
         let mut counters = 0;
         let mut packed = Vec::new();
-        let (mut loops, mut sequences) = (0, 0);
+        let (mut loops, mut joined) = (0, 0..);
         let mut steps: Vec<BoundStep<P>> = Vec::with_capacity(plan.init.len() + plan.steps.len());
         let mut queues = Vec::new();
         let runners = Runners { plan };
@@ -336,17 +359,15 @@ impl<P> Binding<P> {
             let mut needs = |bytes: u64| scratch_bytes = scratch_bytes.max(bytes.next_multiple_of(SCRATCH_ALIGNMENT));
             let work = match step {
                 Step::Launch(l) => BoundWork::of(vec![launches.bind(l)?], &mut needs),
-                Step::Group(all) => {
+                Step::Group(all) | Step::Sequence(all) => {
                     let all: Result<_, RunError> = all.iter().map(|l| launches.bind(l)).collect();
-                    BoundWork::of(all?, &mut needs)
-                }
-                Step::Sequence(all) => {
-                    let all: Result<Vec<_>, RunError> = all.iter().map(|l| launches.bind(l)).collect();
-                    sequences += 1;
-                    BoundWork::Launches {
-                        launches: all?,
-                        alone: false,
-                        sequence: Some(sequences - 1),
+                    match joining(plan, step) {
+                        None => BoundWork::of(all?, &mut needs),
+                        Some(how) => BoundWork::Launches {
+                            launches: all?,
+                            alone: false,
+                            joined: joined.next().map(|number| (how, number)),
+                        },
                     }
                 }
                 Step::Gemm(g) => {
@@ -482,7 +503,7 @@ impl<P> BoundWork<P> {
         BoundWork::Launches {
             launches,
             alone,
-            sequence: None,
+            joined: None,
         }
     }
 }

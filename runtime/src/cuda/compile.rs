@@ -7,13 +7,15 @@
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, OnceLock};
 
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaKernel, CudaOptions, TiledMatrix, emit, emit_sequence};
+use tlc_codegen::cuda::{
+    COMPILE_FLAGS, CudaError, CudaKernel, CudaOptions, TiledMatrix, emit, emit_launch_group, emit_sequence,
+};
 use tlc_ir::Kernel;
 
 use super::cache;
 use super::context::Context;
 use super::library::Handle;
-use crate::device::ToLoad;
+use crate::device::{Joining, ToJoin, ToLoad};
 use crate::error::{JitError, RunError, Unavailable};
 use crate::nvrtc::{Nvrtc, NvrtcError};
 
@@ -62,6 +64,8 @@ pub(super) struct Function {
     pub(super) name: String,
     /// Bytes of shared memory that a launch must ask for.
     pub(super) dynamic_shared_bytes: u32,
+    /// Whether it is given one structure of all values.
+    pub(super) takes_structure: bool,
     /// How many of its parameters are addresses of buffers, which come first; the others are symbols.
     pub(super) buffers: usize,
     /// Matrices of which it copies tiles, where they lie being told behind its other parameters.
@@ -136,8 +140,8 @@ fn asked() -> Result<Option<Form>, Unavailable> {
 pub(super) enum Wanted<'k> {
     /// One kernel.
     Kernel(ToLoad<'k>),
-    /// Launches of kernels in turn.
-    Sequence(&'k [&'k Kernel]),
+    /// Launches that are one.
+    Joined(&'k ToJoin<'k>),
 }
 
 impl Wanted<'_> {
@@ -145,7 +149,10 @@ impl Wanted<'_> {
     fn name(&self, number: usize) -> String {
         match self {
             Wanted::Kernel(_) => format!("kernel{number}"),
-            Wanted::Sequence(_) => format!("sequence{number}"),
+            Wanted::Joined(all) => match all.joining {
+                Joining::InTurn => format!("sequence{number}"),
+                Joining::Beside => format!("group{number}"),
+            },
         }
     }
 
@@ -153,8 +160,13 @@ impl Wanted<'_> {
     fn buffers(&self) -> usize {
         match self {
             Wanted::Kernel(k) => k.kernel.params.len(),
-            Wanted::Sequence(_) => 0,
+            Wanted::Joined(_) => 0,
         }
+    }
+
+    /// Whether its function is given all values as one structure.
+    fn takes_structure(&self) -> bool {
+        matches!(self, Wanted::Joined(all) if all.joining == Joining::Beside)
     }
 
     /// Its text.
@@ -165,18 +177,15 @@ impl Wanted<'_> {
         };
         match self {
             Wanted::Kernel(k) => emit(k.kernel, name, &options(k.in_place)),
-            Wanted::Sequence(all) => {
-                let mut distinct: Vec<&Kernel> = Vec::new();
-                let mut order = Vec::with_capacity(all.len());
-                for &kernel in *all {
-                    // They are those of one plan, where equal ones are one.
-                    let known = distinct.iter().position(|k| std::ptr::eq(*k, kernel));
-                    order.push(known.unwrap_or(distinct.len()));
-                    if known.is_none() {
-                        distinct.push(kernel);
+            Wanted::Joined(all) => {
+                let kernels: Vec<&Kernel> = all.kernels.iter().map(|k| k.kernel).collect();
+                match all.joining {
+                    Joining::InTurn => emit_sequence(&kernels, &all.order, name, &options(true)),
+                    Joining::Beside => {
+                        let in_place: Vec<bool> = all.kernels.iter().map(|k| k.in_place).collect();
+                        emit_launch_group(&kernels, &in_place, &all.order, name, &options(true))
                     }
                 }
-                emit_sequence(&distinct, &order, name, &options(true))
             }
         }
     }
@@ -271,6 +280,7 @@ pub(super) fn from_text(context: &Arc<Context>, text: &str, name: &str) -> Resul
         handle,
         name: name.into(),
         dynamic_shared_bytes: 0,
+        takes_structure: false,
         buffers: 0,
         matrices: Vec::new(),
     };
@@ -362,6 +372,7 @@ fn load_as(
                 handle: function,
                 name,
                 dynamic_shared_bytes,
+                takes_structure: kernels[part * each + k].takes_structure(),
                 buffers: kernels[part * each + k].buffers(),
                 matrices,
             });

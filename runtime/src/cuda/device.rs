@@ -7,6 +7,7 @@
 //! - A stream whose work the host has waited for is not asked again until it is given more.
 //! - Streams of queues from [`RECORDED`] on capture graphs and run nothing.
 
+mod joined;
 mod products;
 mod recorder;
 
@@ -16,7 +17,6 @@ use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use smallvec::SmallVec;
-use tlc_ir::Kernel;
 use tlc_ir::target::EmitterId;
 
 use products::Products;
@@ -29,8 +29,8 @@ use super::tensor_maps::Given;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
 use crate::device::{
-    Device, DeviceBuffer, Event, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad,
-    Use,
+    Device, DeviceBuffer, Event, Joining, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife,
+    ToJoin, ToLoad, Use,
 };
 use crate::error::{JitError, RunError};
 
@@ -510,29 +510,19 @@ impl Queued for Gpu {
         true
     }
 
-    fn load_sequences(&self, sequences: &[Vec<&Kernel>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
-        let wanted: Vec<Wanted<'_>> = sequences.iter().map(|s| Wanted::Sequence(s)).collect();
+    fn load_joined(&self, joined: &[ToJoin<'_>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        let wanted: Vec<Wanted<'_>> = joined.iter().map(Wanted::Joined).collect();
         self.loaded(&wanted, threads)
     }
 
-    unsafe fn launch_sequence(
+    unsafe fn launch_joined(
         &self,
         queue: u32,
-        launches: &[BoundLaunch],
-        sequence: Option<KernelHandle>,
+        (launches, joining): (&[BoundLaunch], Joining),
+        joined: Option<KernelHandle>,
         at: &Places<'_, KernelHandle>,
     ) -> Result<(), RunError> {
-        if launches.iter().all(|l| l.extent == 0) {
-            return Ok(());
-        }
-        let Some(kernel) = sequence else {
-            return Err(self.failed("a bug in tlc: a sequence of launches is not loaded".into()));
-        };
-        let threads = launches.iter().filter_map(|l| l.block_threads).max().unwrap_or(1);
-        let each = launches
-            .iter()
-            .map(|l| std::iter::once(l.extent).chain(values_of(l, at)));
-        self.given((queue, kernel), (1, threads), each.flatten().collect())
+        self.joined(queue, (launches, joining), joined, at)
     }
 
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError> {

@@ -82,9 +82,10 @@ impl TensorMap {
     }
 }
 
-/// What a function is called with: 64-bit values, and behind them where its matrices lie.
+/// What a function is called with: 64-bit values, or one structure of them, and behind them where its matrices lie.
 pub(super) struct Given {
     values: SmallVec<[u64; 32]>,
+    is_structure: bool,
     maps: SmallVec<[TensorMap; 4]>,
 }
 
@@ -103,12 +104,22 @@ impl Given {
                 function.matrices.iter().map(of).collect::<Result<_, _>>()?
             }
         };
-        Ok(Given { values, maps })
+        let is_structure = function.takes_structure;
+        Ok(Given {
+            values,
+            is_structure,
+            maps,
+        })
     }
 
     /// Where each of them is, as long as this stays where it is.
     pub(super) fn places(&mut self) -> SmallVec<[*mut c_void; 32]> {
-        let values = self.values.iter_mut().map(|v| std::ptr::from_mut(v).cast::<c_void>());
+        let separate = if self.is_structure { 1 } else { self.values.len() };
+        let values = self
+            .values
+            .iter_mut()
+            .take(separate)
+            .map(|v| std::ptr::from_mut(v).cast::<c_void>());
         let maps = self.maps.iter_mut().map(|m| std::ptr::from_mut(m).cast::<c_void>());
         values.chain(maps).collect()
     }

@@ -7,8 +7,8 @@ use tlc_ir::plan::{Launch, Plan, SlotId, Step};
 use tlc_ir::target::EmitterId;
 use tlc_ir::{HostTensor, Kernel};
 
-use crate::binding::steps::is_in_place;
-use crate::device::{Device, KernelHandle, Queued, ToLoad};
+use crate::binding::steps::{is_in_place, joining};
+use crate::device::{Device, Joining, KernelHandle, Queued, ToJoin, ToLoad};
 use crate::error::RunError;
 
 /// What makes each kernel of a plan, by its number: one of the emitters of the device that runs it. What is missing is made by the
@@ -38,8 +38,8 @@ pub(super) struct Table {
     pub(super) apart: Vec<Option<KernelHandle>>,
     /// For those that write where they read.
     pub(super) in_place: Vec<Option<KernelHandle>>,
-    /// Sequences of launches, by their number among the plan's.
-    pub(super) sequences: Vec<Option<KernelHandle>>,
+    /// Launches that are one, by the number of their step among the plan's sequences and groups.
+    pub(super) joined: Vec<Option<KernelHandle>>,
 }
 
 /// The kernels of one device, each once, with what makes it.
@@ -49,10 +49,10 @@ struct Batch<'p> {
     numbers: FxHashMap<ToLoad<'p>, usize>,
     /// The numbers by where the kernels lie, and whether they write where they read: those that were hashed once.
     met: FxHashMap<(*const Kernel, bool), usize>,
-    /// Whether sequences of launches are loaded as one kernel each.
+    /// Whether sequences and groups of launches are loaded as one kernel each.
     joins: bool,
-    sequences: Vec<Vec<&'p Kernel>>,
-    sequence_numbers: FxHashMap<Vec<&'p Kernel>, usize>,
+    joined: Vec<ToJoin<'p>>,
+    joined_numbers: FxHashMap<ToJoin<'p>, usize>,
 }
 
 impl<'p> Batch<'p> {
@@ -66,16 +66,14 @@ impl<'p> Batch<'p> {
         number
     }
 
-    /// As [`Batch::number`], of a sequence.
-    fn sequence(&mut self, key: Vec<&'p Kernel>) -> usize {
+    /// As [`Batch::number`], of launches that are one.
+    fn join(&mut self, key: ToJoin<'p>) -> usize {
         let Batch {
-            sequences,
-            sequence_numbers,
-            ..
+            joined, joined_numbers, ..
         } = self;
-        *sequence_numbers.entry(key.clone()).or_insert_with(|| {
-            sequences.push(key);
-            sequences.len() - 1
+        *joined_numbers.entry(key.clone()).or_insert_with(|| {
+            joined.push(key);
+            joined.len() - 1
         })
     }
 }
@@ -83,7 +81,7 @@ impl<'p> Batch<'p> {
 /// What a device beside the host loaded of a batch.
 struct Loaded {
     kernels: Vec<KernelHandle>,
-    sequences: Vec<KernelHandle>,
+    joined: Vec<KernelHandle>,
 }
 
 /// What a plan launches: its device, its number in the plan, and whether it writes where it reads.
@@ -105,25 +103,41 @@ fn device_of(plan: &Plan, l: &Launch) -> usize {
     l.args.first().map_or(0, |s| plan.slots[s.0 as usize].device.0 as usize)
 }
 
-/// Calls `f` with the device of each sequence of launches, its number among the plan's, and its kernels.
-fn sequences<'p>(plan: &'p Plan, f: &mut dyn FnMut(usize, usize, Vec<&'p Kernel>)) {
+/// Calls `f` with the device of each step whose launches may be one, its number among such steps, and what the device loads for it.
+fn joined<'p>(plan: &'p Plan, emitters: Option<&Emitters>, f: &mut dyn FnMut(usize, usize, ToJoin<'p>)) {
     let steps = plan.init.iter().chain(&plan.steps);
-    let all = steps.filter_map(|s| match s {
-        Step::Sequence(all) => Some(all),
-        _ => None,
-    });
-    for (number, all) in all.enumerate() {
+    let all = steps.filter_map(|s| joining(plan, s).map(|joining| (joining, s.launches())));
+    for (number, (joining, all)) in all.enumerate() {
+        let mut key = ToJoin {
+            joining,
+            kernels: Vec::new(),
+            order: Vec::with_capacity(all.len()),
+        };
+        // Kernels are long to compare: those of one number are one.
+        let mut known: FxHashMap<(usize, bool), usize> = FxHashMap::default();
+        for l in all {
+            let kernel = l.kernel.0 as usize;
+            let in_place = match joining {
+                // What one launch writes another may read.
+                Joining::InTurn => true,
+                Joining::Beside => is_in_place(plan, l),
+            };
+            key.order.push(*known.entry((kernel, in_place)).or_insert_with(|| {
+                key.kernels.push(ToLoad {
+                    kernel: &plan.kernels[kernel],
+                    emitter: emitter(emitters, kernel),
+                    in_place,
+                });
+                key.kernels.len() - 1
+            }));
+        }
         let device = all.first().map_or(0, |l| device_of(plan, l));
-        f(
-            device,
-            number,
-            all.iter().map(|l| &plan.kernels[l.kernel.0 as usize]).collect(),
-        );
+        f(device, number, key);
     }
 }
 
 /// Calls `f` with the device and number of each kernel that a plan launches, and what the device loads for it, once for each. `joins` says
-/// of a device whether those of sequences are not launched by themselves.
+/// of a device whether those of sequences and groups are not launched by themselves.
 fn launched<'p>(
     plan: &'p Plan,
     emitters: Option<&Emitters>,
@@ -134,7 +148,7 @@ fn launched<'p>(
     let mut seen = Launched::default();
     let steps = plan.init.iter().chain(&plan.steps);
     let apart = steps.flat_map(|step| {
-        let joined = matches!(step, Step::Sequence(_));
+        let joined = joining(plan, step).is_some();
         step.launches().iter().map(move |l| (l, joined))
     });
     for (l, joined) in apart {
@@ -165,9 +179,9 @@ fn collect<'p>(plan: &'p Plan, emitters: Option<&Emitters>, batches: &mut [Batch
     launched(plan, emitters, &|device| joins[device], &mut |device, _, key| {
         batches[device].number(key);
     });
-    sequences(plan, &mut |device, _, key| {
+    joined(plan, emitters, &mut |device, _, key| {
         if joins[device] {
-            batches[device].sequence(key);
+            batches[device].join(key);
         }
     });
     for (k, body) in loops(plan).enumerate() {
@@ -190,14 +204,14 @@ impl<K: Clone> Code<K> {
         // A table that grows hashes its kernels again.
         batches[0].numbers.reserve(plan.kernels.len());
         collect(plan, Some(emitters), &mut batches);
-        let count = batches.iter().map(|b| b.kernels.len() + b.sequences.len()).sum();
+        let count = batches.iter().map(|b| b.kernels.len() + b.joined.len()).sum();
         let _span = tracing::info_span!("compile", kernels = count).entered();
         let own = host.load(&batches[0].kernels, threads)?;
         let mut handles = Vec::with_capacity(others.len());
         for (device, batch) in others.iter().zip(&batches[1..]) {
             handles.push(Loaded {
                 kernels: device.load(&batch.kernels, threads)?,
-                sequences: device.load_sequences(&batch.sequences, threads)?,
+                joined: device.load_joined(&batch.joined, threads)?,
             });
         }
         let code = Code::of(plan, Some(emitters), &batches, (&own, &handles));
@@ -211,10 +225,10 @@ impl<K: Clone> Code<K> {
         (own, handles): (&[K], &[Loaded]),
     ) -> Code<K> {
         let mut code = Code::without_kernels(plan, handles.len());
-        sequences(plan, &mut |device, number, key| {
-            let known = batches[device].sequence_numbers.get(&key);
+        joined(plan, emitters, &mut |device, number, key| {
+            let known = batches[device].joined_numbers.get(&key);
             if let (Some(&known), Some(other)) = (known, device.checked_sub(1)) {
-                code.others[other].sequences[number] = handles[other].sequences.get(known).copied();
+                code.others[other].joined[number] = handles[other].joined.get(known).copied();
             }
         });
         launched(
@@ -244,14 +258,14 @@ impl<K: Clone> Code<K> {
     /// What a walk needs that runs no kernels.
     pub(crate) fn without_kernels(plan: &Plan, others: usize) -> Code<K> {
         let mut count = 0;
-        sequences(plan, &mut |_, _, _| count += 1);
+        joined(plan, None, &mut |_, _, _| count += 1);
         Code {
             host: vec![None; plan.kernels.len()],
             others: (0..others)
                 .map(|_| Table {
                     apart: vec![None; plan.kernels.len()],
                     in_place: vec![None; plan.kernels.len()],
-                    sequences: vec![None; count],
+                    joined: vec![None; count],
                 })
                 .collect(),
             any_address: any_address(plan),
@@ -281,10 +295,10 @@ impl<K: Clone> Code<K> {
         (&table.apart, &table.in_place)
     }
 
-    /// A sequence of launches of another device, if it is one launch there.
+    /// What launches of a step of another device are, if they are one launch there.
     #[inline]
-    pub(super) fn sequence_of(&self, device: usize, number: usize) -> Option<KernelHandle> {
-        self.others[device - 1].sequences[number]
+    pub(super) fn joined_of(&self, device: usize, number: usize) -> Option<KernelHandle> {
+        self.others[device - 1].joined[number]
     }
 
     /// The kernels of the host, those of loops' bodies included.

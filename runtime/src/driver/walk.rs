@@ -269,10 +269,10 @@ impl<'r, H: Host> Walk<'r, H> {
             (binding, code) = (&l.body, &code.bodies[l.number]);
         }
         let step = &binding.steps[at.step];
-        let BoundWork::Launches { launches, sequence, .. } = &step.work else {
+        let BoundWork::Launches { launches, joined, .. } = &step.work else {
             return None;
         };
-        if let Some(joined) = sequence.and_then(|number| code.sequence_of(step.on, number)) {
+        if let Some(joined) = joined.and_then(|(_, number)| code.joined_of(step.on, number)) {
             return Some(joined);
         }
         let (apart, in_place) = code.of_other(step.on);
@@ -332,7 +332,7 @@ impl<'r, H: Host> Walk<'r, H> {
             BoundWork::Launches {
                 launches,
                 alone,
-                sequence: None,
+                joined: None,
             } if step.on == 0 && !numbers.is_empty() && numbers.len() < launches.len() => {
                 for of_a_run in numbers.chunk_by(|a, b| a + 1 == *b) {
                     let part = &launches[of_a_run[0]..of_a_run[0] + of_a_run.len()];
@@ -359,7 +359,7 @@ impl<'r, H: Host> Walk<'r, H> {
             BoundWork::Launches {
                 launches,
                 alone,
-                sequence,
+                joined,
             } => {
                 launches.iter().for_each(|l| point(l, frame));
                 // SAFETY: the frame is that of this binding: every slot has its bytes on the device of the step, and the plan's
@@ -369,16 +369,17 @@ impl<'r, H: Host> Walk<'r, H> {
                         0 => {
                             let at = places(self.code.of_host(), frame, self.scratch);
                             // In turn, if they are a sequence.
-                            let each = if sequence.is_some() { 1 } else { launches.len().max(1) };
+                            let each = if joined.is_some() { 1 } else { launches.len().max(1) };
                             let mut all = launches.chunks(each);
                             all.try_for_each(|part| self.host.launch(queue, part, *alone, &at))?;
                         }
                         on => {
                             let at = places(self.code.of_other(on), frame, self.scratch);
-                            match *sequence {
-                                Some(number) => {
-                                    let joined = self.code.sequence_of(on, number);
-                                    self.other(on).launch_sequence(queue, launches, joined, &at)?;
+                            match *joined {
+                                Some((joining, number)) => {
+                                    let one = self.code.joined_of(on, number);
+                                    let all = (&launches[..], joining);
+                                    self.other(on).launch_joined(queue, all, one, &at)?;
                                 }
                                 None => self.other(on).launch(queue, launches, *alone, &at)?,
                             }

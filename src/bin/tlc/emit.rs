@@ -7,10 +7,12 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc::Device;
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, capability, emit_sequence, identifier};
+use tlc_codegen::cuda::{
+    COMPILE_FLAGS, CudaError, CudaOptions, capability, emit_launch_group, emit_sequence, identifier,
+};
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, SymId};
-use tlc_ir::plan::{Launch, Step};
+use tlc_ir::plan::{Launch, Step, Work};
 use tlc_ir::target::{EmitterId, Gpu, Multiprocessor};
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
@@ -250,8 +252,8 @@ impl Made<'_> {
 struct Launched<'c> {
     /// The kernels of the plan, and behind them those of its loops' bodies.
     kernels: Vec<Made<'c>>,
-    /// The kernels that are one launch, in turn, by their place among `kernels`: each such list once.
-    sequences: Vec<Vec<usize>>,
+    /// The launches that are one, each such list once.
+    joined: Vec<Joined>,
 }
 
 impl<'c> Launched<'c> {
@@ -261,11 +263,17 @@ impl<'c> Launched<'c> {
         self.kernels
             .extend((0..plan.kernels.len()).map(|number| Made { planned, number }));
         for step in plan.init.iter().chain(&plan.steps) {
-            if let Step::Sequence(all) = step {
-                let order = all.iter().map(|l| first + l.kernel.0 as usize).collect();
-                if !self.sequences.contains(&order) {
-                    self.sequences.push(order);
-                }
+            let in_turn = matches!(step, Step::Sequence(_));
+            let all = step.launches();
+            let on_gpu = all.iter().any(|l| matches!(l.work, Work::Grid(_)));
+            let beside = on_gpu && matches!(step, Step::Group(_));
+            if !in_turn && !beside {
+                continue;
+            }
+            let order = all.iter().map(|l| first + l.kernel.0 as usize).collect();
+            let joined = Joined { in_turn, order };
+            if !self.joined.contains(&joined) {
+                self.joined.push(joined);
             }
         }
         for body in &planned.bodies {
@@ -274,14 +282,23 @@ impl<'c> Launched<'c> {
     }
 }
 
+/// Launches that are one.
+#[derive(Clone, PartialEq, Eq)]
+struct Joined {
+    /// Whether one block does them in turn; else each has its blocks in one grid.
+    in_turn: bool,
+    /// Their kernels, by their places among all.
+    order: Vec<usize>,
+}
+
 /// What a text is of.
 enum Of {
     /// All that was compiled.
     All,
     /// The kernel of that number.
     Kernel(usize),
-    /// Kernels that are one launch, in turn.
-    Sequence(Vec<usize>),
+    /// Launches that are one.
+    Joined(Joined),
 }
 
 impl Of {
@@ -290,10 +307,13 @@ impl Of {
         match self {
             Of::All => None,
             Of::Kernel(number) => Some(format!("kernel {number}")),
-            Of::Sequence(order) => {
+            Of::Joined(Joined { in_turn, order }) => {
                 let each: Vec<String> = distinct(order).iter().map(usize::to_string).collect();
                 let (count, each) = (order.len(), each.join(", "));
-                Some(format!("one launch that does {count} in turn, of kernels {each}"))
+                Some(match in_turn {
+                    true => format!("one launch that does {count} in turn, of kernels {each}"),
+                    false => format!("one launch with the blocks of {count}, of kernels {each}"),
+                })
             }
         }
     }
@@ -302,7 +322,10 @@ impl Of {
         match self {
             Of::All => json!({ "kernel": null, "text": text }),
             Of::Kernel(number) => json!({ "kernel": number, "text": text }),
-            Of::Sequence(order) => json!({ "kernel": null, "sequence": order, "text": text }),
+            Of::Joined(Joined { in_turn, order }) => {
+                let how = if *in_turn { "sequence" } else { "group" };
+                json!({ "kernel": null, (how): order, "text": text })
+            }
         }
     }
 }
@@ -544,13 +567,18 @@ fn cuda(model: &Model, launched: &Launched<'_>, one: Option<usize>, arch: &str) 
     if one.is_some() {
         return Ok(texts);
     }
-    for (number, order) in launched.sequences.iter().enumerate() {
+    for (number, joined) in launched.joined.iter().enumerate() {
+        let order = &joined.order;
         let each = distinct(order);
         let bodies: Vec<&Kernel> = each.iter().map(|&k| kernels[k].kernel()).collect();
         let places: Vec<usize> = order.iter().filter_map(|k| each.iter().position(|e| e == k)).collect();
-        let name = identifier(&format!("{}_in_turn_{number}", model.graph.name));
-        let of = Of::Sequence(order.clone());
-        let made = emit_sequence(&bodies, &places, &name, &options(true));
+        let how = if joined.in_turn { "in_turn" } else { "beside" };
+        let name = identifier(&format!("{}_{how}_{number}", model.graph.name));
+        let of = Of::Joined(joined.clone());
+        let made = match joined.in_turn {
+            true => emit_sequence(&bodies, &places, &name, &options(true)),
+            false => emit_launch_group(&bodies, &vec![false; bodies.len()], &places, &name, &options(true)),
+        };
         let made = made.map_err(|e| failed(&of.heading().unwrap_or_default(), e))?;
         texts.push((of, made.source));
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::*;
+use crate::target::{MAX_GRID_BLOCKS, MOST_GROUP_VALUES};
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -162,6 +163,9 @@ pub enum PlanRule {
     /// Launches of one group that touch the same bytes, one of them writing.
     #[error("two launches of the group touch {0}, and one writes it")]
     GroupConflict(SlotId),
+    /// Launches that are not one launch of a GPU: they have too many blocks together, or are given too many values.
+    #[error("a group of {0} blocks, given {1} values; expected at most {most} blocks and {values} values", most = MAX_GRID_BLOCKS, values = MOST_GROUP_VALUES)]
+    GroupSize(i64, usize),
     /// Launches that one block cannot do in turn: fewer than two, or of too many blocks.
     #[error("a sequence of {0} launches, up to {1} blocks together; expected at least 2 and at most {most}", most = MOST_SEQUENCE_BLOCKS)]
     Sequence(usize, i64),
