@@ -416,7 +416,7 @@ fn exact_kernels_neither_approximate_nor_leave_roundings_open() {
                     .any(|s| matches!(s, Stmt::Let { op, .. } if is(op)))
             };
             let shortens = has(&|op| matches!(op, Op::ShortExp2(_)));
-            let divides = has(&|op| matches!(op, Op::Map(ScalarOp::Rem, _)));
+            let divides = has(&|op| matches!(op, Op::Map(ScalarOp::Rem | ScalarOp::Mod, _)));
             for instruction in instructions(&ptx) {
                 arithmetic += usize::from(instruction.contains(".rn.f"));
                 match inexact(instruction) {
