@@ -386,7 +386,7 @@ const COUNTED: &[Counted] = &[
            %0 = permute %x {axes=[1, 0]} : bool[256, 320]
            return %0
          }",
-        access_bytes: 15,
+        access_bytes: 14,
         ..PLAIN
     },
     Counted {

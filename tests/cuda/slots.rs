@@ -40,7 +40,10 @@ fn found(test: &str, kind: &str) {
     // And the line of the kernel's text, in which a parameter is accessed.
     let first: serde_json::Value = serde_json::from_str(found.lines().next().expect("a finding")).expect("JSON");
     let (file, text) = (first["site"]["file"].as_str(), first["site"]["text"].as_str());
-    assert!(file.is_some_and(|f| f.starts_with("kernel") && f.ends_with(".cu")), "{found}");
+    assert!(
+        file.is_some_and(|f| f.starts_with("kernel") && f.ends_with(".cu")),
+        "{found}"
+    );
     assert!(text.is_some_and(|t| t.contains("p0[") || t.contains("p2[")), "{found}");
     assert!(first["site"]["line"].as_u64().is_some_and(|l| l > 0), "{found}");
 }
