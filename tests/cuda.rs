@@ -61,6 +61,8 @@ mod slots;
 mod states;
 #[path = "cuda/tensor_cores.rs"]
 mod tensor_cores;
+#[path = "cuda/transpositions.rs"]
+mod transpositions;
 
 use child::{Settings, simulated};
 
@@ -220,6 +222,16 @@ fn many_rows_and_few_have_the_same_bits_at_three_schedules() {
 #[test]
 fn rows_of_other_types_have_the_same_bits_at_three_schedules() {
     same_bits("rows::children::of_other_types");
+}
+
+#[test]
+fn random_transpositions_have_the_same_bits_at_three_schedules() {
+    same_bits("transpositions::children::random");
+}
+
+#[test]
+fn transpositions_of_networks_have_the_same_bits_at_three_schedules() {
+    same_bits("transpositions::children::of_networks");
 }
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.

@@ -1,5 +1,7 @@
 //! What a launch did, counted exactly.
 
+use std::collections::{BTreeMap, HashMap};
+
 /// A class of instructions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
@@ -62,6 +64,68 @@ impl Traffic {
     }
 }
 
+/// What instructions of one line of the source did, or those of one line of PTX where no source is named.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct LineCounters {
+    /// The source's name, if PTX names it.
+    pub file: Option<String>,
+    /// The line in it, or in the PTX text.
+    pub line: u32,
+    /// The words of the line, if the PTX text has its source behind it.
+    pub text: Option<String>,
+    /// Instructions that lanes executed.
+    pub lane_instructions: u64,
+    /// Sectors of 32 bytes of global memory that requests touched.
+    pub sectors: u64,
+    /// Cycles lost to bank conflicts.
+    pub bank_conflicts: u64,
+}
+
+/// Counts of instructions, each by itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Each {
+    /// By function and number of the instruction: instructions of lanes, sectors, cycles lost.
+    counts: HashMap<(usize, u32), [u64; 3]>,
+    /// The instruction that runs, and what was counted before it: sectors, cycles lost.
+    running: (usize, u32),
+    before: [u64; 2],
+}
+
+impl Each {
+    /// Another instruction begins, of so many lanes, after which so much was counted.
+    pub(crate) fn begins(&mut self, at: (usize, u32), lanes: u32, now: [u64; 2]) {
+        self.ends(now);
+        self.running = at;
+        self.counts.entry(at).or_default()[0] += u64::from(lanes);
+    }
+
+    /// The last instruction has ended.
+    pub(crate) fn ends(&mut self, now: [u64; 2]) {
+        if now != self.before {
+            let count = self.counts.entry(self.running).or_default();
+            count[1] += now[0] - self.before[0];
+            count[2] += now[1] - self.before[1];
+            self.before = now;
+        }
+    }
+
+    /// The counts by lines, which `line_of` says of instructions, in the order of names and lines.
+    pub(crate) fn by_lines(&self, line_of: impl Fn(usize, u32) -> LineCounters) -> Vec<LineCounters> {
+        let mut lines: BTreeMap<LineCounters, [u64; 3]> = BTreeMap::new();
+        for (&(code, pc), counts) in &self.counts {
+            let sum = lines.entry(line_of(code, pc)).or_default();
+            sum.iter_mut().zip(counts).for_each(|(s, c)| *s += c);
+        }
+        let counted = |(line, counts): (LineCounters, [u64; 3])| LineCounters {
+            lane_instructions: counts[0],
+            sectors: counts[1],
+            bank_conflicts: counts[2],
+            ..line
+        };
+        lines.into_iter().map(counted).collect()
+    }
+}
+
 /// Counts of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -93,9 +157,17 @@ pub struct Counters {
     pub tile_copies: u64,
     /// Phases of barriers in shared memory that were completed.
     pub phases: u64,
+    /// By line, if [`Options::lines`](crate::Options::lines) asked.
+    pub lines: Vec<LineCounters>,
 }
 
 impl Counters {
+    /// Sectors of global memory and cycles lost to bank conflicts so far.
+    pub(crate) fn memory(&self) -> [u64; 2] {
+        let sectors = self.global_loads.sectors + self.global_stores.sectors + self.global_atomics.sectors;
+        [sectors, self.bank_conflicts]
+    }
+
     /// Instructions that lanes executed, of all classes.
     pub fn lane_instructions(&self) -> u64 {
         self.lanes.iter().sum()

@@ -36,7 +36,7 @@ mod report;
 mod syntax;
 mod tensor_map;
 
-pub use counters::{Class, Counters, Traffic};
+pub use counters::{Class, Counters, LineCounters, Traffic};
 pub use exec::{Argument, Launch, LaunchError, Options, Schedule};
 pub use memory::{Device, Footprint, MemoryError, SlotEvent};
 pub use module::{Kernel, Module};

@@ -72,6 +72,8 @@ pub struct Site {
     pub source: SourceLine,
     /// That source's name, if a `.file` names it.
     pub file: Option<String>,
+    /// The words of that line, if the PTX text has its source behind it.
+    pub text: Option<String>,
     /// The block.
     pub block: [u32; 3],
     /// The thread in the block.
@@ -83,7 +85,10 @@ impl fmt::Display for Site {
         write!(f, "{} at PTX line {}", self.function, self.line)?;
         if self.source.line > 0 {
             let file = self.file.as_deref().unwrap_or("source");
-            write!(f, " ({file}:{})", self.source.line)?;
+            match &self.text {
+                Some(text) => write!(f, " ({file}:{}: {text})", self.source.line)?,
+                None => write!(f, " ({file}:{})", self.source.line)?,
+            }
         }
         let ([bx, by, bz], [x, y, z]) = (self.block, self.thread);
         write!(f, ", block ({bx}, {by}, {bz}), thread ({x}, {y}, {z})")

@@ -301,6 +301,22 @@ directives! {
         /// Threads: a power of two.
         threads: i64,
     },
+    /// The iterations of two nested loops over a tile go to the threads of a block, so many neighbours of the inner loop to one, and threads side by
+    /// side take what is side by side. Loops that end before the tile does leave threads out. Returns the thread loop and that over the neighbours.
+    DistributeTile "distribute-tile" {
+        /// The loop over the rows of the tile.
+        outer: VarId,
+        /// The loop inside it, over the columns.
+        inner: VarId,
+        /// Rows of the tile, at least as many as the outer loop may have iterations.
+        rows: i64,
+        /// Columns of the tile, at least as many as the inner loop may have iterations.
+        columns: i64,
+        /// Neighbours that a thread takes at a time, which divide the iterations of the inner loop, however many these are.
+        lanes: i64,
+        /// How many threads: a power of two, which whole rows of the tile are for.
+        threads: i64,
+    },
     /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block. The innermost serial loops inside go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
     /// per thread, combined in the warp, so that no barrier is needed. Returns the loops over blocks and over warps.
     RowsByWarps "rows-by-warps" {
@@ -390,7 +406,8 @@ directives! {
         held: bool,
     },
     /// What a loop reads of a parameter that is only read, a box of at most so many rows, columns and so on, is copied to scratch
-    /// before the loop, which reads it there. Returns the copying loops, those along the longest strides first.
+    /// before the loop, which reads it there. Returns the copying loops, those along the longest strides first. Where one loop alone goes along a side
+    /// of the box, the loop that copies it has as many iterations.
     StageRegion "stage-region" {
         /// The loop.
         var: VarId,
@@ -398,9 +415,6 @@ directives! {
         param: u32,
         /// Where the copy is.
         scope: Scope,
-        /// Whether rows of the copy begin an element further apart than they are long, so that what goes across them meets
-        /// different banks of shared memory.
-        apart: bool,
     },
     /// Three nested loops that add up products into a tile, `for m { for n { for k { dst[m, n] += left[m, k] * right[k, n] } } }`,
     /// become one `contract` statement. The operands are elements of memory, converted at most. The products of an element are
@@ -457,6 +471,16 @@ directives! {
         row: i64,
         /// Elements between the end of a row and the next one.
         gap: i64,
+    },
+    /// Pieces of the rows of a scratch lie rotated, by one piece more every so many rows as a piece has elements: the elements of a column, in as many
+    /// rows, are in different banks of shared memory, and those of a piece stay side by side. Returns no loop.
+    Rotate "rotate" {
+        /// Number of the scratch.
+        scratch: u32,
+        /// Elements of a row, which divide those of the scratch.
+        row: i64,
+        /// Elements of a piece, which divide those of a row.
+        piece: i64,
     },
     /// Rows of a shared scratch are swizzled, as four warps that multiply together read them. Returns no loop.
     Swizzle "swizzle" {
@@ -870,6 +894,7 @@ prefetch-iteration i1 param=1 ahead=2
 enclose
 place shared scratch=3
 distribute i1 i2 threads=128
+distribute-tile i1 i2 rows=32 columns=32 lanes=4 threads=256
 rows-by-warps i1 warps=4
 share-rows i1 i2 groups=16
 share-rows i1 i2 lane=i3 groups=128
@@ -882,12 +907,12 @@ pack i1 %7 cache
 slide i1 held
 slide i1
 stage-region i1 param=0 shared
-stage-region i1 param=0 shared apart
 contract i1 i2 i3 rows=4 columns=8 block=16
 contract i1 i2 i3 rows=4 columns=8 block=16 tf32
 spread i1 rows=64 columns=32 down=4 across=2
 lengthen i1 i2 i3 length=16
 apart scratch=2 row=64 gap=8
+rotate scratch=2 row=32 piece=4
 swizzle scratch=2 row=64
 reside blocks=3
 spread-warps i1 rows=64 columns=64 down=32 across=32

@@ -750,6 +750,12 @@ impl Executable {
         self.general.inner.kernel_registers(kernel)
     }
 
+    /// The bytes of local memory that a thread of a kernel of the plan has, where what registers had no room for is, if the kernel runs on a GPU
+    /// whose driver says.
+    pub fn kernel_local_bytes(&self, kernel: KernelId) -> Option<u32> {
+        self.general.inner.kernel_local_bytes(kernel)
+    }
+
     /// What the compiler knew of the machine.
     pub fn target(&self) -> &Cpu {
         self.devices.host()

@@ -317,6 +317,12 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
         None
     }
 
+    /// The bytes of local memory that a thread of a kernel has, in which is what registers had no room for, if that is known.
+    fn local_bytes(&self, kernel: KernelHandle) -> Option<u32> {
+        let _ = kernel;
+        None
+    }
+
     /// Begins to take the time of what a queue is given from here on, or ends it; a device may take none.
     ///
     /// # Errors

@@ -129,6 +129,12 @@ pub enum Unavailable {
         /// What is missing.
         message: String,
     },
+    /// A variable of the environment asks for what there is not.
+    #[error("{message}")]
+    Setting {
+        /// What it says, and what it may say.
+        message: String,
+    },
 }
 
 fn found_text(count: u32) -> String {

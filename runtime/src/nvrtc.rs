@@ -186,6 +186,11 @@ impl Nvrtc {
         &self.path
     }
 
+    /// Bytes of the library's file, by which builds of one version differ; 0 where only the dynamic linker knows the file.
+    pub fn library_bytes(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |m| m.len())
+    }
+
     /// Compiles CUDA C++ for a real architecture (`sm_90a`), with further compiler options.
     ///
     /// # Errors

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, emit_launch_group, identifier};
 use tlc_ir::kernel::interp::interpret;
-use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Memory, Scope, Stmt, verify};
+use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Memory, Op, Scope, Stmt, verify};
 use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
-use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar};
+use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar, ScalarOp};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
@@ -391,6 +391,112 @@ fn groups_of_launches_compile_without_spills() {
     }
     assert!(crowded.is_empty(), "{}", crowded.join("\n"));
     assert!(found > 0, "no launches were grouped");
+}
+
+/// What is wrong with an instruction of a kernel that is compiled to be exact: it approximates, takes small numbers for zero, or leaves its rounding
+/// to the assembler, which may then make one operation of two.
+fn inexact(instruction: &str) -> Option<&'static str> {
+    let parts: Vec<&str> = instruction.split('.').collect();
+    let has = |of: &[&str]| parts[1..].iter().any(|p| of.contains(p));
+    let rounded = ["add", "sub", "mul", "mad", "fma", "div", "rcp", "sqrt"].contains(&parts[0])
+        && has(&["f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64"]);
+    if has(&["approx"]) {
+        return Some("approximates");
+    }
+    if has(&["ftz"]) {
+        return Some("takes small numbers for zero");
+    }
+    (rounded && !has(&["rn", "rz", "rm", "rp"])).then_some("does not say how it rounds")
+}
+
+/// The instructions of a PTX text, without predicates and operands.
+fn instructions(ptx: &str) -> impl Iterator<Item = &str> {
+    let statements = ptx
+        .lines()
+        .flat_map(|l| l.split("//").next().unwrap_or_default().split(';'));
+    statements.filter_map(|s| {
+        let s = s.trim_start_matches(|c: char| c.is_whitespace() || c == '{');
+        let s = match s.strip_prefix('@') {
+            Some(guarded) => guarded.split_once(char::is_whitespace)?.1.trim_start(),
+            None => s,
+        };
+        let word = s.split_whitespace().next()?;
+        word.starts_with(|c: char| c.is_ascii_lowercase()).then_some(word)
+    })
+}
+
+#[test]
+fn what_is_inexact_is_told_from_what_is_not() {
+    let ptx = "
+        add.rn.f32 %f1, %f2, %f3; // mul.f32
+        @%p1 fma.rn.f32 %f1, %f2, %f3, %f4;
+        {add.f16 %h1,%h2,%h3;
+        }
+        @!%p2 bra $L__BB0_2;
+        $L__BB0_2:
+        mul.wide.s32 %rd1, %r1, 4;
+        sqrt.rn.ftz.f32 %f1, %f2;
+        tanh.approx.f32 %f1, %f2; div.full.f32 %f1, %f2, %f3;
+        atom.global.add.f32 %f1, [%rd1], %f2;
+        .reg .f32 %f<5>;";
+    let found: Vec<_> = instructions(ptx).filter_map(|i| Some((i, inexact(i)?))).collect();
+    let expected = [
+        ("add.f16", "does not say how it rounds"),
+        ("sqrt.rn.ftz.f32", "takes small numbers for zero"),
+        ("tanh.approx.f32", "approximates"),
+        ("div.full.f32", "does not say how it rounds"),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn exact_kernels_neither_approximate_nor_leave_roundings_open() {
+    let Ok(nvrtc) = Nvrtc::load() else {
+        // The reason is printed once, by the test of machine code.
+        return;
+    };
+    // Weights of an attention of 16-bit types, which are rounded to 16 bits before anything multiplies by them: `Op::ShortExp2`.
+    const SHORT: &str = "ex2.approx.ftz.f32";
+    // NVIDIA's `fmodf` guesses quotients by these, and corrects what it guessed: remainders are exact.
+    const REMAINDER: [&str; 2] = ["div.approx.f32", "rcp.approx.ftz.f32"];
+    let (mut count, mut arithmetic, mut wrong, mut weights) = (0, 0, Vec::new(), Vec::new());
+    for case in cases().into_iter().chain(random_cases(RANDOM_COMPILED)) {
+        assert_ne!(case.precision, Precision::Fast, "{}", case.name);
+        let (_, kernels) = gpu(&case);
+        for (number, k) in kernels.iter().enumerate() {
+            let name = identifier(&format!("{}_{number}_{}", case.name, k.label));
+            let cuda = emit(&k.kernel, &name, &CudaOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let ptx = nvrtc
+                .compile_to_ptx(&cuda.source, &name, "compute_90a", &COMPILE_FLAGS)
+                .unwrap_or_else(|e| panic!("{name}: {e}\n{}", cuda.source));
+            let has = |is: &dyn Fn(&Op) -> bool| {
+                k.kernel
+                    .statements()
+                    .any(|s| matches!(s, Stmt::Let { op, .. } if is(op)))
+            };
+            let shortens = has(&|op| matches!(op, Op::ShortExp2(_)));
+            let divides = has(&|op| matches!(op, Op::Map(ScalarOp::Rem | ScalarOp::Mod, _)));
+            for instruction in instructions(&ptx) {
+                arithmetic += usize::from(instruction.contains(".rn.f"));
+                match inexact(instruction) {
+                    Some(_) if shortens && instruction == SHORT => weights.push(case.name.clone()),
+                    Some(_) if divides && REMAINDER.contains(&instruction) => {}
+                    Some(why) => wrong.push(format!("{name}: {instruction} {why}")),
+                    None => {}
+                }
+            }
+            count += 1;
+        }
+    }
+    weights.dedup();
+    println!("{count} kernels, {arithmetic} rounded operations; weights are short in {weights:?}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(arithmetic > 1000, "{arithmetic} operations that round");
+    let attentions = ["attention", "attention_128", "attention_64"];
+    assert!(
+        weights.iter().all(|w| attentions.contains(&&w[..])) && !weights.is_empty(),
+        "{weights:?}"
+    );
 }
 
 #[test]

@@ -107,11 +107,11 @@ fn kernels_on(folder: &Path, name: &str, device: Device) -> Result<usize, String
 mod children {
     use super::*;
 
-    /// The networks, and those that exporters wrote; `TLC_MODEL` chooses one.
+    /// The networks, those that exporters wrote, and quantized ones; `TLC_MODEL` chooses one.
     fn each(f: &dyn Fn(&Path, &str) -> Result<String, String>) {
         let mut wrong = Vec::new();
         let only = std::env::var("TLC_MODEL").ok();
-        for folder in ["tests/models", "tests/models/exported"] {
+        for folder in ["tests/models", "tests/models/exported", "tests/models/quantized"] {
             let folder = Path::new(folder);
             let mut names: Vec<String> = std::fs::read_dir(folder)
                 .expect("a folder of models")

@@ -27,7 +27,7 @@ fn a_store_beside_a_slot_is_named() {
     found("slots::children::beside", "beside");
 }
 
-/// Runs a broken plan: what is found names the slot that the test printed.
+/// Runs a broken plan: what is found names the slot that the test printed, and says which line of the kernel it was.
 fn found(test: &str, kind: &str) {
     if real() {
         return skip("a real GPU finds nothing");
@@ -37,6 +37,15 @@ fn found(test: &str, kind: &str) {
     };
     let slot = printed.printed("expects").concat().replace("expects ", "");
     assert!(!slot.is_empty() && found.contains(&slot), "{kind}, {slot}: {found}");
+    // And the line of the kernel's text, in which a parameter is accessed.
+    let first: serde_json::Value = serde_json::from_str(found.lines().next().expect("a finding")).expect("JSON");
+    let (file, text) = (first["site"]["file"].as_str(), first["site"]["text"].as_str());
+    assert!(
+        file.is_some_and(|f| f.starts_with("kernel") && f.ends_with(".cu")),
+        "{found}"
+    );
+    assert!(text.is_some_and(|t| t.contains("p0[") || t.contains("p2[")), "{found}");
+    assert!(first["site"]["line"].as_u64().is_some_and(|l| l > 0), "{found}");
 }
 
 /// `((x @ w) @ w) @ w`: three launches, too large for one block to do in turn, and what each writes. Their rows are not aligned: of vectors it is found later, without a slot, that

@@ -31,7 +31,7 @@
 //! | `TLC_SIM_CHECKS` | `off`: nothing is checked but bounds, as a real device would |
 //! | `TLC_SIM_ON_FINDING` | `continue`: findings are noted, and nothing fails |
 //! | `TLC_SIM_FINDINGS` | a file that findings are appended to, a line of JSON each |
-//! | `TLC_SIM_COUNTERS` | a file that the counters of launches are appended to, a line of JSON each |
+//! | `TLC_SIM_COUNTERS` | a file that the counters of launches are appended to, a line of JSON each, in which those of single lines of the source are, too |
 //! | `TLC_SIM_REPORT` | a file that what [`tlcSimReport`] says is appended to when the process ends |
 //! | `TLC_SIM_FAULT` | faults, by commas, each at its N-th occasion from 1: `alloc:N` no memory, `launch:N` a launch that fails (719), `illegal-address:N` (700), `ecc:N` (214), `device-lost:N` (46); `driver:12.4` a driver of that version |
 //! | `TLC_SIM_LIB` | for `tests/gpu/with-simulator`: the built library |

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-use tlc_gpusim::{Class, Counters, Finding, Site};
+use tlc_gpusim::{Class, Counters, Finding, LineCounters, Site};
 
 /// The most findings that the summary lists; all are counted.
 const LISTED: usize = 1000;
@@ -134,9 +134,10 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 fn site(site: &Site) -> String {
-    let file = site.file.as_deref().map_or("null".to_string(), quoted);
+    let known = |text: &Option<String>| text.as_deref().map_or("null".to_string(), quoted);
+    let (file, text) = (known(&site.file), known(&site.text));
     format!(
-        "{{\"function\": {}, \"ptx_line\": {}, \"file\": {file}, \"line\": {}, \"block\": {:?}, \"thread\": {:?}}}",
+        "{{\"function\": {}, \"ptx_line\": {}, \"file\": {file}, \"line\": {}, \"text\": {text}, \"block\": {:?}, \"thread\": {:?}}}",
         quoted(&site.function),
         site.line,
         site.source.line,
@@ -175,6 +176,19 @@ pub(crate) fn event(kind: &str, operation: &str, other: Option<&str>, place: (u6
     )
 }
 
+fn line(of: &LineCounters) -> String {
+    let known = |text: &Option<String>| text.as_deref().map_or("null".to_string(), quoted);
+    format!(
+        "{{\"file\": {}, \"line\": {}, \"text\": {}, \"lane_instructions\": {}, \"sectors\": {}, \"bank_conflicts\": {}}}",
+        known(&of.file),
+        of.line,
+        known(&of.text),
+        of.lane_instructions,
+        of.sectors,
+        of.bank_conflicts
+    )
+}
+
 /// The counters of a launch as JSON.
 pub(crate) fn counters(kernel: &str, operation: &str, grid: [u32; 3], block: [u32; 3], c: &Counters) -> String {
     let classes = [
@@ -210,7 +224,7 @@ pub(crate) fn counters(kernel: &str, operation: &str, grid: [u32; 3], block: [u3
          \"lanes\": {{{}}}, \"global_loads\": {}, \"global_stores\": {}, \"global_atomics\": {}, \
          \"shared_load_bytes\": {}, \"shared_store_bytes\": {}, \"shared_requests\": {}, \"bank_conflicts\": {}, \
          \"local_bytes\": {}, \"branches\": {}, \"divergent_branches\": {}, \"barriers\": {}, \
-         \"tile_copies\": {}, \"phases\": {}}}",
+         \"tile_copies\": {}, \"phases\": {}, \"lines\": [{}]}}",
         quoted(kernel),
         quoted(operation),
         c.lane_instructions(),
@@ -227,6 +241,7 @@ pub(crate) fn counters(kernel: &str, operation: &str, grid: [u32; 3], block: [u3
         c.divergent_branches,
         c.barriers,
         c.tile_copies,
-        c.phases
+        c.phases,
+        c.lines.iter().map(line).collect::<Vec<_>>().join(", ")
     )
 }

@@ -130,6 +130,7 @@ impl Settings {
             seed,
             footprint: checks,
             traffic: checks || counters_file.is_some(),
+            lines: counters_file.is_some(),
             ..base
         };
         if let Some(patience) = number("TLC_SIM_PATIENCE")? {

@@ -25,7 +25,7 @@ use warp::{Frame, NONE, Split, Wait, Warp};
 use warpgroup::Together;
 
 use crate::arith::Lanes;
-use crate::counters::Counters;
+use crate::counters::{Counters, Each, LineCounters};
 use crate::memory::{Device, Footprint, MemoryError};
 use crate::module::Module;
 use crate::program::{Code, LaneMask, Program, Special};
@@ -77,6 +77,8 @@ pub struct Options {
     pub synccheck: bool,
     /// Counts of memory traffic; instructions are always counted.
     pub traffic: bool,
+    /// Counts by lines of the source, for [`Counters::lines`](crate::Counters::lines).
+    pub lines: bool,
     /// Which bytes of device memory the launch accesses, for [`Report::footprint`].
     pub footprint: bool,
     /// The order in which warps run.
@@ -98,6 +100,7 @@ impl Default for Options {
             racecheck: true,
             synccheck: true,
             traffic: true,
+            lines: false,
             footprint: false,
             schedule: Schedule::RoundRobin,
             seed: 0,
@@ -228,6 +231,7 @@ impl Device {
             copies_tiles: program.copies_tiles(),
             findings: Vec::new(),
             counters: Counters::default(),
+            each: options.lines.then(Each::default),
             races: options.racecheck.then(Races::default),
             turns: Turns::new(options.schedule, options.seed),
             dice: Dice::new(options.seed ^ TILES),
@@ -237,6 +241,10 @@ impl Device {
             clock: 0,
         };
         let finished = machine.run();
+        if let Some(mut each) = machine.each.take() {
+            each.ends(machine.counters.memory());
+            machine.counters.lines = each.by_lines(|code, pc| machine.line(code, pc));
+        }
         let (findings, counters) = (machine.findings, machine.counters);
         let footprint = if options.footprint {
             self.footprint()
@@ -386,6 +394,7 @@ struct Machine<'a> {
     copies_tiles: bool,
     findings: Vec<Finding>,
     counters: Counters,
+    each: Option<Each>,
     races: Option<Races>,
     turns: Turns,
     /// When which pieces of tiles arrive.
@@ -590,16 +599,32 @@ impl Machine<'_> {
         [linear % x, linear / x % y, linear / x / y]
     }
 
+    /// The line of an instruction, with nothing counted.
+    fn line(&self, code: usize, pc: u32) -> LineCounters {
+        let site = self.site(code, pc, [0; 3], [0; 3]);
+        let named = site.source.line > 0;
+        LineCounters {
+            line: if named { site.source.line } else { site.line },
+            file: site.file.filter(|_| named),
+            text: site.text,
+            ..LineCounters::default()
+        }
+    }
+
     /// Where a lane is.
     fn site(&self, code: usize, pc: u32, block: [u32; 3], thread: [u32; 3]) -> Site {
         let code = &self.program.codes[code];
         let instr = code.instrs.get(pc as usize);
         let source = instr.map_or_else(Default::default, |i| i.source);
+        let file = self.program.files.get(&source.file).cloned();
+        let lines = file.as_ref().and_then(|f| self.program.sources.get(f));
+        let text = lines.and_then(|l| l.get((source.line as usize).checked_sub(1)?));
         Site {
             function: code.name.clone(),
             line: instr.map_or(0, |i| i.line),
             source,
-            file: self.program.files.get(&source.file).cloned(),
+            text: text.map(|t| t.trim().into()),
+            file,
             block,
             thread,
         }

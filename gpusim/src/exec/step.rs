@@ -175,6 +175,10 @@ impl Machine<'_> {
             };
             self.counters.warp[instr.class as usize] += 1;
             self.counters.lanes[instr.class as usize] += u64::from(active.count_ones());
+            if let Some(each) = &mut self.each {
+                let at = (warp.frames[frame as usize].code, pc);
+                each.begins(at, active.count_ones(), self.counters.memory());
+            }
             if warp.suspicious && active != 0 {
                 self.check_undefined(block, at, frame, pc, instr, active);
             }

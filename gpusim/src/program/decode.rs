@@ -124,6 +124,7 @@ pub(crate) fn decode_module(text: &ModuleText) -> Result<Program, PtxError> {
         names,
         globals,
         files: text.files.clone(),
+        sources: text.sources.clone(),
     })
 }
 

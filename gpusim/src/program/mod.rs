@@ -648,6 +648,7 @@ pub(crate) struct Program {
     pub(crate) names: HashMap<String, usize>,
     pub(crate) globals: Vec<Global>,
     pub(crate) files: HashMap<u32, String>,
+    pub(crate) sources: HashMap<String, Vec<String>>,
 }
 
 impl Program {

@@ -3,6 +3,8 @@
 //! What a statement means is not known here; `program` decides that. Invariants:
 //! - Every statement has its line in the text, and the source line that the last `.loc` before it named.
 //! - A name that is declared in a nested block is made unique, so that a function has one flat set of names.
+//! - A text may have the sources that it was compiled from behind it, as comments: `//= NAME` begins one, and each line of it is behind `//| `. What is
+//!   found in a line is then said with its words.
 //! - No text makes the parser panic: what it does not know is an error with a line.
 
 mod lexer;
@@ -153,6 +155,8 @@ pub(crate) struct ModuleText {
     pub(crate) version: (u32, u32),
     pub(crate) target: String,
     pub(crate) files: HashMap<u32, String>,
+    /// The lines of sources, by name, of which the text has any.
+    pub(crate) sources: HashMap<String, Vec<String>>,
     pub(crate) variables: Vec<Variable>,
     pub(crate) functions: Vec<Function>,
 }

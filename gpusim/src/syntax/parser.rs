@@ -21,7 +21,30 @@ pub(crate) fn parse(text: &str) -> Result<ModuleText, PtxError> {
     while !parser.is_done() {
         parser.item(&mut module)?;
     }
+    module.sources = sources(text);
+    // Compilers put the folder that they run in before a name.
+    for file in module.files.values_mut() {
+        let name = file.rsplit('/').next().unwrap_or_default();
+        if module.sources.contains_key(name) {
+            *file = name.into();
+        }
+    }
     Ok(module)
+}
+
+/// The sources in the comments of a text.
+fn sources(text: &str) -> HashMap<String, Vec<String>> {
+    let mut found: HashMap<String, Vec<String>> = HashMap::new();
+    let mut name = None;
+    for line in text.lines() {
+        if let Some(next) = line.strip_prefix("//= ") {
+            name = Some(next);
+            found.entry(next.into()).or_default();
+        } else if let (Some(of), Some(line)) = (name, line.strip_prefix("//| ")) {
+            found.entry(of.into()).or_default().push(line.into());
+        }
+    }
+    found
 }
 
 struct Parser {

@@ -98,6 +98,14 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Enclose {} => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
+        Directive::DistributeTile {
+            outer,
+            inner,
+            rows,
+            columns,
+            lanes,
+            threads,
+        } => super::tile_threads::distribute_tile(kernel, [*outer, *inner], [*rows, *columns], *lanes, *threads),
         Directive::RowsByWarps { var, warps } => super::rows_by_warps::rows_by_warps(kernel, *var, *warps),
         Directive::ShareRows {
             thread,
@@ -129,12 +137,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             turned,
             padded,
         } => super::pack::pack(kernel, *var, *value, *scope, [*turned, *padded]),
-        Directive::StageRegion {
-            var,
-            param,
-            scope,
-            apart,
-        } => super::region::region(kernel, *var, *param, *scope, *apart),
+        Directive::StageRegion { var, param, scope } => super::region::region(kernel, *var, *param, *scope),
         Directive::Contract {
             outer,
             inner,
@@ -163,6 +166,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Reside { blocks } => super::residents::reside(kernel, *blocks),
         Directive::Swizzle { scratch, row } => super::swizzle::swizzle(kernel, *scratch, *row),
         Directive::Apart { scratch, row, gap } => super::rows_apart::apart(kernel, *scratch, *row, *gap),
+        Directive::Rotate { scratch, row, piece } => super::rows_apart::rotate(kernel, *scratch, *row, *piece),
         Directive::SpreadWarps {
             block,
             rows,

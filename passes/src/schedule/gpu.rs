@@ -27,6 +27,7 @@ use super::cascade;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
 use super::tensor_cores::{adds_products, note_refusal};
+use super::tile_threads::is_multiple;
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
@@ -36,8 +37,12 @@ use crate::tree;
 
 /// Threads of a block of independent elements.
 const THREADS: i64 = 256;
-/// Rows and columns of a tile that is read along the ones and written along the others.
+/// Rows and columns from which on a tile is worth it that is read along the ones and written along the others.
 const TRANSPOSED_SIDE: i64 = 32;
+/// Pieces of a row of such a tile, of which a thread moves one at a time.
+const TRANSPOSED_PIECES: i64 = 8;
+/// Bytes of a row of banks of shared memory that are in one bank.
+const BANK_BYTES: i64 = 4;
 /// Elements from which on a device has enough to do if each thread takes several.
 const LARGE: i64 = 1 << 14;
 /// Legalized statements of a thread beyond which it takes fewer elements at once: the text has them for each element.
@@ -466,6 +471,10 @@ impl Gpu {
 
     /// A block per tile of rows and columns, where some tensors lie along the columns and others along the rows: these go through
     /// shared memory, so that threads side by side touch elements side by side on both ways.
+    ///
+    /// A row of a tile is eight pieces of as many elements as a thread moves at once. Where a thread computes a whole piece it reads a column of shared memory
+    /// in as many rows, and those beside it the same column further down: pieces of rows lie rotated, so that these are in different banks. Where it computes single
+    /// elements, for rows of results do not begin where 16 bytes do, rows lie a bank apart.
     fn transposition(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
         let loops = fuse_clean(&mut self.kernel, &mut self.schedule, parallel);
         let Some((&last, outer)) = loops.split_last() else {
@@ -477,7 +486,8 @@ impl Gpu {
         let Some((row, turned)) = across.find(|(v, params)| long(*v) && long(last) && !params.is_empty()) else {
             return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
         };
-        let side = self.transposed_side(length(row).min(length(last)));
+        let piece = self.transposed_piece(length(row).min(length(last)), last);
+        let side = TRANSPOSED_PIECES * piece;
         self.why = ScheduleReason::Tiles {
             rows: side,
             columns: side,
@@ -499,61 +509,77 @@ impl Gpu {
         let block = self.one_loop(&blocks)?;
         self.bind(block, Bind::Block)?;
         self.why = ScheduleReason::SharedMemory;
-        let mut nests = vec![(rows[1], columns[1])];
+        let (mut copies, mut tiles) = (Vec::new(), Vec::new());
         for param in turned {
+            let scratch = self.kernel.scratch.len() as u32;
             let made = self.apply(Directive::StageRegion {
                 var: rows[1],
                 param,
                 scope: Scope::Shared,
-                apart: true,
             })?;
-            let [first, .., last] = made[..] else {
+            let &[first, last] = &made[..] else {
                 return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
             };
-            nests.push((first, last));
+            copies.push((first, last));
+            tiles.push(scratch);
         }
-        self.why = ScheduleReason::BlocksAndThreads;
-        let fixed = |v: &VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
-        let whole = nests.iter().all(|n| fixed(&n.0) && fixed(&n.1));
-        let lanes = self.transposed_lanes(side);
-        for (outer, mut inner) in nests {
-            // Of shared memory each lane has a bank of its own, for rows are kept apart by one element.
-            if whole && lanes > 1 {
-                self.widen_where(&mut inner, lanes, |g, lane| g.params_move_together(lane, lanes));
-                self.why = ScheduleReason::BlocksAndThreads;
-            }
-            // Where tiles at the edges are smaller a warp goes along the rows, for their length is no constant to divide by.
-            let (around, var, threads) = match whole {
-                true => {
-                    let made = self.apply(Directive::Fuse { outer, inner })?;
-                    (made[0], made[0], THREADS)
-                }
-                false => (outer, inner, WARP_THREADS),
-            };
-            self.apply(Directive::Distribute { around, var, threads })?;
+        for nest in copies {
+            self.pieces_of_tile(nest, piece)?;
+        }
+        let together = self.pieces_of_tile((rows[1], columns[1]), piece)?;
+        self.why = ScheduleReason::SharedMemory;
+        for scratch in tiles {
+            let row = side;
+            let bytes = self.kernel.scratch[scratch as usize].dtype.bytes() as i64;
+            let gap = (BANK_BYTES / bytes).max(1);
+            self.apply(match together {
+                true => Directive::Rotate { scratch, row, piece },
+                false => Directive::Apart { scratch, row, gap },
+            })?;
         }
         self.why = ScheduleReason::Order;
         self.apply(Directive::Synchronize { block }).map(drop)
     }
 
-    /// Rows and columns of a tile: 128 bytes of each, where sides are no shorter, and of narrow elements and wide ones as many as of four bytes.
-    fn transposed_side(&self, length: i64) -> i64 {
-        let halves = self.kernel.params.iter().all(|p| p.dtype.bytes() == 2);
-        match halves && length >= 2 * TRANSPOSED_SIDE {
-            true => 2 * TRANSPOSED_SIDE,
-            false => TRANSPOSED_SIDE,
+    /// Gives the elements of a tile to threads, so many neighbours at a time, if they lie side by side in all parameters, or else one. Says whether they do.
+    fn pieces_of_tile(&mut self, (outer, inner): (VarId, VarId), piece: i64) -> Result<bool, DirectiveRefusal> {
+        let before = (self.kernel.clone(), self.schedule.clone());
+        self.why = ScheduleReason::Vectors { lanes: piece };
+        let side = TRANSPOSED_PIECES * piece;
+        let tile = |lanes| Directive::DistributeTile {
+            outer,
+            inner,
+            rows: side,
+            columns: side,
+            lanes,
+            threads: THREADS.min(side * TRANSPOSED_PIECES),
+        };
+        if let Ok(made) = self.apply(tile(piece))
+            && let [_, lane] = made[..]
+            && self.params_move_together(lane, piece)
+            && self.bind(lane, Bind::Lanes).is_ok()
+        {
+            return Ok(true);
         }
+        (self.kernel, self.schedule) = before;
+        self.why = ScheduleReason::BlocksAndThreads;
+        self.apply(tile(1)).map(|_| false)
     }
 
-    /// Elements that a thread moves at once between global memory and a tile of shared memory: 16 bytes, or as many as leave each thread some.
-    /// Bytes, and elements of 8 bytes, would be in each other's banks.
-    fn transposed_lanes(&self, side: i64) -> i64 {
+    /// Elements that a thread moves at once between global memory and a tile of so many rows or columns at most: 16 bytes of the widest, or half of that and less
+    /// where tiles would be larger than what there is, or rows of results would not begin where pieces do.
+    fn transposed_piece(&self, length: i64, last: VarId) -> i64 {
         let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
-        match widest {
-            Some(2 | 4) => side * side / THREADS,
-            _ => 1,
-        }
-        .min(GPU_ACCESS_BYTES / widest.unwrap_or(1) as i64)
+        let most = GPU_ACCESS_BYTES / widest.unwrap_or(1) as i64;
+        let shorter = || {
+            std::iter::successors(Some(most), |n| {
+                (n / 2 >= TRANSPOSED_SIDE / TRANSPOSED_PIECES).then_some(n / 2)
+            })
+        };
+        let fits = |n: &i64| TRANSPOSED_PIECES * n <= length;
+        let whole = |n: &i64| is_multiple(&self.kernel.extents[last.0 as usize], *n);
+        let fitting = shorter().find(|n| fits(n) && whole(n)).or_else(|| shorter().find(fits));
+        fitting.or(shorter().last()).unwrap_or(most)
     }
 
     /// Whether elements of parameters move together that so many iterations of a loop touch, wherever those of scratch are.

@@ -47,6 +47,7 @@ mod tensor_cores;
 mod threads;
 mod tile_columns;
 mod tile_sum;
+mod tile_threads;
 mod vectorize;
 mod warps;
 mod windows;

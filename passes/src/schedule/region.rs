@@ -69,6 +69,8 @@ fn parts(index: &IndexExpr, inside: &[VarId]) -> Option<Parts> {
 struct Side {
     stride: IndexExpr,
     length: i64,
+    /// How long it is in each iteration of what is around, where one loop alone goes along it.
+    exact: Option<IndexExpr>,
     /// The strides of accesses that go along it, each with how many elements of the side a step is.
     along: Vec<(IndexExpr, i64)>,
 }
@@ -89,7 +91,7 @@ fn merged(mut sides: Vec<Side>) -> Vec<Side> {
             if length <= before.length.saturating_mul(side.length) {
                 before.along.iter_mut().for_each(|a| a.1 *= times);
                 before.along.extend(side.along);
-                (before.stride, before.length) = (side.stride, length);
+                (before.stride, before.length, before.exact) = (side.stride, length, None);
                 continue;
             }
         }
@@ -104,7 +106,6 @@ pub(super) fn region(
     var: VarId,
     param: u32,
     scope: Scope,
-    apart: bool,
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, var, None) {
@@ -161,21 +162,25 @@ pub(super) fn region(
         if range.lo < 0 || length > MOST_ELEMENTS {
             return Err(refused);
         }
+        let exact = inside.iter().find(|&&v| *place == v.into());
+        let exact = exact.map(|v| kernel.extents[v.0 as usize].clone());
+        let exact = exact.filter(|e| !inside.iter().any(|v| e.uses(*v)));
         match sides.iter_mut().find(|s| s.stride == *stride) {
-            Some(side) => side.length = side.length.max(length),
+            Some(side) => {
+                side.length = side.length.max(length);
+                side.exact = side.exact.take().filter(|e| exact.as_ref() == Some(e));
+            }
             None => sides.push(Side {
                 stride: stride.clone(),
                 length,
+                exact,
                 along: vec![(stride.clone(), 1)],
             }),
         }
     }
     let sides = merged(sides);
     // How far what is along each side is taken to reach.
-    let mut reach: Vec<i64> = sides.iter().map(|s| s.length).collect();
-    if let [_, .., last] = &mut reach[..] {
-        *last += i64::from(apart);
-    }
+    let reach: Vec<i64> = sides.iter().map(|s| s.length).collect();
     let elements = reach.iter().try_fold(1i64, |n, r| n.checked_mul(*r));
     let elements = elements.filter(|n| *n <= MOST_ELEMENTS).ok_or(refused)?;
     let len = IndexExpr::Const(elements);
@@ -186,7 +191,7 @@ pub(super) fn region(
     let scratch = kernel.new_scratch(dtype, len, scope);
     let own: Vec<VarId> = sides
         .iter()
-        .map(|s| kernel.new_var(IndexExpr::Const(s.length)))
+        .map(|s| kernel.new_var(s.exact.clone().unwrap_or(IndexExpr::Const(s.length))))
         .collect();
     let at = |place: &dyn Fn(usize) -> IndexExpr| {
         let along = |sum: IndexExpr, (i, r): (usize, &i64)| sum * IndexExpr::Const(*r) + place(i);

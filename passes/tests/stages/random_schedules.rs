@@ -177,7 +177,6 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             var,
             param: rng.below(kernel.params.len().max(1)) as u32,
             scope: rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register]),
-            apart: rng.below(2) == 1,
         },
         25..=27 => {
             let computed = |l: &(VarId, Bind)| {
@@ -210,6 +209,14 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             scratch: (kernel.scratch.len() as u32).saturating_sub(1),
             place: rng.below(kernel.scratch.len().max(1)) as u32,
         },
+        30 if rng.chance(40) => {
+            let piece = rng.pick(&[1i64, 2, 4]);
+            Directive::Rotate {
+                scratch: rng.below(kernel.scratch.len().max(1)) as u32,
+                row: piece * rng.pick(&[1i64, 2, 3, 8]),
+                piece,
+            }
+        }
         30 => Directive::Apart {
             scratch: rng.below(kernel.scratch.len().max(1)) as u32,
             row: rng.pick(&[1i64, 2, 3, 4, 6]),
@@ -286,6 +293,12 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             Directive::Pieces { var, .. } | Directive::TileColumns { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
+            // What is under a condition runs for all lanes where it holds for any: who binds such a loop has masked it.
+            Directive::Bind { var, bind: Bind::Lanes }
+                if loop_body(&kernel.body, *var).is_some_and(|b| walk(b).any(|s| matches!(s, Stmt::If { .. }))) =>
+            {
+                true
+            }
             Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),
             _ => false,
         };

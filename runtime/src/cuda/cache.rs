@@ -24,6 +24,8 @@ pub(super) struct Key<'k> {
     pub(super) flags: &'k [&'k str],
     /// Of NVRTC.
     pub(super) version: (i32, i32),
+    /// Of its file, which tell builds of a version apart; 0 if they are not known.
+    pub(super) library_bytes: u64,
 }
 
 /// A program that is kept.
@@ -74,11 +76,12 @@ impl Key<'_> {
     /// Everything but the text.
     fn settings(&self) -> String {
         format!(
-            "{} {} {}.{}",
+            "{} {} {}.{} {}",
             self.arch,
             self.flags.join(" "),
             self.version.0,
-            self.version.1
+            self.version.1,
+            self.library_bytes
         )
     }
 
@@ -212,6 +215,7 @@ mod tests {
             arch: "sm_80",
             flags: &["--fmad=false"],
             version: (13, 0),
+            library_bytes: 1,
         };
         written(&key, b"code", folder.path()).expect("written");
         let path = key.path(folder.path());

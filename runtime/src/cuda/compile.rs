@@ -19,6 +19,8 @@ use crate::device::{Joining, ToJoin, ToLoad};
 use crate::error::{JitError, RunError, Unavailable};
 use crate::nvrtc::{Nvrtc, NvrtcError};
 
+/// What a simulated device is compiled for as well: it names the line of a kernel's text in which something is wrong.
+const LINES: &str = "--generate-line-info";
 /// So many kernels to a program are worth a thread.
 const KERNELS_PER_PROGRAM: usize = 8;
 /// Bytes for what the driver says of a text that it refuses.
@@ -129,7 +131,7 @@ fn asked() -> Result<Option<Form>, Unavailable> {
         Err(_) | Ok("") => Ok(None),
         Ok("ptx") => Ok(Some(Form::Ptx)),
         Ok("cubin") => Ok(Some(Form::Cubin)),
-        Ok(other) => Err(Unavailable::Compiler {
+        Ok(other) => Err(Unavailable::Setting {
             message: format!("TLC_CUDA_CODE is `{other}`; expected ptx or cubin"),
         }),
     }
@@ -192,37 +194,67 @@ impl Wanted<'_> {
 }
 
 /// The text of kernels as one program, and of each the bytes of shared memory that launches must ask for and its matrices. Each is in a namespace of its
-/// own, for they define what they need by the same names.
-fn program(kernels: &[Wanted<'_>], first: usize, arch: &str) -> Result<(String, Vec<Needs>), RunError> {
+/// own, for they define what they need by the same names. With `lines` each is a source of its own as well, whose lines the compiler counts.
+fn program(
+    kernels: &[Wanted<'_>],
+    first: usize,
+    (arch, lines): (&str, bool),
+) -> Result<(String, Vec<Needs>), RunError> {
     let mut text = String::new();
     let mut needs = Vec::with_capacity(kernels.len());
     for (k, wanted) in kernels.iter().enumerate() {
         let number = first + k;
         let emitted = wanted.emitted(&wanted.name(number), arch);
         let emitted = emitted.map_err(|source| JitError::Cuda { kernel: number, source })?;
-        text.push_str(&format!("namespace space{number} {{\n{}}}\n", emitted.source));
+        let source = match lines {
+            true => format!("{BEGINS}{}.cu\"\n", wanted.name(number)),
+            false => String::new(),
+        };
+        text.push_str(&format!("namespace space{number} {{\n{source}{}}}\n", emitted.source));
         needs.push((emitted.dynamic_shared_bytes, emitted.matrices));
     }
     Ok((text, needs))
 }
 
+/// How the text of a kernel begins whose lines are counted, up to its name.
+const BEGINS: &str = "#line 1 \"";
+
+/// The sources of a program as comments, as the simulated driver reads them behind PTX.
+fn as_comments(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        match line.strip_prefix(BEGINS) {
+            Some(name) => out.push_str(&format!("//= {}\n", name.trim_end_matches('"'))),
+            None => out.push_str(&format!("//| {line}\n")),
+        }
+    }
+    out
+}
+
 /// A compiled program.
-fn compiled(text: &str, form: Form, arch: &str) -> Result<Vec<u8>, RunError> {
+fn compiled(text: &str, form: Form, (arch, lines): (&str, bool)) -> Result<Vec<u8>, RunError> {
     let nvrtc = nvrtc()?;
+    let mut flags = COMPILE_FLAGS.to_vec();
+    flags.extend(lines.then_some(LINES));
     let key = cache::Key {
         text,
         arch,
-        flags: &COMPILE_FLAGS,
+        flags: &flags,
         version: nvrtc.version(),
+        library_bytes: nvrtc.library_bytes(),
     };
     if let Some(known) = cache::get(&key) {
         return Ok(known);
     }
     let made = match form {
-        Form::Cubin => nvrtc.compile(text, "tlc.cu", arch, &COMPILE_FLAGS).map(|c| c.bytes),
-        Form::Ptx => nvrtc
-            .compile_to_ptx(text, "tlc.cu", arch, &COMPILE_FLAGS)
-            .map(String::into_bytes),
+        Form::Cubin => nvrtc.compile(text, "tlc.cu", arch, &flags).map(|c| c.bytes),
+        Form::Ptx => nvrtc.compile_to_ptx(text, "tlc.cu", arch, &flags).map(|mut ptx| {
+            if lines {
+                ptx.push('\n');
+                ptx.push_str(&as_comments(text));
+            }
+            ptx.into_bytes()
+        }),
     };
     let made = made.map_err(|e| match e {
         NvrtcError::Memory { .. } => JitError::Load { message: e.to_string() },
@@ -264,7 +296,7 @@ pub(super) fn from_text(context: &Arc<Context>, text: &str, name: &str) -> Resul
     let asked = asked()?;
     let made = |form: Option<Form>| -> Result<Loaded, Refused> {
         let (form, arch) = arch_of(context.properties().capability, &supported, form).map_err(RunError::from)?;
-        module(context, form, compiled(text, form, &arch)?)
+        module(context, form, compiled(text, form, (&arch, false))?)
     };
     let first = asked.or(context.wants_ptx().then_some(Form::Ptx));
     let loaded = match made(first) {
@@ -332,19 +364,20 @@ fn load_as(
     kernels: &[Wanted<'_>],
     threads: usize,
 ) -> Result<Functions, Refused> {
+    let for_whom = (arch, context.properties().simulated);
     let each = kernels.len().div_ceil(threads.max(1)).max(KERNELS_PER_PROGRAM);
     let (mut texts, mut needs) = (Vec::new(), Vec::with_capacity(kernels.len()));
     for (part, kernels) in kernels.chunks(each).enumerate() {
-        let (text, each) = program(kernels, part * each, arch)?;
+        let (text, each) = program(kernels, part * each, for_whom)?;
         texts.push(text);
         needs.extend(each);
     }
     let images: Vec<Result<Vec<u8>, RunError>> = match &texts[..] {
-        [one] => vec![compiled(one, form, arch)],
+        [one] => vec![compiled(one, form, for_whom)],
         several => std::thread::scope(|scope| {
             let running: Vec<_> = several
                 .iter()
-                .map(|t| scope.spawn(|| compiled(t, form, arch)))
+                .map(|t| scope.spawn(|| compiled(t, form, for_whom)))
                 .collect();
             let panicked = |_| {
                 Err(JitError::Nvrtc {

@@ -40,6 +40,8 @@ const STREAM_FLAGS: u32 = 1;
 const CAPTURE_MODE: u32 = 1;
 /// `CU_FUNC_ATTRIBUTE_NUM_REGS`.
 const REGISTERS: u32 = 4;
+/// `CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES`.
+const LOCAL_BYTES: u32 = 3;
 /// `CU_MEMHOSTALLOC_PORTABLE`: for every device.
 const PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
@@ -431,6 +433,23 @@ impl Gpu {
     }
 }
 
+impl Gpu {
+    /// What the driver knows of a kernel's function.
+    fn attribute(&self, kernel: KernelHandle, attribute: u32) -> Option<u32> {
+        // A simulated device runs PTX, which has as many registers as it likes.
+        if self.context.properties().simulated {
+            return None;
+        }
+        let function = self.state().kernels.get(kernel.0 as usize)?.handle;
+        let mut value = 0;
+        // SAFETY: a valid place for the result, and a function of a module that is loaded.
+        let known = self.context.quietly("cuFuncGetAttribute", |d| unsafe {
+            (d.cuFuncGetAttribute)(&mut value, attribute, function)
+        });
+        u32::try_from(value).ok().filter(|_| known.is_ok())
+    }
+}
+
 impl Device for Gpu {
     type Kernel = KernelHandle;
     type Product = ();
@@ -770,17 +789,11 @@ impl Queued for Gpu {
     }
 
     fn registers(&self, kernel: KernelHandle) -> Option<u32> {
-        // A simulated device runs PTX, which has as many registers as it likes.
-        if self.context.properties().simulated {
-            return None;
-        }
-        let function = self.state().kernels.get(kernel.0 as usize)?.handle;
-        let mut registers = 0;
-        // SAFETY: a valid place for the result, and a function of a module that is loaded.
-        let known = self.context.quietly("cuFuncGetAttribute", |d| unsafe {
-            (d.cuFuncGetAttribute)(&mut registers, REGISTERS, function)
-        });
-        u32::try_from(registers).ok().filter(|n| known.is_ok() && *n > 0)
+        self.attribute(kernel, REGISTERS).filter(|n| *n > 0)
+    }
+
+    fn local_bytes(&self, kernel: KernelHandle) -> Option<u32> {
+        self.attribute(kernel, LOCAL_BYTES)
     }
 
     fn finish(&self) {

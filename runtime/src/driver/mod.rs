@@ -47,7 +47,7 @@ use crate::binding::{Binder, Sizes, is_open, overflow};
 use crate::cpu::device::Cpu;
 use crate::cpu::jit::{Ahead, KernelFn};
 use crate::cpu::product::Choice;
-use crate::device::{Device, DeviceBuffer, Queued, Scratch};
+use crate::device::{Device, DeviceBuffer, KernelHandle, Queued, Scratch};
 use crate::float_mode::DefaultMode;
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
@@ -335,11 +335,24 @@ impl Executable {
 
     /// The registers that a thread of a kernel of the plan takes, if the kernel runs on a GPU whose driver says.
     pub fn kernel_registers(&self, kernel: KernelId) -> Option<u32> {
+        self.on_gpu(kernel)
+            .and_then(|(device, handle)| device.registers(handle))
+    }
+
+    /// The bytes of local memory that a thread of a kernel of the plan has, where what registers had no room for is, if the kernel runs on a GPU
+    /// whose driver says.
+    pub fn kernel_local_bytes(&self, kernel: KernelId) -> Option<u32> {
+        self.on_gpu(kernel)
+            .and_then(|(device, handle)| device.local_bytes(handle))
+    }
+
+    /// The device that has a kernel, and what it calls it.
+    fn on_gpu(&self, kernel: KernelId) -> Option<(&dyn Queued, KernelHandle)> {
         let kernel = kernel.0 as usize;
         (1..).zip(&self.others).find_map(|(number, device)| {
             let (apart, in_place) = self.code.of_other(number);
-            let handle = [apart, in_place].iter().find_map(|t| *t.get(kernel)?);
-            device.registers(handle?)
+            let handle = [apart, in_place].iter().find_map(|t| *t.get(kernel)?)?;
+            Some((&**device, handle))
         })
     }
 

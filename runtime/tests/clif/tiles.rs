@@ -524,12 +524,7 @@ kernel (p0: f32[s0*90] read, p1: f32[9] read, p2: f32[32*s0] write) where s0 in 
 }
 ",
     ));
-    let stage = |var, scope| Directive::StageRegion {
-        var,
-        param: 0,
-        scope,
-        apart: false,
-    };
+    let stage = |var, scope| Directive::StageRegion { var, param: 0, scope };
     let mut kernel = naive.clone();
     let rows = done(
         &mut kernel,
@@ -572,7 +567,6 @@ kernel (p0: f32[s0*90] read, p1: f32[9] read, p2: f32[32*s0] write) where s0 in 
         var,
         param: 2,
         scope: Scope::Cache,
-        apart: false,
     };
     assert_eq!(refusal(&naive, unread), DirectiveRefusal::NoRegion { var, param: 2 });
 }

@@ -99,7 +99,11 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             machine.huge_pages
         ),
     );
-    let found = |library: &Option<String>| library.clone().unwrap_or_else(|| "not found".into());
+    // What is missing, and for what.
+    let found = |library: &Option<String>, without: &str| match library {
+        Some(path) => path.clone(),
+        None => format!("not found: {without}"),
+    };
     match &devices {
         Ok(devices) if devices.is_empty() => row("gpu", "none".into()),
         Ok(devices) => devices
@@ -109,9 +113,10 @@ pub fn run(session: &Session) -> Result<(), Failure> {
         Err(Unavailable::Driver { .. }) => row("gpu", "none".into()),
         Err(e) => row("cuda", e.to_string()),
     }
-    row("driver", found(&machine.gpu.cuda_driver));
-    row("nvrtc", found(&machine.gpu.nvrtc));
-    row("cublaslt", found(&machine.gpu.cublaslt));
+    row("driver", found(&machine.gpu.cuda_driver, "nothing runs on a GPU"));
+    row("nvrtc", found(&machine.gpu.nvrtc, "nothing is compiled for a GPU"));
+    let kernels = "on a GPU tlc's own kernels multiply matrices";
+    row("cublaslt", found(&machine.gpu.cublaslt, kernels));
     row(
         "measured",
         if measured {
@@ -135,9 +140,11 @@ fn device_text(d: &cuda::Properties) -> String {
         false => "without pools".into(),
     };
     format!(
-        "{}, compute capability {major}.{minor}, {} multiprocessors, {} {pools}, {} of shared memory a block, driver {} ({})",
+        "{}, compute capability {major}.{minor}, {} multiprocessors of {} threads and {} registers, {} {pools}, {} of shared memory a block, driver {} ({})",
         d.name,
         d.multiprocessors,
+        d.multiprocessor.threads,
+        d.multiprocessor.registers,
         bytes_text(d.memory_bytes),
         bytes_text(d.shared_bytes.1.into()),
         d.driver,
@@ -151,6 +158,8 @@ fn device_json(d: &cuda::Properties) -> Value {
         "name": d.name,
         "capability": format!("{}.{}", d.capability.0, d.capability.1),
         "multiprocessors": d.multiprocessors,
+        "multiprocessor_threads": d.multiprocessor.threads,
+        "multiprocessor_registers": d.multiprocessor.registers,
         "memory_bytes": d.memory_bytes,
         "memory_pools": d.memory_pools,
         "most_idle_bytes": d.most_idle_bytes(),

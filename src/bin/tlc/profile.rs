@@ -52,6 +52,8 @@ struct Row {
     advice: String,
     /// Of a kernel on a GPU: how full a multiprocessor is of its blocks, and the registers of a thread, if the driver says.
     occupancy: Option<(Occupancy, Option<u32>)>,
+    /// The bytes of local memory of its threads, if the driver says.
+    local_bytes: Option<u32>,
     /// Of a loop: how often its body ran.
     iterations: Option<u64>,
     inner: Vec<Row>,
@@ -74,6 +76,8 @@ struct Rows<'a> {
     prefix: String,
     /// The registers of a thread of a kernel, where they are known.
     registers: &'a dyn Fn(KernelId) -> Option<u32>,
+    /// The bytes of local memory of a thread, where they are known.
+    local_bytes: &'a dyn Fn(KernelId) -> Option<u32>,
 }
 
 impl Rows<'_> {
@@ -107,12 +111,14 @@ impl Rows<'_> {
             ns,
             advice: String::new(),
             occupancy: None,
+            local_bytes: None,
             iterations: None,
             inner: vec![],
         };
         if let Step::Launch(l) = step {
             let registers = (self.registers)(l.kernel);
             row.occupancy = occupancy(self.plan, self.devices, l, registers).map(|o| (o, registers));
+            row.local_bytes = (self.local_bytes)(l.kernel);
         }
         row.advice = advice(&row, step, self.planned);
         if let Step::Loop(l) = step {
@@ -141,6 +147,7 @@ impl Rows<'_> {
             prefix: format!("{}.", row.number),
             // They are known of the plan's own kernels.
             registers: &|_| None,
+            local_bytes: &|_| None,
         };
         let times: Vec<f64> = time.steps.iter().map(|ns| *ns as f64).collect();
         row.inner = inside.all(&times, &costs);
@@ -215,6 +222,7 @@ fn json_of(row: &Row, total: f64) -> Value {
         "advice": row.advice,
         "occupancy": row.occupancy.as_ref().map(|(o, _)| occupancy_json(o)),
         "registers": row.occupancy.and_then(|(_, registers)| registers),
+        "local_bytes": row.local_bytes,
         "iterations": row.iterations,
         "inner": row.inner.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
     })
@@ -261,7 +269,15 @@ fn pool_json(device: &str, p: &PoolUse) -> Value {
 fn occupancy_text(row: &Row) -> String {
     match row.occupancy {
         None => String::new(),
-        Some((o, Some(registers))) => format!("; {registers} registers a thread, {o}"),
+        Some((o, Some(registers))) => {
+            let spilled = match row.local_bytes {
+                Some(bytes) if bytes > 0 => {
+                    format!(" and {bytes} bytes of local memory, for what registers had no room for,")
+                }
+                _ => String::new(),
+            };
+            format!("; {registers} registers{spilled} a thread, {o}")
+        }
         Some((o, None)) => format!("; at most {o}"),
     }
 }
@@ -296,6 +312,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
         loops: &times.loops,
         prefix: String::new(),
         registers: &|kernel| prepared.executable.kernel_registers(kernel),
+        local_bytes: &|kernel| prepared.executable.kernel_local_bytes(kernel),
     };
     let rows = rows.all(&times.steps, &costs);
     let total: f64 = rows.iter().map(|r| r.ns).sum();
