@@ -47,6 +47,8 @@ mod resident;
 mod resident_states;
 #[path = "cuda/rows.rs"]
 mod rows;
+#[path = "cuda/scans.rs"]
+mod scans;
 #[path = "cuda/sequences.rs"]
 mod sequences;
 #[path = "cuda/sizes.rs"]
@@ -216,6 +218,11 @@ fn many_rows_and_few_have_the_same_bits_at_three_schedules() {
 #[test]
 fn rows_of_other_types_have_the_same_bits_at_three_schedules() {
     same_bits("rows::children::of_other_types");
+}
+
+#[test]
+fn scans_have_the_same_bits_at_three_schedules() {
+    same_bits("scans::children::of_all_kinds");
 }
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.

@@ -269,6 +269,7 @@ impl<'k> Flat<'k> {
                         CollectiveKind::Reduce(monoid) => writeln!(f, "reduce {} {place}", monoid.name())?,
                         CollectiveKind::Scan(monoid) => writeln!(f, "scan {} {place}", monoid.name())?,
                         CollectiveKind::Broadcast(from) => writeln!(f, "broadcast {from} {place}")?,
+                        CollectiveKind::Shift(monoid) => writeln!(f, "shift {} {place}", monoid.name())?,
                     }
                 }
             }

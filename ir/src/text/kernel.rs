@@ -43,6 +43,7 @@ const WORDS: &[&str] = &[
     "reduce",
     "scan",
     "broadcast",
+    "shift",
     "fold",
     "each",
     "copy_async",
@@ -501,6 +502,7 @@ impl KernelParser<'_, '_> {
             "contract" => Stmt::Contract(Box::new(self.contract()?)),
             "reduce" => self.collective(|p| Ok(CollectiveKind::Reduce(p.monoid("reduce")?)))?,
             "scan" => self.collective(|p| Ok(CollectiveKind::Scan(p.monoid("scan")?)))?,
+            "shift" => self.collective(|p| Ok(CollectiveKind::Shift(p.monoid("shift")?)))?,
             "broadcast" => self.collective(|p| {
                 Ok(CollectiveKind::Broadcast(p.c.integer(
                     "thread",
