@@ -225,6 +225,11 @@ fn scans_have_the_same_bits_at_three_schedules() {
     same_bits("scans::children::of_all_kinds");
 }
 
+#[test]
+fn short_rows_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::short");
+}
+
 /// Runs a test at three schedules, and compares what it says of the bits of results.
 fn same_bits(test: &str) {
     same_bits_of(test, &[]);

@@ -98,7 +98,9 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Enclose {} => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
-        Directive::RowsByWarps { var, warps } => super::rows_by_warps::rows_by_warps(kernel, *var, *warps),
+        Directive::RowsByWarps { var, warps, threads } => {
+            super::rows_by_warps::rows_by_warps(kernel, *var, (*warps, *threads))
+        }
         Directive::ShareRows {
             thread,
             rows,
