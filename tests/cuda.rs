@@ -49,6 +49,8 @@ mod resident_states;
 mod rows;
 #[path = "cuda/scans.rs"]
 mod scans;
+#[path = "cuda/scatters.rs"]
+mod scatters;
 #[path = "cuda/sequences.rs"]
 mod sequences;
 #[path = "cuda/sizes.rs"]
@@ -223,6 +225,12 @@ fn rows_of_other_types_have_the_same_bits_at_three_schedules() {
 #[test]
 fn scans_have_the_same_bits_at_three_schedules() {
     same_bits("scans::children::of_all_kinds");
+}
+
+#[test]
+fn scatters_have_the_same_bits_at_three_schedules() {
+    // Of a small device, on which fewer threads walk all indices.
+    same_bits_of("scatters::children::of_all_kinds", &[("TLC_SIM_DEVICE", "laptop-4gib")]);
 }
 
 #[test]

@@ -404,6 +404,9 @@ pub enum Updates {
     /// As [`Updates::Owners`], where the extent of the first axis is not known: of so many owners, each has every position that
     /// leaves its number as the remainder.
     Turns(i64),
+    /// As [`Updates::Owners`] or [`Updates::Turns`], where each position along the axes that no index is of has owners of its own, so many: for
+    /// devices of many threads, of which those side by side apply neighbours of an update.
+    Apart(i64),
 }
 
 impl Updates {
@@ -415,7 +418,10 @@ impl Updates {
             Updates::Blocks { axis, blocks } => format!("updates, apart in {blocks} blocks of axis {axis}"),
             Updates::Owners(n) => format!("updates by the owners of {n} ranges of the first axis"),
             Updates::Turns(n) => format!("updates by {n} owners, which take turns along the first axis"),
-        }
+            Updates::Apart(1) => "updates, apart along axes that no index is of".into(),
+            Updates::Apart(n) => {
+                format!("updates, apart along axes that no index is of, each by {n} owners of the first indexed axis")
+            }
         }
     }
 }
