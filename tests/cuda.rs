@@ -51,6 +51,10 @@ mod resident;
 mod resident_states;
 #[path = "cuda/rows.rs"]
 mod rows;
+#[path = "cuda/scans.rs"]
+mod scans;
+#[path = "cuda/scatters.rs"]
+mod scatters;
 #[path = "cuda/sequences.rs"]
 mod sequences;
 #[path = "cuda/sizes.rs"]
@@ -232,6 +236,22 @@ fn random_transpositions_have_the_same_bits_at_three_schedules() {
 #[test]
 fn transpositions_of_networks_have_the_same_bits_at_three_schedules() {
     same_bits("transpositions::children::of_networks");
+}
+
+#[test]
+fn scans_have_the_same_bits_at_three_schedules() {
+    same_bits("scans::children::of_all_kinds");
+}
+
+#[test]
+fn scatters_have_the_same_bits_at_three_schedules() {
+    // Of a small device, on which fewer threads walk all indices.
+    same_bits_of("scatters::children::of_all_kinds", &[("TLC_SIM_DEVICE", "laptop-4gib")]);
+}
+
+#[test]
+fn short_rows_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::short");
 }
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.

@@ -318,12 +318,15 @@ directives! {
         threads: i64,
     },
     /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block. The innermost serial loops inside go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
-    /// per thread, combined in the warp, so that no barrier is needed. Returns the loops over blocks and over warps.
+    /// per thread, combined in the warp, so that no barrier is needed. Where fewer threads take a row, a warp has as many rows as it has
+    /// such parts. Returns the loops over blocks and over warps.
     RowsByWarps "rows-by-warps" {
         /// The loop, whose iterations may run in any order.
         var: VarId,
         /// Warps of a block.
         warps: i64,
+        /// Threads of a row: those of a warp, or a power of two below that.
+        threads: i64,
     },
     /// The rows that each thread of a block loop adds up for its columns, `for t thread { for r { a[t] += b } }`, go to so many groups of threads in
     /// turn: each thread adds up in registers what it has of a column, and what all groups have of it is added up through shared memory,
@@ -895,7 +898,7 @@ enclose
 place shared scratch=3
 distribute i1 i2 threads=128
 distribute-tile i1 i2 rows=32 columns=32 lanes=4 threads=256
-rows-by-warps i1 warps=4
+rows-by-warps i1 warps=4 threads=32
 share-rows i1 i2 groups=16
 share-rows i1 i2 lane=i3 groups=128
 own scratch=2

@@ -351,6 +351,8 @@ pub enum ScanForm {
     Blocks(Blocks),
     /// A warp for each row of the last axis, whose threads combine neighbours.
     Warps,
+    /// A warp for each so many elements of a row of the last axis: first for their total, then, behind a scan of these, for the results.
+    Chunks(i64),
 }
 
 impl ScanForm {
@@ -363,6 +365,9 @@ impl ScanForm {
                 b.elements
             ),
             ScanForm::Warps => "a scan of each row by a warp".into(),
+            ScanForm::Chunks(elements) => format!(
+                "the totals of each {elements} elements, each by a warp, a scan of these, and one of each such part by a warp that begins with what is before"
+            ),
         }
     }
 }
@@ -374,6 +379,8 @@ pub struct Blocks {
     pub elements: i64,
     /// Blocks that are scanned side by side in one loop.
     pub chains: i64,
+    /// Whether parallel iterations side by side take neighbours behind the axis, as threads of a GPU should, and not the next block.
+    pub neighbours: bool,
 }
 
 /// Who applies which updates of a scatter.
@@ -397,6 +404,9 @@ pub enum Updates {
     /// As [`Updates::Owners`], where the extent of the first axis is not known: of so many owners, each has every position that
     /// leaves its number as the remainder.
     Turns(i64),
+    /// As [`Updates::Owners`] or [`Updates::Turns`], where each position along the axes that no index is of has owners of its own, so many: for
+    /// devices of many threads, of which those side by side apply neighbours of an update.
+    Apart(i64),
 }
 
 impl Updates {
@@ -408,6 +418,10 @@ impl Updates {
             Updates::Blocks { axis, blocks } => format!("updates, apart in {blocks} blocks of axis {axis}"),
             Updates::Owners(n) => format!("updates by the owners of {n} ranges of the first axis"),
             Updates::Turns(n) => format!("updates by {n} owners, which take turns along the first axis"),
+            Updates::Apart(1) => "updates, apart along axes that no index is of".into(),
+            Updates::Apart(n) => {
+                format!("updates, apart along axes that no index is of, each by {n} owners of the first indexed axis")
+            }
         }
     }
 }

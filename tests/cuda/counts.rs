@@ -27,6 +27,10 @@ struct Counted {
     barriers: Option<u64>,
     /// The most instructions of a thread for each 16 bytes of the output, in tenths. Beyond that a thread has `SETUP` of them.
     instructions: Option<u64>,
+    /// The fewest threads of all launches together.
+    threads: Option<u64>,
+    /// The most instructions of a thread, on average.
+    each: Option<u64>,
     /// How many products are added up, and the most instructions of a thread for a thousand of them.
     products: Option<[u64; 2]>,
     /// How exactly products are computed.
@@ -46,6 +50,8 @@ const PLAIN: Counted = Counted {
     conflicts: 0,
     barriers: None,
     instructions: None,
+    threads: None,
+    each: None,
     products: None,
     precision: Precision::Exact,
 };
@@ -93,14 +99,14 @@ const COUNTED: &[Counted] = &[
         access_bytes: 16,
         ..PLAIN
     },
-    // A warp for each row, whose threads take neighbours.
+    // A warp for each chunk of a row, whose threads take neighbours: what goes in is read twice.
     Counted {
         name: "scan",
-        text: "graph @scan(%x: f32[64, 1024]) {
-           %0 = scan add %x {axis=1} : f32[64, 1024]
+        text: "graph @scan(%x: f32[1024, 1024]) {
+           %0 = scan add %x {axis=1} : f32[1024, 1024]
            return %0
          }",
-        access_bytes: 4,
+        access_bytes: 16,
         ..PLAIN
     },
     Counted {
@@ -109,7 +115,125 @@ const COUNTED: &[Counted] = &[
            %0 = scan add %x {axis=1, reverse} : f16[64, 1024]
            return %0
          }",
-        access_bytes: 2,
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "scan of one row",
+        text: "graph @scan(%x: f32[1000000]) {
+           %0 = scan add %x {axis=0} : f32[1000000]
+           return %0
+         }",
+        kernels: 3,
+        sectors: 152,
+        access_bytes: 13,
+        threads: Some(2 * 132 * 128),
+        ..PLAIN
+    },
+    Counted {
+        name: "scan of few rows",
+        text: "graph @scan(%x: f32[64, 8192]) {
+           %0 = scan max %x {axis=1, exclusive} : f32[64, 8192]
+           return %0
+         }",
+        kernels: 3,
+        sectors: 155,
+        access_bytes: 12,
+        threads: Some(132 * 128),
+        ..PLAIN
+    },
+    Counted {
+        name: "scan of columns",
+        text: "graph @scan(%x: f32[8192, 64]) {
+           %0 = scan add %x {axis=0} : f32[8192, 64]
+           return %0
+         }",
+        kernels: 3,
+        // What is scanned in blocks is read again where it lies, and its totals with each element.
+        sectors: 255,
+        ..PLAIN
+    },
+    // Parts of a warp with a row each.
+    Counted {
+        name: "softmax of 16",
+        text: "graph @softmax(%x: f32[4096, 16]) {
+           %0 = reduce max %x {axes=[1]} : f32[4096]
+           %1 = reshape %0 : f32[4096, 1]
+           %2 = expand %1 : f32[4096, 16]
+           %3 = sub %x, %2 : f32[4096, 16]
+           %4 = exp %3 : f32[4096, 16]
+           %5 = reduce add %4 {axes=[1]} : f32[4096]
+           %6 = reshape %5 : f32[4096, 1]
+           %7 = expand %6 : f32[4096, 16]
+           %8 = div %4, %7 : f32[4096, 16]
+           return %8
+         }",
+        access_bytes: 16,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    Counted {
+        name: "norm of 10",
+        text: "graph @norm(%x: f32[4096, 10]) {
+           %1 = mul %x, %x : f32[4096, 10]
+           %2 = reduce add %1 {axes=[1]} : f32[4096]
+           %6 = rsqrt %2 : f32[4096]
+           %7 = reshape %6 : f32[4096, 1]
+           %8 = expand %7 : f32[4096, 10]
+           %9 = mul %x, %8 : f32[4096, 10]
+           return %9
+         }",
+        access_bytes: 5,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    Counted {
+        name: "norm of 7",
+        text: "graph @norm(%x: f32[4096, 7]) {
+           %1 = mul %x, %x : f32[4096, 7]
+           %2 = reduce add %1 {axes=[1]} : f32[4096]
+           %6 = rsqrt %2 : f32[4096]
+           %7 = reshape %6 : f32[4096, 1]
+           %8 = expand %7 : f32[4096, 7]
+           %9 = mul %x, %8 : f32[4096, 7]
+           return %9
+         }",
+        // What a warp has of rows of an odd length ends within a sector.
+        sectors: 115,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    Counted {
+        name: "sums of 3",
+        text: "graph @sums(%x: f32[4096, 3]) {
+           %0 = reduce add %x {axes=[1]} : f32[4096]
+           return %0
+         }",
+        sectors: 101,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    Counted {
+        name: "positions in 20",
+        text: "graph @largest(%x: f32[4096, 20]) {
+           %0 = reduce argmax %x {axes=[1]} : i64[4096]
+           return %0
+         }",
+        sectors: 101,
+        barriers: Some(0),
+        ..PLAIN
+    },
+    // Neighbours of a row by threads side by side, each of which walks all indices; all threads of a warp read the same one.
+    Counted {
+        name: "rows scattered",
+        text: "graph @scatter(%x: f32[1000, 64], %u: f32[500, 64], %i: i64[500]) {
+           %0 = scatter add %x, %u, %i {axes=[0]} : f32[1000, 64]
+           return %0
+         }",
+        kernels: 2,
+        sectors: 2700,
+        threads: Some(132 * 128),
+        each: Some(500 * 6),
         ..PLAIN
     },
     Counted {
@@ -783,6 +907,16 @@ fn kernels_cost_what_they_may() {
         at_most("bank conflicts", sum.conflicts, counted.conflicts);
         at_most("bytes of local memory", sum.local, 0);
         at_most("barriers", sum.barriers, counted.barriers.unwrap_or(sum.barriers));
+        at_most(
+            "threads that there should be",
+            counted.threads.unwrap_or(0),
+            sum.threads,
+        );
+        at_most(
+            "instructions of threads",
+            sum.lanes,
+            counted.each.map_or(sum.lanes, |n| n * sum.threads),
+        );
         if let Some([products, most]) = counted.products {
             println!(
                 "{:16} {:.3} instructions a product",

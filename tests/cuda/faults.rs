@@ -15,12 +15,17 @@ const SUM: &str = "graph @sum(%x: f32[8], %y: f32[8]) {\n  %0 = add %x, %y : f32
 const SUMS: &str =
     "graph @sums(%x: f32[n]) where n in 0..=16777216 {\n  %0 = scan add %x {axis=0} : f32[n]\n  return %0\n}\n";
 
+/// Of columns of any length.
+const COLUMNS: &str =
+    "graph @columns(%x: f32[n, 4]) where n in 0..=4194304 {\n  %0 = scan add %x {axis=0} : f32[n, 4]\n  return %0\n}\n";
+
 /// Runs the command on a simulated device under these variables: its exit code, and what it printed. `None` without the device.
 pub fn tlc(variables: &[(&str, &str)], arguments: &[&str]) -> Option<(i32, String)> {
     let library = library()?;
     let folder = TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("sum.tlir"), SUM).expect("written");
     std::fs::write(folder.path().join("sums.tlir"), SUMS).expect("written");
+    std::fs::write(folder.path().join("columns.tlir"), COLUMNS).expect("written");
     let run = Command::new(env!("CARGO_BIN_EXE_tlc"))
         .current_dir(folder.path())
         .args(arguments)

@@ -54,9 +54,9 @@ fn explain_says_how_blocks_and_threads_share_a_kernel() {
             .all(|s| s["what"] != "transfer" || s["occupancy"].is_null()),
         "{said}"
     );
-    // 32 KiB at the bandwidth of the device.
+    // 16 KiB, and the totals of 16 parts of them, at the bandwidth of the device.
     let floor = kernel["floor_ns"].as_f64().expect("a number");
-    assert!((floor - 32768.0 / 4916.7).abs() < 0.1, "{floor}");
+    assert!((floor - (16384.0 + 64.0) / 4916.7).abs() < 0.01, "{floor}");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
     }
     let arguments = [
         "profile",
-        "sums.tlir",
+        "columns.tlir",
         "--device",
         "cuda",
         "--set",
@@ -80,7 +80,7 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
         &[
             "sequence of 2",
             "kernel 2",
-            "32.0 KiB",
+            "64.0 KiB",
             "; at most ",
             "% of its threads, limited by",
             "cuda:0 is simulated: its times say nothing of a real device",
@@ -88,12 +88,12 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
     );
     let Some(said) = json(&arguments) else { return };
     let steps = said["steps"].as_array().expect("steps");
-    // The scan of each of 64 blocks and that of their totals, which are done in turn, and the addition of these.
+    // The scan of each of 64 blocks of rows and that of their totals, which are done in turn, and the addition of these.
     let expected = [
-        ("transfer", 16384),
-        ("sequence of 2", 32768 + 512),
-        ("kernel 2", 32768),
-        ("transfer", 16384),
+        ("transfer", 65536),
+        ("sequence of 2", 131072 + 2048),
+        ("kernel 2", 131072),
+        ("transfer", 65536),
     ];
     assert_eq!(steps.len(), expected.len());
     for (step, (what, bytes)) in steps.iter().zip(expected) {

@@ -163,6 +163,25 @@ mod children {
         println!("bits {:016x}", bits.finish());
     }
 
+    /// Rows that take a part of a warp each, of which the last warp may have fewer than it has parts.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn short() {
+        let mut bits = DefaultHasher::new();
+        for n in [2, 3, 4, 7, 8, 10, 12, 16, 17, 20, 27, 30, 32] {
+            let others = [DType::F16, DType::BF16, DType::F64];
+            for dtype in [DType::F32, others[n % 3]] {
+                for (k, (_, text)) in functions(dtype, "r", n).into_iter().enumerate() {
+                    check(&text, [7, 65, 1][(n + k) % 3], &mut bits);
+                }
+                for (_, text) in functions(dtype, &(64 + n).to_string(), n) {
+                    check(&text, 64 + n, &mut bits);
+                }
+            }
+        }
+        println!("bits {:016x}", bits.finish());
+    }
+
     /// Many rows, of which the last block may have fewer than it has warps; and few, each of which a block takes.
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
@@ -225,7 +244,7 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn of_other_types() {
         let mut bits = DefaultHasher::new();
-        for n in [1, 33, 128, 1000] {
+        for n in [1, 7, 16, 33, 128, 1000] {
             let text = format!(
                 "graph @integers(%x: i32[r, {n}], %y: i8[r, {n}], %z: u8[r, {n}]) where r in 0..=1000000 {{
                    %0 = reduce add %x {{axes=[1]}} : i32[r]

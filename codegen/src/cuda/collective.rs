@@ -65,6 +65,15 @@ impl Writer<'_, '_> {
                     step *= 2;
                 }
             }
+            CollectiveKind::Shift(monoid) => {
+                let nothing = scalar::literal(monoid.identity(dtype));
+                self.line(&format!(
+                    "const {t} before = ({t})__shfl_up_sync({ALL}, all, 1{width});"
+                ));
+                self.line(&format!(
+                    "all = (int)threadIdx.x % {threads} >= 1 ? before : {nothing};"
+                ));
+            }
             CollectiveKind::Broadcast(from) => {
                 self.line(&format!("all = ({t})__shfl_sync({ALL}, all, {from}{width});"))
             }

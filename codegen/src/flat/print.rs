@@ -263,6 +263,7 @@ impl<'k> Flat<'k> {
                     CollectiveKind::Reduce(monoid) => format!("reduce {} {place}", monoid.name()),
                     CollectiveKind::Scan(monoid) => format!("scan {} {place}", monoid.name()),
                     CollectiveKind::Broadcast(from) => format!("broadcast {from} {place}"),
+                    CollectiveKind::Shift(monoid) => format!("shift {} {place}", monoid.name()),
                 }
             }
         }

@@ -24,6 +24,7 @@
 //!   Of a block each warp scans, then the last elements of the warps in the same way, and then each element of a warp
 //!   but the first is combined with what the warps before came to, on the left.
 //! - `broadcast` gives each thread the element of one of them.
+//! - `shift` gives each thread the element of the thread before it, and the first one what combines with nothing to nothing.
 //!
 //! Of a part of a warp it is as of a warp of so many threads, in each part.
 //!
@@ -43,6 +44,8 @@ pub enum CollectiveKind {
     Scan(Monoid),
     /// Gives every thread the element of this one of the group.
     Broadcast(i64),
+    /// Gives every thread the element of the thread before, and the first one the monoid's identity.
+    Shift(Monoid),
 }
 
 /// Which threads take part in a [`Collective`].
@@ -133,19 +136,22 @@ impl CollectiveKind {
     /// How elements are combined, if they are.
     pub const fn monoid(self) -> Option<Monoid> {
         match self {
-            CollectiveKind::Reduce(monoid) | CollectiveKind::Scan(monoid) => Some(monoid),
+            CollectiveKind::Reduce(monoid) | CollectiveKind::Scan(monoid) | CollectiveKind::Shift(monoid) => {
+                Some(monoid)
+            }
             CollectiveKind::Broadcast(_) => None,
         }
     }
 
     /// The combinations that a group of so many threads does, one after another, and then the thread whose element every thread
-    /// gets, if they all get one.
+    /// gets, if they all get one. A shift combines nothing.
     pub fn steps(self, threads: i64) -> (Vec<CombineStep>, Option<i64>) {
         let all: Vec<i64> = (0..threads).collect();
         let warps: Vec<&[i64]> = all.chunks(WARP_THREADS as usize).collect();
         let mut out = Vec::new();
         match self {
             CollectiveKind::Broadcast(from) => (out, Some(from)),
+            CollectiveKind::Shift(_) => (out, None),
             CollectiveKind::Reduce(_) => {
                 warps.iter().for_each(|w| tree(w, &mut out));
                 let firsts: Vec<i64> = warps.iter().map(|w| w[0]).collect();

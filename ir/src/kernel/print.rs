@@ -220,6 +220,7 @@ impl Kernel {
                         CollectiveKind::Reduce(monoid) => write!(f, "reduce {}", monoid.name())?,
                         CollectiveKind::Scan(monoid) => write!(f, "scan {}", monoid.name())?,
                         CollectiveKind::Broadcast(from) => write!(f, "broadcast {from}")?,
+                        CollectiveKind::Shift(monoid) => write!(f, "shift {}", monoid.name())?,
                     }
                     match c.group {
                         Group::Warp => f.write_str(" warp ")?,

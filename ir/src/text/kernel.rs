@@ -43,6 +43,7 @@ const WORDS: &[&str] = &[
     "reduce",
     "scan",
     "broadcast",
+    "shift",
     "fold",
     "each",
     "copy_async",
@@ -446,7 +447,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..18];
+        let words = &WORDS[..19];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -501,6 +502,7 @@ impl KernelParser<'_, '_> {
             "contract" => Stmt::Contract(Box::new(self.contract()?)),
             "reduce" => self.collective(|p| Ok(CollectiveKind::Reduce(p.monoid("reduce")?)))?,
             "scan" => self.collective(|p| Ok(CollectiveKind::Scan(p.monoid("scan")?)))?,
+            "shift" => self.collective(|p| Ok(CollectiveKind::Shift(p.monoid("shift")?)))?,
             "broadcast" => self.collective(|p| {
                 Ok(CollectiveKind::Broadcast(p.c.integer(
                     "thread",

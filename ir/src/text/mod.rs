@@ -186,7 +186,7 @@
 //!           | "clamp" variable "=" VALUE
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
 //!           | "contract" variable "," variable "over" variable "by" INTEGER ["tf32"] ["dot4"] element "with" operand "," operand
-//!           | ( ( "reduce" | "scan" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
+//!           | ( ( "reduce" | "scan" | "shift" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
 //!           | "fold" MONOID variable "," variable element "with" element
 //!           | "each" variable "," variable "of" memory block
 //!           | "copy_async" variable element "from" element [ "if" VALUE ]

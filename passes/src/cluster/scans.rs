@@ -5,6 +5,7 @@
 //! on the kind of device alone, so that results are equal to the bit for any number of threads.
 //!
 //! Where a device of many threads has many rows, a warp takes each, so that its threads read neighbours: a thread for each row would not.
+//! Of fewer rows it takes each so many elements, twice: for their total, and for the results, with what is before them known.
 
 use tlc_ir::target::{Target, WARP_THREADS};
 use tlc_ir::{Graph, NodeId, NodeKind};
@@ -31,6 +32,8 @@ const GPU_BLOCK: i64 = 1024;
 const GPU_LEAST: i64 = 2048;
 /// With this many rows or more a device of many threads has enough warps, one for each, to hide what they wait for.
 const GPU_ROWS_OF_WARPS: i64 = 1024;
+/// The fewest and the most elements that a warp takes of a row which several share: a few times what its threads load at once.
+const GPU_CHUNKS: (i64, i64) = (256, 16384);
 
 pub(super) fn form(graph: &Graph, root: NodeId, target: &Target) -> ScanForm {
     let node = graph.node(root);
@@ -48,24 +51,39 @@ pub(super) fn form(graph: &Graph, root: NodeId, target: &Target) -> ScanForm {
             Blocks {
                 elements: CPU_BLOCK,
                 chains: CPU_CHAINS,
+                neighbours: false,
             },
         ),
         Target::Gpu(_) => {
             let of = |n: i64| (n.max(1).ilog2() / 2 + 1).min(62);
             let elements = node.ty.shape[axis].as_const().map_or(GPU_BLOCK, |n| 1 << of(n));
             let elements = elements.clamp(GPU_BLOCKS.0, GPU_BLOCKS.1);
-            (GPU_ENOUGH_ROWS, GPU_LEAST, Blocks { elements, chains: 1 })
+            let blocks = Blocks {
+                elements,
+                chains: 1,
+                neighbours: true,
+            };
+            (GPU_ENOUGH_ROWS, GPU_LEAST, blocks)
         }
     };
     // Totals are kept among the results, which may not round them.
     let exact = node.ty.dtype.accumulator() == node.ty.dtype;
     let in_blocks = exact && rows < enough && most(axis) >= least;
-    let last = axis + 1 == node.ty.rank() && most(axis) >= WARP_THREADS;
+    let last = node.ty.shape[axis + 1..].iter().all(|d| d.is(1));
     match target {
-        Target::Gpu(_) if last && (!in_blocks || rows >= GPU_ROWS_OF_WARPS) => ScanForm::Warps,
+        Target::Gpu(_) if last && rows < GPU_ROWS_OF_WARPS && most(axis) >= GPU_LEAST => {
+            ScanForm::Chunks(chunk(node.ty.shape[axis].as_const()))
+        }
+        Target::Gpu(_) if last && most(axis) >= WARP_THREADS => ScanForm::Warps,
         _ if in_blocks => ScanForm::Blocks(blocks),
         _ => ScanForm::Serial,
     }
+}
+
+/// Elements that a warp takes of rows of a length, if it is known: about as many as there are such parts, whose totals one warp scans.
+fn chunk(length: Option<i64>) -> i64 {
+    let of = |n: i64| 1 << (n.max(1).ilog2() / 2);
+    length.map_or(GPU_BLOCK, of).clamp(GPU_CHUNKS.0, GPU_CHUNKS.1)
 }
 
 #[cfg(test)]
@@ -88,9 +106,9 @@ mod tests {
             let graph = parse_graph(&text, &mut no_data).expect("a graph");
             let root = graph.outputs()[0].node;
             let found = [&cpu, &gpu].map(|target| form(&graph, root, target));
-            let in_blocks = found.map(|f| matches!(f, ScanForm::Blocks(_)));
-            assert_eq!(in_blocks, [of_cpu, of_gpu], "{rows} rows");
-            assert_eq!(found[1] == ScanForm::Warps, !of_gpu);
+            assert_eq!(matches!(found[0], ScanForm::Blocks(_)), of_cpu, "{rows} rows");
+            let of_warps = if of_gpu { ScanForm::Chunks(256) } else { ScanForm::Warps };
+            assert_eq!(found[1], of_warps, "{rows} rows");
         }
     }
 }

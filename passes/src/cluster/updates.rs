@@ -32,21 +32,33 @@ const STRIDED_OWNERS: i64 = 3;
 /// Blocks for each thread, at most.
 const BLOCKS_PER_THREAD: i64 = 8;
 
-/// Ranges for a device of many threads, each of which walks all indices; all read the same one at about the same time.
-const DEVICE_OWNERS: i64 = 512;
+/// Threads for each multiprocessor of a device of many, each of which walks all indices; all read the same one at about the same time. More would
+/// walk in turn.
+const DEVICE_THREADS: i64 = 256;
 
 pub(super) fn updates(graph: &Graph, root: NodeId, target: &Target) -> Updates {
     let node = graph.node(root);
     let NodeKind::Scatter { axes, .. } = &node.kind else {
         unreachable!("a scatter cluster")
     };
-    let (most_owners, least_row) = match target {
-        Target::Cpu(cpu) => (i64::try_from(cpu.threads).unwrap_or(i64::MAX), ROW_ELEMENTS),
-        Target::Gpu(_) => (DEVICE_OWNERS, 1),
-    };
     let bytes = node.ty.dtype.bytes() as i64;
     let most = |d: &IndexExpr| d.interval(graph).hi;
     let first = axes.iter().copied().min().unwrap_or(0) as usize;
+    let most_owners = match target {
+        Target::Cpu(cpu) => i64::try_from(cpu.threads).unwrap_or(i64::MAX),
+        Target::Gpu(gpu) => {
+            let kept = (0..node.ty.rank()).filter(|a| !axes.contains(&(*a as u8)));
+            let positions = kept.fold(1i64, |n, a| n.saturating_mul(most(&node.ty.shape[a])));
+            let owners = gpu.multiprocessors.saturating_mul(DEVICE_THREADS) / positions.max(1);
+            // Offsets of ranges, or those of turns, are constants.
+            let constant = |d: &IndexExpr| d.as_const().is_some();
+            let known = constant(&node.ty.shape[first]) || node.ty.shape[first + 1..].iter().all(constant);
+            return match known {
+                true => Updates::Apart(owners.min(most(&node.ty.shape[first])).max(1)),
+                false => Updates::Apart(1),
+            };
+        }
+    };
     if most_owners < 2 {
         return Updates::Serial;
     }
@@ -55,30 +67,28 @@ pub(super) fn updates(graph: &Graph, root: NodeId, target: &Target) -> Updates {
     let behind = |(a, d): (usize, _)| (!axes.contains(&(a as u8))).then_some(d);
     if node.ty.shape[..first].iter().any(|d| most(d) > 1) {
         let row = elements(&mut node.ty.shape.iter().enumerate().skip(first).filter_map(behind));
-        let blocks = || match target {
-            Target::Cpu(_) if updates >= FEW_ELEMENTS => outer_blocks(&node.ty.shape, first, most_owners),
-            Target::Cpu(_) | Target::Gpu(_) => None,
+        let blocks = match updates >= FEW_ELEMENTS {
+            true => outer_blocks(&node.ty.shape, first, most_owners),
+            false => None,
         };
-        return match row >= least_row {
+        return match row >= ROW_ELEMENTS {
             true => Updates::Outer,
-            false => blocks().unwrap_or(match most_owners >= STRIDED_OWNERS {
+            false => blocks.unwrap_or(match most_owners >= STRIDED_OWNERS {
                 true => Updates::Outer,
                 false => Updates::Serial,
             }),
         };
     }
     let row = elements(&mut node.ty.shape.iter().enumerate().filter_map(behind));
-    if updates < FEW_ELEMENTS || row < least_row {
+    if updates < FEW_ELEMENTS || row < ROW_ELEMENTS {
         return Updates::Serial;
     }
-    if let Target::Cpu(_) = target {
-        let blocks = row_blocks(&node.ty.shape, axes, most_owners, PART_BYTES / bytes.max(1));
-        if let Some(blocks) = blocks {
-            return blocks;
-        }
-        if row.saturating_mul(bytes).saturating_mul(most_owners) < OWNED_BYTES {
-            return Updates::Serial;
-        }
+    let blocks = row_blocks(&node.ty.shape, axes, most_owners, PART_BYTES / bytes.max(1));
+    if let Some(blocks) = blocks {
+        return blocks;
+    }
+    if row.saturating_mul(bytes).saturating_mul(most_owners) < OWNED_BYTES {
+        return Updates::Serial;
     }
     match node.ty.shape[first].as_const() {
         Some(extent) if extent > 1 => Updates::Owners(most_owners.min(extent)),

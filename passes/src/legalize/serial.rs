@@ -4,6 +4,7 @@
 //! cache scratch, and so does what each thread or warp has a copy of: an array with a row for each. Barriers and waits vanish;
 //! copies beside the threads are done at once; collectives become loops over the rows, in the order that they define.
 
+use tlc_ir::Scalar;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::fold::{NEIGHBOURS, ROW_LANES};
@@ -293,6 +294,16 @@ impl Serial<'_> {
         let last = IndexExpr::Const(warps * WARP_THREADS);
         let from = match c.kind {
             CollectiveKind::Broadcast(from) => from,
+            CollectiveKind::Shift(monoid) => {
+                all.each(threads - 1, |all, back| {
+                    let to = IndexExpr::Const(threads - 1) - back;
+                    let before = all.load(&(to.clone() - IndexExpr::ONE));
+                    all.store(&to, before);
+                });
+                let nothing = all.constant(monoid.identity(all.serial.kernel.memory_dtype(c.memory)));
+                all.store(&IndexExpr::ZERO, nothing);
+                return;
+            }
             CollectiveKind::Reduce(monoid) => {
                 all.each(warps, |all, w| {
                     all.tree(monoid, WARP_THREADS, &|t| w.clone() * WARP_THREADS.into() + t)
@@ -393,6 +404,13 @@ impl Elements<'_, '_> {
     fn load(&mut self, thread: &IndexExpr) -> ValueId {
         let place = (self.collective.memory, self.index(thread));
         self.serial.loaded(&place, self.out)
+    }
+
+    fn constant(&mut self, number: Scalar) -> ValueId {
+        let value = self.serial.kernel.new_value(number.dtype());
+        let op = Op::Const(number);
+        self.out.push(Stmt::Let { value, op });
+        value
     }
 
     fn store(&mut self, thread: &IndexExpr, value: ValueId) {

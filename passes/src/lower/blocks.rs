@@ -4,7 +4,7 @@
 //! - First each block is scanned by itself. Several full blocks are followed in one loop, for each waits for itself only.
 //! - A block's total lies in its last element, or in its first where scans are exclusive, for which that is the identity.
 //! - Then the totals are scanned, one thread a row: the element that holds a total gets its final value.
-//! - Then each of the other elements gets what came before its block; all that an iteration reads is its own.
+//! - Then each of the other elements gets what came before its block, of which nothing is written any more.
 
 use smallvec::smallvec;
 use tlc_ir::graph::Monoid;
@@ -33,6 +33,8 @@ struct Scan<'a> {
     n: IndexExpr,
     /// Elements of a block.
     block: i64,
+    /// Whether the loop over blocks is around those over the axes behind the scan's.
+    neighbours: bool,
 }
 
 /// A nest that is being made, with loops over the other axes.
@@ -64,6 +66,7 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool], blo
         dtype: node.ty.dtype,
         n: node.ty.shape[axis].clone(),
         block: blocks.elements,
+        neighbours: blocks.neighbours,
     };
     let together = blocks.elements * blocks.chains;
     let groups = IndexExpr::floor_div(&scan.n, &IndexExpr::Const(together));
@@ -99,6 +102,15 @@ impl<'a> Scan<'a> {
             }
         }
         Rows { lo, parallel, point }
+    }
+
+    /// Puts the loop over blocks among the parallel ones.
+    fn over_blocks(&self, rows: &mut Rows<'_>, block: VarId) {
+        let at = match self.neighbours {
+            true => self.axis,
+            false => rows.parallel.len(),
+        };
+        rows.parallel.insert(at, block);
     }
 
     /// The point at a position in the order of the scan.
@@ -188,7 +200,7 @@ impl<'a> Scan<'a> {
     fn groups(&self, groups: &IndexExpr, chains: i64) -> Nest {
         let mut rows = self.rows();
         let group = rows.lo.new_var(groups.clone(), 0);
-        rows.parallel.push(group);
+        self.over_blocks(&mut rows, group);
         let state = self.states(&mut rows, chains);
         let along = rows.lo.new_var(IndexExpr::Const(self.block), 1);
         let chain = rows.lo.new_var(IndexExpr::Const(chains), 1);
@@ -218,7 +230,7 @@ impl<'a> Scan<'a> {
         let mut rows = self.rows();
         let left = (self.n.clone() - done.clone()).simplify(&rows.lo);
         let block = rows.lo.new_var(left.ceil_div(self.block).simplify(&rows.lo), 0);
-        rows.parallel.push(block);
+        self.over_blocks(&mut rows, block);
         let state = self.states(&mut rows, 1);
         let start = IndexExpr::from(block) * IndexExpr::Const(self.block);
         let len = IndexExpr::min(&IndexExpr::Const(self.block), &(left - start.clone()));
@@ -277,8 +289,11 @@ impl<'a> Scan<'a> {
             ),
         };
         let block = rows.lo.new_var(count.simplify(&rows.lo), 0);
-        rows.parallel.push(block);
+        self.over_blocks(&mut rows, block);
         let at = IndexExpr::from(block) * IndexExpr::Const(self.block) + IndexExpr::Const(holder);
+        if self.neighbours {
+            return self.rest_apart(rows, &at);
+        }
         let left = self.n.clone() - IndexExpr::ONE - at.clone();
         let len = IndexExpr::min(&IndexExpr::Const(self.block - 1), &left);
         let along = rows.lo.new_var(len.simplify(&rows.lo), 1);
@@ -291,5 +306,29 @@ impl<'a> Scan<'a> {
         self.store(&mut rows, to, sum, Access::ReadWrite, 1);
         rows.lo.close_inner(&[along]);
         rows.lo.finish(rows.parallel, Form::Rows)
+    }
+
+    /// As [`Scan::rest`], an iteration for each element behind the one at `at`, which holds what came before.
+    fn rest_apart(&self, mut rows: Rows<'_>, at: &IndexExpr) -> Nest {
+        let along = rows.lo.new_var(IndexExpr::Const(self.block - 1), 0);
+        rows.parallel.insert(self.axis + 1, along);
+        let to = at.clone() + IndexExpr::ONE + along.into();
+        let whole = to.proves_less(&self.n, &rows.lo);
+        let mask = (!whole).then(|| rows.lo.inside(&to, &self.n));
+        let before = self.load(&mut rows, at.clone(), 0);
+        let (memory, index) = self.element(&mut rows, to, Access::ReadWrite);
+        let element = index.clone();
+        let inside = rows.lo.emit(Op::Load { memory, index, mask }, self.dtype, 0);
+        let op = Op::Map(self.monoid.combine(), smallvec![before, inside]);
+        let value = rows.lo.emit(op, self.dtype, 0);
+        let index = element;
+        let store = Stmt::Store {
+            memory,
+            index,
+            value,
+            mask,
+        };
+        rows.lo.push(0, store);
+        rows.lo.finish(rows.parallel, Form::Elementwise)
     }
 }

@@ -104,6 +104,7 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     // The axes of the updates: those of the indices, then those of the base that are not indexed, in order.
     let outer = match who {
         Updates::Outer => batch..batch + first,
+        Updates::Apart(_) => batch..updates.rank(),
         Updates::Serial | Updates::Blocks { .. } | Updates::Owners(_) | Updates::Turns(_) => batch..batch,
     };
     let (mut parallel, mut around, mut inner) = (vec![], vec![], vec![]);
@@ -129,6 +130,9 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     }
     let vars_of = |list: &[(usize, VarId)]| -> Vec<VarId> { list.iter().map(|l| l.1).collect() };
     let (mut parallel, around, inner) = (vars_of(&parallel), vars_of(&around), vars_of(&inner));
+    // Of what threads side by side have, the index is the same.
+    let apart = parallel.len();
+    let mut owned = None;
     if let Some((a, var, len)) = block {
         point[a] = IndexExpr::from(var) * len + point[a].clone();
         parallel.push(var);
@@ -153,7 +157,20 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
                 parallel.push(owner);
                 lo.owned_index(operand, &at, extent, IndexExpr::from(owner) * len.clone(), &len)
             }
-            (Updates::Turns(owners), None) if axis as usize == first => {
+            (Updates::Apart(owners), Some(n)) if axis as usize == first => {
+                let len = (n + owners - 1) / owners.max(1);
+                let mut start = IndexExpr::ZERO;
+                if owners > 1 {
+                    let owner = lo.new_var(IndexExpr::Const(n).ceil_div(len.max(1)), 0);
+                    parallel.push(owner);
+                    start = IndexExpr::from(owner) * IndexExpr::Const(len);
+                }
+                let (value, ok) = lo.value_owned(operand, &at, extent, start.clone(), len);
+                // Where it lies is computed for what is owned alone.
+                owned = Some((axis as usize, value, start, len));
+                (IndexExpr::ZERO, ok)
+            }
+            (Updates::Turns(owners) | Updates::Apart(owners), None) if axis as usize == first && owners > 1 => {
                 let owner = lo.new_var(IndexExpr::Const(owners), 0);
                 parallel.push(owner);
                 lo.turn_index(operand, &at, extent, owner, owners)
@@ -168,6 +185,12 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     // What depends on the updates is computed where the indices select something, not before.
     lo.levels.push(Level::default());
     around.iter().for_each(|v| lo.var_level[v.0 as usize] = 2);
+    if let Some((axis, value, start, len)) = owned {
+        let var = lo.new_var(IndexExpr::Const(len), 2);
+        lo.push(2, Stmt::Clamp { var, value });
+        target[axis] = start + var.into();
+    }
+    parallel.rotate_left(apart);
     let loops: Vec<VarId> = around.iter().chain(&inner).copied().collect();
     lo.may_not_run = !lo.certainly_run(&loops);
     let value = lo.value_of(node.operands[1], &point, None);
@@ -239,6 +262,27 @@ impl Lowerer<'_> {
         let var = self.new_var(len.clone(), level);
         self.push(level, Stmt::Clamp { var, value: place });
         (start + var.into(), ok)
+    }
+
+    /// What an index taken from data is from `start` on, and whether it lies in `start..start + len` and inside of `0..extent`.
+    fn value_owned(
+        &mut self,
+        operand: NodeId,
+        at: &Index,
+        extent: &IndexExpr,
+        start: IndexExpr,
+        len: i64,
+    ) -> (ValueId, ValueId) {
+        let raw = self.value_of(operand, at, None);
+        let value = self.convert(raw, DType::I64);
+        let first = self.index_value(&start, DType::I64);
+        // A number that is no index may wrap here, to one that is far outside of the range.
+        let place = self.map(ScalarOp::Sub, &[value, first]);
+        let count = IndexExpr::min(&IndexExpr::Const(len), &(extent.clone() - start));
+        let count = self.index_value(&count, DType::I64);
+        // What is negative is above all others without its sign.
+        let operands = [place, count].map(|v| self.bitcast(v, DType::U64));
+        (place, self.map(ScalarOp::Lt, &operands))
     }
 
     /// An index taken from data that counts only if dividing it by the number of owners leaves this owner's: an index expression

@@ -123,7 +123,8 @@ pub fn lower(
         ClusterKind::Scan(form) => match form {
             ScanForm::Serial => vec![indexed::lower_scan(graph, cluster, is_root)],
             ScanForm::Blocks(blocks) => blocks::lower_scan(graph, cluster, is_root, *blocks),
-            ScanForm::Warps => vec![scan_by_warps::lower_scan(graph, cluster, is_root)],
+            ScanForm::Warps => scan_by_warps::lower_scan(graph, cluster, is_root, None),
+            ScanForm::Chunks(elements) => scan_by_warps::lower_scan(graph, cluster, is_root, Some(*elements)),
         },
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Join(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),

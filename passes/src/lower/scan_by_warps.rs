@@ -1,162 +1,430 @@
-//! Scans along the last axis on a GPU: a warp for each row, whose threads take neighbours.
+//! Scans along the last axis on a GPU: a warp for each row, or for each so many elements of it, whose threads take neighbours.
 //!
 //! ```text
-//! for each row, a warp:
-//!   carried: what nothing combines to
-//!   for each so many pieces of 32 elements:
-//!     elements of all of them to registers
-//!     each piece: what the threads up to each thread have
-//!     each piece: carried and that to the result; carried and all of the piece is carried on
+//! for each line, a warp:
+//!   carried: what nothing combines to, or what is before the line
+//!   for each so many pieces of a line:
+//!     elements of all of them to registers, up to 16 bytes of each piece to a thread, and what these come to
+//!     each piece: what the threads up to each thread have, and all of them
+//!     each piece: carried and what is before each element to the result; carried and all of the piece is carried on
 //! ```
 //!
-//! Which elements are combined first depends on the length of a row alone, so that results are the same in every run.
+//! A line is a row where there are many. Where there are few, it is a chunk of one, and there are three nests: totals of chunks, a
+//! scan of the totals of each row, in their place, and the scans of chunks, each of which begins with what is before it.
+//!
+//! Which elements are combined first depends on the graph and on the length of a row alone, so that results are the same in every run.
 
+use smallvec::SmallVec;
 use tlc_ir::graph::infer::flat_index;
 use tlc_ir::graph::{Monoid, Shape};
-use tlc_ir::index::IndexExpr;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Op, Scope, Stmt, ValueId};
-use tlc_ir::target::WARP_THREADS;
-use tlc_ir::{DType, Graph, ScalarOp};
+use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
+use tlc_ir::{DType, Graph, NodeId, ScalarOp};
 
 use super::{Form, Level, Lowerer, Nest, ScanKind};
 use crate::access::Index;
 use crate::cluster::Cluster;
+use crate::legalize::legal_block;
 
-/// Levels of statements: a block's, a warp's, those of a group of pieces, a thread's of one piece.
+/// Levels of statements: a block's, a warp's, those of a group of pieces, a thread's of one piece, those of one of its elements.
 const BLOCK: usize = 0;
 const WARP: usize = 1;
 const GROUP: usize = 2;
 const PIECE: usize = 3;
+const LANE: usize = 4;
 
-/// Warps of a block.
+/// Warps of a block with a row each, and with a chunk each, of which there may be few.
 const WARPS: i64 = 8;
+const CHUNK_WARPS: i64 = 4;
 /// Pieces whose elements are loaded together, at most.
 const MOST_PIECES: i64 = 8;
+/// Elements that a thread has of a piece, at most: they are combined one after another.
+const MOST_LANES: i64 = 8;
+/// Elements that a thread holds at once, at most.
+const MOST_HELD: i64 = 32;
+/// Legalized statements that a thread has for these.
+const STATEMENTS: u64 = 3000;
 
-/// A scan whose axis is the last one.
+/// Rows have a multiple of so many chunks, the last of which may be empty, so that a thread loads as many totals at once.
+const TOTALS: i64 = 4;
+
+/// What nests share.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    graph: &'a Graph,
+    cluster: &'a Cluster,
+    is_root: &'a [bool],
+    kind: ScanKind,
+}
+
+/// What a nest goes through.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lines {
+    /// Rows.
+    Rows,
+    /// Chunks of rows, of so many elements.
+    Chunks(i64),
+    /// The totals of such chunks, a row's each.
+    Totals(i64),
+}
+
+/// How much a thread takes at once.
+#[derive(Clone, Copy)]
+struct Share {
+    /// Neighbours of a piece.
+    lanes: i64,
+    pieces: i64,
+}
+
+/// A nest that is being made.
 struct Scan<'a> {
     lo: Lowerer<'a>,
+    root: NodeId,
+    operand: NodeId,
     monoid: Monoid,
+    axis: usize,
+    exclusive: bool,
+    reverse: bool,
+    lines: Lines,
+    share: Share,
     /// Of what is carried.
     dtype: DType,
     /// Of the result.
     shape: Shape,
-    /// Elements of a row, and rows.
+    /// What a row has of what is scanned, and how many lines there are.
     n: IndexExpr,
-    rows: IndexExpr,
+    count: IndexExpr,
+    block: VarId,
+    warp: VarId,
+    group: VarId,
+    /// The line, its row, and the position in the row at which it begins.
+    line: IndexExpr,
     row: IndexExpr,
+    start: IndexExpr,
     /// The first element of the row.
     first: Index,
-    reverse: bool,
 }
 
-pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Nest {
-    let root = cluster.roots[0];
-    let node = graph.node(root);
-    let ScanKind {
-        monoid,
-        exclusive,
-        reverse,
-        ..
-    } = ScanKind::of(graph, root);
-    let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
-    lo.levels = (0..=PIECE).map(|_| Level::default()).collect();
-    // Threads behind the end of a row, or of all rows, read nothing.
-    lo.may_not_run = true;
-    let shape = node.ty.shape.clone();
-    let (n, around) = (shape[shape.len() - 1].clone(), shape[..shape.len() - 1].to_vec());
-    let rows = IndexExpr::product(&around);
-    let pieces = n.ceil_div(WARP_THREADS).as_const().unwrap_or(MOST_PIECES);
-    let pieces = pieces.clamp(1, MOST_PIECES);
-    let block = lo.new_var(rows.ceil_div(WARPS), BLOCK);
-    let warp = lo.new_var(WARPS.into(), WARP);
-    let group = lo.new_var(n.ceil_div(WARP_THREADS * pieces), GROUP);
-    let row = IndexExpr::from(block) * WARPS.into() + warp.into();
-    let mut first = Index::new();
-    let mut rest = row.clone();
-    for (k, extent) in around.iter().enumerate().rev() {
-        // Where there is none, there are no rows either.
-        let extent = match extent.interval(&lo).lo {
-            1.. => extent.clone(),
-            _ => IndexExpr::max(extent, &IndexExpr::ONE),
-        };
-        first.push(match k {
-            0 => rest.clone(),
-            _ => IndexExpr::modulo(&rest, &extent).simplify(&lo),
-        });
-        rest = IndexExpr::floor_div(&rest, &extent).simplify(&lo);
-    }
-    first.reverse();
-    first.push(IndexExpr::ZERO);
-    let dtype = node.ty.dtype.accumulator();
-    let mut scan = Scan {
-        lo,
-        monoid,
-        dtype,
-        shape,
-        n,
-        rows,
-        row,
-        first,
-        reverse,
+/// Lowers a scan: of rows, or of chunks of so many elements of them.
+pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool], chunk: Option<i64>) -> Vec<Nest> {
+    let kind = ScanKind::of(graph, cluster.roots[0]);
+    let of = Of {
+        graph,
+        cluster,
+        is_root,
+        kind,
     };
-    let mut scratch = |len: i64| scan.lo.kernel.new_scratch(dtype, len.into(), Scope::Thread);
-    let (part, whole, carried) = (scratch(pieces), scratch(pieces), scratch(1));
-    let result = Memory::Param(scan.lo.param(root, Access::Write));
-    let operand = node.operands[0];
-    // Where exclusive, what is before the first element is nothing, and each thread's result is that of the next element.
-    let behind = i64::from(exclusive);
-    scan.threads(WARP, |scan, thread| {
-        let nothing = scan.lo.constant(monoid.identity(dtype));
-        scan.store(carried, IndexExpr::ZERO, nothing, None);
-        if exclusive {
-            let inside = scan.inside(&thread);
-            let before = scan.lo.inside(&thread, &IndexExpr::ONE);
-            let mask = scan.lo.and(inside, before);
-            scan.store_result(result, &thread, nothing, Some(mask));
-        }
-    });
-    scan.pieces(pieces, |scan, thread, piece| {
-        let at = scan.position(group.into(), pieces, &piece, &thread);
-        let inside = scan.inside(&at);
-        let point = scan.point(&at);
-        let value = scan.lo.value_of(operand, &point, inside);
-        let mut value = scan.lo.convert(value, dtype);
-        if let Some(inside) = inside {
-            let nothing = scan.lo.constant(monoid.identity(dtype));
-            value = scan.map(ScalarOp::Select, &[inside, value, nothing]);
-        }
-        scan.store(part, piece, value, None);
-    });
-    scan.together(part, pieces, CollectiveKind::Scan(monoid));
-    scan.pieces(pieces, |scan, _, piece| {
-        let all = scan.load(part, piece.clone());
-        scan.store(whole, piece, all, None);
-    });
-    scan.together(whole, pieces, CollectiveKind::Broadcast(WARP_THREADS - 1));
-    scan.pieces(pieces, |scan, thread, piece| {
-        let at = scan.position(group.into(), pieces, &piece, &thread) + behind.into();
-        let before = scan.load(carried, IndexExpr::ZERO);
-        let own = scan.load(part, piece.clone());
-        let own = scan.map(scan.monoid.combine(), &[before, own]);
-        let inside = scan.inside(&at);
-        scan.store_result(result, &at, own, inside);
-        let all = scan.load(whole, piece);
-        let all = scan.map(scan.monoid.combine(), &[before, all]);
-        scan.store(carried, IndexExpr::ZERO, all, None);
-    });
-    let mut lo = scan.lo;
-    let around = |var, bind, body| vec![Stmt::Loop { var, bind, body }];
-    let groups = around(group, Bind::Serial, std::mem::take(&mut lo.levels[GROUP]).stmts);
-    let mut warps = std::mem::take(&mut lo.levels[WARP]).stmts;
-    warps.extend(groups);
-    let mut blocks = std::mem::take(&mut lo.levels[BLOCK]).stmts;
-    blocks.extend(around(warp, Bind::Warp, warps));
-    lo.levels[BLOCK].stmts = around(block, Bind::Block, blocks);
-    lo.finish(Vec::new(), Form::Tiles)
+    match chunk {
+        None => vec![of.shared_out(Lines::Rows, Scan::scan)],
+        Some(elements) => vec![
+            of.shared_out(Lines::Chunks(elements), Scan::totals),
+            of.shared_out(Lines::Totals(elements), Scan::scan),
+            of.shared_out(Lines::Chunks(elements), Scan::scan),
+        ],
+    }
 }
 
-impl Scan<'_> {
+impl<'a> Of<'a> {
+    /// A nest whose threads take as much at once as there may be.
+    fn shared_out(self, lines: Lines, nest: impl Fn(Scan<'a>) -> Nest) -> Nest {
+        let root = self.cluster.roots[0];
+        let extent = &self.graph.ty(root).shape[self.kind.axis];
+        let length = match lines {
+            Lines::Rows => extent.as_const(),
+            Lines::Chunks(elements) => Some(elements),
+            Lines::Totals(elements) => chunks_of(extent, elements).as_const(),
+        };
+        let dtype = self.graph.ty(root).dtype;
+        let (bytes, most) = match lines {
+            Lines::Totals(_) => (dtype.accumulator().bytes(), TOTALS),
+            Lines::Rows | Lines::Chunks(_) => (dtype.bytes(), MOST_LANES),
+        };
+        let mut lanes = (GPU_ACCESS_BYTES / bytes.max(1) as i64).clamp(1, most);
+        // Each thread has some, and rows begin where accesses may.
+        let whole = |lanes: i64| match lines {
+            Lines::Totals(_) => true,
+            Lines::Rows | Lines::Chunks(_) => IndexExpr::modulo(extent, &lanes.into()).is(0),
+        };
+        let fills = |lanes: i64| length.is_none_or(|n| n >= lanes * WARP_THREADS);
+        while lanes > 1 && !(whole(lanes) && fills(lanes)) {
+            lanes /= 2;
+        }
+        loop {
+            let all = length.map_or(MOST_PIECES, |n| (n + lanes * WARP_THREADS - 1) / (lanes * WARP_THREADS));
+            let mut pieces = all.clamp(1, MOST_PIECES.min(MOST_HELD / lanes));
+            loop {
+                let made = nest(Scan::new(self, lines, Share { lanes, pieces }));
+                let fits = pieces == 1 || statements_of_threads(&made) <= STATEMENTS;
+                if fits && (lanes == 1 || moves_together(&made, lanes)) {
+                    return made;
+                }
+                if fits {
+                    break;
+                }
+                pieces /= 2;
+            }
+            lanes = 1;
+        }
+    }
+}
+
+/// Chunks of so many elements that a row has.
+fn chunks_of(row: &IndexExpr, elements: i64) -> IndexExpr {
+    row.ceil_div(elements * TOTALS) * TOTALS.into()
+}
+
+/// Legalized statements of the longest loop over threads.
+fn statements_of_threads(nest: &Nest) -> u64 {
+    let of = |s: &Stmt| match s {
+        Stmt::Loop {
+            bind: Bind::Thread,
+            body,
+            ..
+        } => legal_block(&nest.kernel, body),
+        _ => 0,
+    };
+    nest.kernel.statements().map(of).max().unwrap_or(0)
+}
+
+/// Whether the elements of parameters that lanes touch are one, or aligned ones side by side.
+fn moves_together(nest: &Nest, lanes: i64) -> bool {
+    let of_lane = |s: &Stmt| {
+        let Stmt::Loop {
+            var,
+            bind: Bind::Lanes,
+            body,
+        } = s
+        else {
+            return true;
+        };
+        let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == *var).then_some(IndexExpr::ZERO));
+        let plain = walk(body).all(|s| matches!(s, Stmt::Let { .. } | Stmt::Store { .. }));
+        let mut accesses = body.iter().flat_map(|s| s.accesses());
+        plain
+            && accesses.all(|a| {
+                let side_by_side = || a.index.affine_in(*var).is_some_and(|(c, _)| c.is(1));
+                let aligned = || IndexExpr::modulo(&first(a.index), &lanes.into()).is(0);
+                !matches!(a.memory, Memory::Param(_)) || !a.index.uses(*var) || side_by_side() && aligned()
+            })
+    };
+    nest.kernel.statements().all(of_lane)
+}
+
+impl<'a> Scan<'a> {
+    fn new(of: Of<'a>, lines: Lines, share: Share) -> Scan<'a> {
+        let root = of.cluster.roots[0];
+        let node = of.graph.node(root);
+        let ScanKind {
+            monoid,
+            axis,
+            exclusive,
+            reverse,
+        } = of.kind;
+        let mut lo = Lowerer::new(of.graph, &of.cluster.roots, of.is_root);
+        // What is masked is read as far inside as there is a level.
+        let innermost = if share.lanes > 1 { LANE } else { PIECE };
+        lo.levels = (0..=innermost).map(|_| Level::default()).collect();
+        // Threads behind the end of a row, or of all rows, read nothing.
+        lo.may_not_run = true;
+        let shape = node.ty.shape.clone();
+        let others: Vec<usize> = (0..shape.len()).filter(|&a| a != axis).collect();
+        let rows = IndexExpr::product(others.iter().map(|&a| &shape[a]));
+        let chunks = |elements: i64| chunks_of(&shape[axis], elements).simplify(&lo);
+        // What is divided by where there are no rows is not 0 either.
+        let positive = |lo: &Lowerer<'_>, e: &IndexExpr| match e.interval(lo).lo {
+            1.. => e.clone(),
+            _ => IndexExpr::max(e, &IndexExpr::ONE),
+        };
+        let (n, length, count) = match lines {
+            Lines::Rows => (shape[axis].clone(), shape[axis].clone(), rows.clone()),
+            Lines::Chunks(elements) => (shape[axis].clone(), elements.into(), rows.clone() * chunks(elements)),
+            Lines::Totals(elements) => (chunks(elements), chunks(elements), rows.clone()),
+        };
+        let warps = match lines {
+            Lines::Rows => WARPS,
+            Lines::Chunks(_) | Lines::Totals(_) => CHUNK_WARPS,
+        };
+        let together = WARP_THREADS * share.lanes * share.pieces;
+        let one_row = rows.is(1);
+        let chunks = match lines {
+            Lines::Chunks(elements) => Some((positive(&lo, &chunks(elements)), elements)),
+            Lines::Rows | Lines::Totals(_) => None,
+        };
+        let block = lo.new_var(count.ceil_div(warps), BLOCK);
+        let warp = lo.new_var(warps.into(), WARP);
+        let group = lo.new_var(length.ceil_div(together).simplify(&lo), GROUP);
+        let line = IndexExpr::from(block) * warps.into() + warp.into();
+        let (row, start) = match chunks {
+            None => (line.clone(), IndexExpr::ZERO),
+            Some((_, elements)) if one_row => (IndexExpr::ZERO, line.clone() * elements.into()),
+            Some((of_row, elements)) => (
+                IndexExpr::floor_div(&line, &of_row).simplify(&lo),
+                IndexExpr::modulo(&line, &of_row).simplify(&lo) * elements.into(),
+            ),
+        };
+        let mut first: Index = SmallVec::from_elem(IndexExpr::ZERO, shape.len());
+        let mut rest = row.clone();
+        for (k, &a) in others.iter().enumerate().rev() {
+            let extent = positive(&lo, &shape[a]);
+            first[a] = match k {
+                0 => rest.clone(),
+                _ => IndexExpr::modulo(&rest, &extent).simplify(&lo),
+            };
+            rest = IndexExpr::floor_div(&rest, &extent).simplify(&lo);
+        }
+        let (exclusive, reverse) = match lines {
+            Lines::Totals(_) => (true, false),
+            Lines::Rows | Lines::Chunks(_) => (exclusive, reverse),
+        };
+        Scan {
+            lo,
+            root,
+            operand: node.operands[0],
+            monoid,
+            axis,
+            exclusive,
+            reverse,
+            lines,
+            share,
+            dtype: node.ty.dtype.accumulator(),
+            shape,
+            n,
+            count,
+            block,
+            warp,
+            group,
+            line,
+            row,
+            start,
+            first,
+        }
+    }
+
+    /// The totals of lines, an element each.
+    fn totals(mut self) -> Nest {
+        let Share { lanes, pieces } = self.share;
+        let (part, sum) = (self.registers(pieces * lanes), self.registers(1));
+        self.threads(WARP, |scan, _| {
+            let nothing = scan.nothing();
+            scan.store(sum, IndexExpr::ZERO, nothing, None);
+        });
+        self.pieces(|scan, thread, piece| {
+            scan.read(part, &thread, &piece);
+            let mut all = scan.load(sum, IndexExpr::ZERO);
+            for lane in 0..lanes {
+                let value = scan.load(part, piece.clone() * lanes.into() + lane.into());
+                all = scan.combine(all, value);
+            }
+            scan.store(sum, IndexExpr::ZERO, all, None);
+        });
+        self.close_groups();
+        self.together(WARP, sum, 1, CollectiveKind::Reduce(self.monoid));
+        let left = self.left(Access::Write);
+        self.threads(WARP, |scan, thread| {
+            let one = scan.lo.inside(&thread, &IndexExpr::ONE);
+            let exists = scan.exists().map_or(one, |exists| scan.lo.and(Some(exists), one));
+            let all = scan.load(sum, IndexExpr::ZERO);
+            scan.store(left, scan.line.clone(), all, Some(exists));
+        });
+        self.finish()
+    }
+
+    /// The scans of lines.
+    fn scan(mut self) -> Nest {
+        let Share { lanes, pieces } = self.share;
+        let part = self.registers(pieces * lanes);
+        let (up_to, whole, carried) = (self.registers(pieces), self.registers(pieces), self.registers(1));
+        let result = match self.lines {
+            Lines::Totals(_) => self.left(Access::ReadWrite),
+            Lines::Rows | Lines::Chunks(_) => Memory::Param(self.lo.param(self.root, Access::Write)),
+        };
+        let left = match self.lines {
+            Lines::Chunks(_) => Some(self.left(Access::Read)),
+            Lines::Rows | Lines::Totals(_) => None,
+        };
+        self.threads(WARP, |scan, _| {
+            let before = match left {
+                None => scan.nothing(),
+                Some(memory) => {
+                    let (index, mask) = (scan.line.clone(), scan.exists());
+                    scan.lo.emit(Op::Load { memory, index, mask }, scan.dtype, PIECE)
+                }
+            };
+            scan.store(carried, IndexExpr::ZERO, before, None);
+        });
+        self.pieces(|scan, thread, piece| {
+            scan.read(part, &thread, &piece);
+            let mut all = scan.load(part, scan.place(&piece, 0));
+            for k in 1..lanes {
+                let place = scan.place(&piece, k);
+                let value = scan.load(part, place.clone());
+                all = scan.combine(all, value);
+                scan.store(part, place, all, None);
+            }
+            scan.store(up_to, piece, all, None);
+        });
+        self.together(GROUP, up_to, pieces, CollectiveKind::Scan(self.monoid));
+        self.pieces(|scan, _, piece| {
+            let all = scan.load(up_to, piece.clone());
+            scan.store(whole, piece, all, None);
+        });
+        self.together(GROUP, whole, pieces, CollectiveKind::Broadcast(WARP_THREADS - 1));
+        // What a thread begins with is what the one before it ends with, but where it has one element, and that counts.
+        let shifted = lanes > 1 || self.exclusive;
+        if shifted {
+            self.together(GROUP, up_to, pieces, CollectiveKind::Shift(self.monoid));
+        }
+        self.pieces(|scan, thread, piece| {
+            let before = scan.load(carried, IndexExpr::ZERO);
+            let own = scan.load(up_to, piece.clone());
+            let all = scan.combine(before, own);
+            let behind = usize::from(scan.exclusive);
+            let mut results: Vec<ValueId> = vec![all];
+            if shifted {
+                for k in 0..lanes {
+                    let value = scan.load(part, scan.place(&piece, k));
+                    results.push(scan.combine(all, value));
+                }
+                results.drain(..1 - behind);
+            }
+            for (k, &value) in (0..lanes).zip(&results) {
+                scan.store(part, scan.place(&piece, k), value, None);
+            }
+            scan.write(part, result, &thread, &piece);
+            let all = scan.load(whole, piece);
+            let all = scan.combine(before, all);
+            scan.store(carried, IndexExpr::ZERO, all, None);
+        });
+        self.close_groups();
+        self.finish()
+    }
+
+    fn finish(self) -> Nest {
+        let mut lo = self.lo;
+        let around = |var, bind, body| vec![Stmt::Loop { var, bind, body }];
+        let warps = std::mem::take(&mut lo.levels[WARP]).stmts;
+        let mut blocks = std::mem::take(&mut lo.levels[BLOCK]).stmts;
+        blocks.extend(around(self.warp, Bind::Warp, warps));
+        lo.levels[BLOCK].stmts = around(self.block, Bind::Block, blocks);
+        lo.finish(Vec::new(), Form::Tiles)
+    }
+
+    /// Numbers that each thread has to itself.
+    fn registers(&mut self, len: i64) -> Memory {
+        self.lo.kernel.new_scratch(self.dtype, len.into(), Scope::Thread)
+    }
+
+    /// What the first nest leaves: the totals of chunks, row by row.
+    fn left(&mut self, access: Access) -> Memory {
+        let len = match self.lines {
+            Lines::Rows | Lines::Chunks(_) => self.count.clone(),
+            Lines::Totals(_) => self.count.clone() * self.n.clone(),
+        };
+        Memory::Param(self.lo.temporary(0, self.dtype, len, access))
+    }
+
     /// A loop over the threads of a warp at a level.
     fn threads(&mut self, level: usize, f: impl FnOnce(&mut Self, IndexExpr)) {
         let var = self.lo.new_var(WARP_THREADS.into(), PIECE);
@@ -167,7 +435,8 @@ impl Scan<'_> {
     }
 
     /// Loops over the threads of a warp and, in each, over the pieces of a group.
-    fn pieces(&mut self, pieces: i64, f: impl FnOnce(&mut Self, IndexExpr, IndexExpr)) {
+    fn pieces(&mut self, f: impl FnOnce(&mut Self, IndexExpr, IndexExpr)) {
+        let pieces = self.share.pieces;
         self.threads(GROUP, |scan, thread| {
             let var = scan.lo.new_var(pieces.into(), PIECE);
             f(scan, thread, var.into());
@@ -177,8 +446,28 @@ impl Scan<'_> {
         });
     }
 
+    /// A loop over the elements that a thread has of a piece, in the order in which memory has them; `f` gets the number of each.
+    fn each_lane(&mut self, f: impl FnOnce(&mut Self, IndexExpr)) {
+        let lanes = self.share.lanes;
+        if lanes == 1 {
+            return f(self, IndexExpr::ZERO);
+        }
+        let var = self.lo.new_var(lanes.into(), LANE);
+        f(self, var.into());
+        let body = std::mem::take(&mut self.lo.levels[LANE]).stmts;
+        let bind = Bind::Lanes;
+        self.lo.push(PIECE, Stmt::Loop { var, bind, body });
+    }
+
+    /// Puts the loop over groups of pieces behind what a warp does before them.
+    fn close_groups(&mut self) {
+        let (var, bind) = (self.group, Bind::Serial);
+        let body = std::mem::take(&mut self.lo.levels[GROUP]).stmts;
+        self.lo.push(WARP, Stmt::Loop { var, bind, body });
+    }
+
     /// What the threads of a warp do together with each element of scratch.
-    fn together(&mut self, memory: Memory, count: i64, kind: CollectiveKind) {
+    fn together(&mut self, level: usize, memory: Memory, count: i64, kind: CollectiveKind) {
         for n in 0..count {
             let (group, index) = (Group::Warp, IndexExpr::Const(n));
             let all = Collective {
@@ -187,61 +476,140 @@ impl Scan<'_> {
                 memory,
                 index,
             };
-            self.lo.push(GROUP, Stmt::Collective(Box::new(all)));
+            self.lo.push(level, Stmt::Collective(Box::new(all)));
         }
     }
 
-    /// The position in a row, in the order of the scan, of a thread's element.
-    fn position(&self, group: IndexExpr, pieces: i64, piece: &IndexExpr, thread: &IndexExpr) -> IndexExpr {
-        (group * pieces.into() + piece.clone()) * WARP_THREADS.into() + thread.clone()
+    /// The elements of a thread's piece to scratch, and what combines to nothing for those that there are not.
+    fn read(&mut self, to: Memory, thread: &IndexExpr, piece: &IndexExpr) {
+        let lanes = self.share.lanes;
+        let inside = self.inside(thread, piece);
+        self.each_lane(|scan, lane| {
+            let at = scan.position(thread, piece, &lane);
+            let value = match scan.lines {
+                Lines::Totals(_) => {
+                    let (memory, index, mask) = (scan.left_here(), scan.total(&at), inside);
+                    let level = scan.lo.level_of(&index).max(PIECE);
+                    scan.lo.emit(Op::Load { memory, index, mask }, scan.dtype, level)
+                }
+                Lines::Rows | Lines::Chunks(_) => {
+                    let point = scan.point(&at);
+                    let value = scan.lo.value_of(scan.operand, &point, inside);
+                    scan.lo.convert(value, scan.dtype)
+                }
+            };
+            let value = match inside {
+                Some(inside) => {
+                    let nothing = scan.nothing();
+                    scan.lo.map(ScalarOp::Select, &[inside, value, nothing])
+                }
+                None => value,
+            };
+            let place = piece.clone() * lanes.into() + lane;
+            scan.store(to, place, value, None);
+        });
     }
 
-    /// The point at a position.
+    /// The elements of a thread's piece from scratch to the result.
+    fn write(&mut self, from: Memory, result: Memory, thread: &IndexExpr, piece: &IndexExpr) {
+        let lanes = self.share.lanes;
+        let inside = self.inside(thread, piece);
+        self.each_lane(|scan, lane| {
+            let at = scan.position(thread, piece, &lane);
+            let value = scan.load(from, piece.clone() * lanes.into() + lane);
+            let value = scan.lo.convert(value, scan.lo.kernel.memory_dtype(result));
+            let index = match scan.lines {
+                Lines::Totals(_) => scan.total(&at),
+                Lines::Rows | Lines::Chunks(_) => flat_index(&scan.point(&at), &scan.shape).simplify(&scan.lo),
+            };
+            scan.store(result, index, value, inside);
+        });
+    }
+
+    /// The first position, in the order of the scan, of a thread's piece.
+    fn piece_start(&self, thread: &IndexExpr, piece: &IndexExpr) -> IndexExpr {
+        let pieces = IndexExpr::from(self.group) * self.share.pieces.into() + piece.clone();
+        let threads = pieces * WARP_THREADS.into() + thread.clone();
+        self.start.clone() + threads * self.share.lanes.into()
+    }
+
+    /// The position of an element of a thread's piece, by its number in the order of memory.
+    fn position(&self, thread: &IndexExpr, piece: &IndexExpr, lane: &IndexExpr) -> IndexExpr {
+        let start = self.piece_start(thread, piece);
+        match self.reverse {
+            true => start + (self.share.lanes - 1).into() - lane.clone(),
+            false => start + lane.clone(),
+        }
+    }
+
+    /// Where scratch has the element of a piece that is the `k`-th in the order of the scan.
+    fn place(&self, piece: &IndexExpr, k: i64) -> IndexExpr {
+        let lanes = self.share.lanes;
+        let lane = if self.reverse { lanes - 1 - k } else { k };
+        piece.clone() * lanes.into() + lane.into()
+    }
+
+    /// The point at a position of the row.
     fn point(&self, at: &IndexExpr) -> Index {
         let mut point = self.first.clone();
-        let last = point.len() - 1;
-        point[last] = match self.reverse {
+        point[self.axis] = match self.reverse {
             true => self.n.clone() - IndexExpr::ONE - at.clone(),
             false => at.clone(),
         };
         point
     }
 
-    /// Whether there is a position of the row, where that is not known.
-    fn inside(&mut self, at: &IndexExpr) -> Option<ValueId> {
-        let mut all = None;
-        for (e, limit) in [(self.row.clone(), self.rows.clone()), (at.clone(), self.n.clone())] {
-            if !e.proves_less(&limit, &self.lo) {
-                let inside = self.lo.inside(&e, &limit);
-                all = Some(self.lo.and(all, inside));
-            }
+    /// Where the total at a position of the row is.
+    fn total(&self, at: &IndexExpr) -> IndexExpr {
+        (self.row.clone() * self.n.clone() + at.clone()).simplify(&self.lo)
+    }
+
+    /// The totals, which the nest has as its only parameter.
+    fn left_here(&self) -> Memory {
+        Memory::Param(0)
+    }
+
+    /// Whether there is such a line, where that is not known.
+    fn exists(&mut self) -> Option<ValueId> {
+        let known = self.line.proves_less(&self.count, &self.lo);
+        (!known).then(|| self.lo.inside(&self.line.clone(), &self.count.clone()))
+    }
+
+    /// Whether there are the elements of a thread's piece, where that is not known: there are all of them, or none.
+    fn inside(&mut self, thread: &IndexExpr, piece: &IndexExpr) -> Option<ValueId> {
+        let exists = self.exists();
+        let at = self.piece_start(thread, piece);
+        if at.proves_less(&self.n, &self.lo) {
+            return exists;
         }
-        all
+        let inside = self.lo.inside(&at, &self.n.clone());
+        Some(self.lo.and(exists, inside))
+    }
+
+    fn nothing(&mut self) -> ValueId {
+        self.lo.constant(self.monoid.identity(self.dtype))
+    }
+
+    fn combine(&mut self, before: ValueId, value: ValueId) -> ValueId {
+        let (op, dtype) = (self.monoid.combine(), self.dtype);
+        self.lo
+            .emit(Op::Map(op, [before, value].into_iter().collect()), dtype, PIECE)
     }
 
     fn load(&mut self, memory: Memory, index: IndexExpr) -> ValueId {
-        let (dtype, mask) = (self.dtype, None);
-        self.lo.emit(Op::Load { memory, index, mask }, dtype, PIECE)
-    }
-
-    fn map(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
-        let dtype = self.dtype;
-        self.lo.emit(Op::Map(op, args.into()), dtype, PIECE)
+        let level = self.lo.level_of(&index).max(PIECE);
+        let (dtype, mask) = (self.lo.kernel.memory_dtype(memory), None);
+        self.lo.emit(Op::Load { memory, index, mask }, dtype, level)
     }
 
     fn store(&mut self, memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) {
+        let level = self.lo.level_of(&index).max(PIECE);
         let store = Stmt::Store {
             memory,
             index,
             value,
             mask,
         };
-        self.lo.push(PIECE, store);
-    }
-
-    fn store_result(&mut self, memory: Memory, at: &IndexExpr, value: ValueId, mask: Option<ValueId>) {
-        let value = self.lo.convert(value, self.lo.kernel.memory_dtype(memory));
-        let index = flat_index(&self.point(at), &self.shape).simplify(&self.lo);
-        self.store(memory, index, value, mask);
+        self.lo.push(level, store);
     }
 }

@@ -106,7 +106,9 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             lanes,
             threads,
         } => super::tile_threads::distribute_tile(kernel, [*outer, *inner], [*rows, *columns], *lanes, *threads),
-        Directive::RowsByWarps { var, warps } => super::rows_by_warps::rows_by_warps(kernel, *var, *warps),
+        Directive::RowsByWarps { var, warps, threads } => {
+            super::rows_by_warps::rows_by_warps(kernel, *var, (*warps, *threads))
+        }
         Directive::ShareRows {
             thread,
             rows,

@@ -8,7 +8,7 @@
 //! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
 //! | many rows, no longer than registers hold | a warp takes a row, whose threads share the inner loops and combine accumulators without a barrier: [`super::gpu_rows`] |
 //! | other rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
-//! | short rows | a block takes 128 rows, a thread one |
+//! | short rows | a part of a warp takes a row, as one does longer ones; of one element, or where that cannot be, a thread takes a row |
 //! | columns | a block takes a tile of columns, a thread one column, or 16 bytes of each row; what of the rows is kept lies in shared memory |
 //! | tiles | as they were lowered |
 //! | serial | a thread takes an index of the parallel loops |
@@ -25,6 +25,7 @@ use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_TH
 use super::again::{MOST, own_cost};
 use super::cascade;
 use super::directives::apply;
+use super::gpu_rows::short_rows_by_parts;
 use super::keep::{Room, keep_rows};
 use super::tensor_cores::{adds_products, note_refusal};
 use super::tile_threads::is_multiple;
@@ -103,6 +104,9 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let mut kernel = nest.kernel.clone();
     let mut made = Schedule::default();
     let short = nest.form == Form::Rows && short_rows(nest);
+    if let Some(done) = short.then(|| short_rows_by_parts(nest)).flatten() {
+        return done;
+    }
     let limit = shared_limit(nest, gpu);
     let mut kept_bytes = 0;
     if keeps && keeps_rows(nest) {
@@ -206,7 +210,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
 }
 
 /// Has each thread add up its long sums in blocks.
-fn in_blocks(kernel: Kernel, schedule: Schedule) -> (Kernel, Schedule) {
+pub(super) fn in_blocks(kernel: Kernel, schedule: Schedule) -> (Kernel, Schedule) {
     let mut g = Gpu {
         kernel,
         schedule,
@@ -235,7 +239,7 @@ fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
 }
 
 /// As [`pieces`], of the tensors that loops inside the parallel ones go along: what is stored once a row may be wider.
-fn pieces_of_rows(kernel: &Kernel, parallel: &[VarId]) -> impl Iterator<Item = i64> {
+pub(super) fn pieces_of_rows(kernel: &Kernel, parallel: &[VarId]) -> impl Iterator<Item = i64> {
     let row = parallel.last().and_then(|&v| tree::loop_body(&kernel.body, v));
     let loops = row.unwrap_or(&kernel.body).iter().flat_map(|s| walk(s.body()));
     let bytes = loops.flat_map(|s| s.accesses()).filter_map(|a| match a.memory {
@@ -710,16 +714,16 @@ impl Gpu {
         nests
     }
 
-    /// Splits the innermost loops of the nests of a row, so that a thread takes so many neighbours at once.
+    /// Splits the innermost loops of the nests of a row, so that a thread takes so many neighbours at once. Refused where
+    /// that many threads would not all have some.
     pub(super) fn row_pieces(
         &mut self,
         nests: &[(VarId, VarId)],
-        lanes: i64,
+        (lanes, threads): (i64, i64),
     ) -> Result<Vec<RowPiece>, DirectiveRefusal> {
         let mut made = Vec::new();
         for &(around, var) in nests {
-            // A warp has something to do for all of its threads.
-            if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * WARP_THREADS {
+            if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * threads {
                 return Err(DirectiveRefusal::Factor(lanes));
             }
             self.why = ScheduleReason::Vectors { lanes };
@@ -743,7 +747,7 @@ impl Gpu {
         let mut nests = self.row_nests(row);
         let mut pieces = Vec::new();
         if lanes > 1 {
-            let made = self.row_pieces(&nests, lanes)?;
+            let made = self.row_pieces(&nests, (lanes, WARP_THREADS))?;
             nests = made.iter().map(|p| (p.around, p.piece)).collect();
             pieces = made.into_iter().map(|p| p.lane).collect();
         }

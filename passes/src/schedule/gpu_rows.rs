@@ -1,14 +1,16 @@
-//! The policy for rows on a GPU that a warp takes: what is kept of a row is in registers, and no thread waits at a barrier.
+//! The policy for rows on a GPU that a warp takes, or a part of one: what is kept of a row is in registers, and no thread waits at a barrier.
 
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
-use tlc_ir::target::MAX_BLOCK_THREADS;
+use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
-use super::ScheduleReason;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, in_blocks, pieces_of_rows};
+use super::keep::{Room, keep_rows};
+use super::{Schedule, ScheduleReason, flops};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
+use crate::lower::Nest;
 use crate::tree;
 
 /// Rows of a block, a warp for each.
@@ -27,6 +29,31 @@ const VALUES: i64 = 64;
 /// Legalized statements of a thread that are copied out at most.
 const STATEMENTS: u64 = 6000;
 
+/// Rows that are too short for a warp, by parts of one.
+pub(super) fn short_rows_by_parts(nest: &Nest) -> Option<(Kernel, Schedule)> {
+    if !rows_lie_apart(&nest.kernel, &nest.parallel) {
+        return None;
+    }
+    let mut kernel = nest.kernel.clone();
+    let mut made = Schedule::default();
+    let room = Room {
+        operands: true,
+        fits: &|_, _| Ok(()),
+    };
+    keep_rows(&mut kernel, &mut made, &nest.parallel, &room);
+    made.flops = flops::flops(&kernel);
+    let of = |lanes: i64| {
+        let mut g = Gpu {
+            kernel: kernel.clone(),
+            schedule: made.clone(),
+            why: ScheduleReason::BlocksAndThreads,
+        };
+        g.rows_by_parts(&nest.parallel, lanes).ok()?;
+        Some(in_blocks(g.kernel, g.schedule))
+    };
+    pieces_of_rows(&kernel, &nest.parallel).chain([1]).find_map(of)
+}
+
 impl Gpu {
     /// A warp per row, of which each thread takes so many neighbouring elements at a time.
     pub(super) fn rows_by_warps(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
@@ -37,14 +64,51 @@ impl Gpu {
         let nests = self.row_nests(row);
         let mut pieces = Vec::new();
         if lanes > 1 {
-            pieces = self.row_pieces(&nests, lanes)?.into_iter().map(|p| p.lane).collect();
+            pieces = self
+                .row_pieces(&nests, (lanes, WARP_THREADS))?
+                .into_iter()
+                .map(|p| p.lane)
+                .collect();
         }
         self.why = ScheduleReason::Vectors { lanes };
         for &lane in &pieces {
             self.bind(lane, Bind::Lanes)?;
         }
         self.why = ScheduleReason::RowsByWarps;
-        self.apply(Directive::RowsByWarps { var: row, warps: WARPS })?;
+        self.share_rows(row, WARP_THREADS, pieces)
+    }
+
+    /// A part of a warp per row, whose threads take so many neighbouring elements each: as many as leave the fewest threads without any.
+    pub(super) fn rows_by_parts(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
+        let row = self.one_loop(parallel)?;
+        let nests = self.row_nests(row);
+        let extent = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi;
+        let longest = nests.iter().map(|n| extent(n.1)).max().unwrap_or(1);
+        // Two threads at least, so that each has elements of its own.
+        if longest < 2 * lanes || longest > lanes * WARP_THREADS {
+            return Err(DirectiveRefusal::Factor(lanes));
+        }
+        let threads = ((longest + lanes - 1) / lanes)
+            .cast_unsigned()
+            .next_power_of_two()
+            .cast_signed();
+        let mut pieces = Vec::new();
+        if lanes > 1 {
+            let made = self.row_pieces(&nests, (lanes, 1))?;
+            pieces.extend(made.into_iter().map(|p| p.lane));
+        }
+        self.why = ScheduleReason::Vectors { lanes };
+        for &lane in &pieces {
+            self.bind(lane, Bind::Lanes)?;
+        }
+        self.why = ScheduleReason::RowsByParts { threads };
+        self.share_rows(row, threads, pieces)
+    }
+
+    /// Gives rows to so many threads each, of which each has what of it alone touches in registers.
+    fn share_rows(&mut self, row: VarId, threads: i64, pieces: Vec<VarId>) -> Result<(), DirectiveRefusal> {
+        let (var, warps) = (row, WARPS);
+        self.apply(Directive::RowsByWarps { var, warps, threads })?;
         self.keep_in_registers()?;
         for lane in pieces {
             if self.accumulates(lane) {
@@ -119,6 +183,37 @@ impl Gpu {
             false => Err(DirectiveRefusal::NotConstant(var)),
         }
     }
+}
+
+/// Whether what threads with a row each would touch at the same time of tensors lies apart, and what threads that share rows would touch side by
+/// side. Windows that overlap, and rows across which memory goes, are for a thread each.
+pub(super) fn rows_lie_apart(kernel: &Kernel, parallel: &[VarId]) -> bool {
+    let Some((row, body)) = parallel
+        .last()
+        .and_then(|&v| Some((v, tree::loop_body(&kernel.body, v)?)))
+    else {
+        return false;
+    };
+    let of_loops = || {
+        body.iter()
+            .filter(|s| matches!(s, Stmt::Loop { .. }))
+            .flat_map(|s| walk(std::slice::from_ref(s)))
+    };
+    let inside: Vec<VarId> = of_loops().flat_map(|s| s.defined_vars()).copied().collect();
+    let step = |index: &IndexExpr, v: VarId| index.affine_in(v).map(|(c, _)| c);
+    let mut accesses = of_loops().flat_map(|s| s.accesses());
+    accesses.all(|a| {
+        let mut along = inside.iter().filter(|v| a.index.uses(**v)).peekable();
+        if !matches!(a.memory, Memory::Param(_)) || along.peek().is_none() {
+            return true;
+        }
+        let Some(&along) = along.find(|v| step(a.index, **v).is_some_and(|c| c.is(1))) else {
+            return false;
+        };
+        let length = kernel.extents[along.0 as usize].interval(kernel).hi;
+        let apart = |c: IndexExpr| c.as_const().is_none_or(|c| c >= length);
+        !a.index.uses(row) || step(a.index, row).is_some_and(apart)
+    })
 }
 
 /// How often the innermost statements are executed, if the loops around them are of constant length.

@@ -97,11 +97,22 @@ fn dealt(kernel: &Kernel, index: &IndexExpr, around: Around) -> Option<(Dealt, I
     let count = |v: VarId| kernel.extents[v.0 as usize].as_const();
     let (terms, constant) = index.linear();
     let step = |v: VarId| terms.iter().find(|t| t.0.as_var() == Some(v)).map(|t| t.1);
-    let elements = step(thread)?;
+    // Of several rows of a warp, each has so many threads, whose number in the row counts.
+    let parts = std::iter::successors(Some(WARP_THREADS / 2), |n| Some(n / 2)).take_while(|n| *n > 0);
+    let numbers = parts.map(|n| (n, IndexExpr::modulo(&thread.into(), &n.into())));
+    let mut numbers = numbers.filter(|_| around.warp.is_some());
+    let in_part = numbers.find_map(|(n, number)| {
+        let term = terms.iter().find(|t| t.0 == number)?;
+        Some((n, number, term.1))
+    });
+    let elements = match &in_part {
+        Some((_, _, step)) => *step,
+        None => step(thread)?,
+    };
     let threads = match around.warp.and_then(|w| Some((w, step(w)?))) {
         Some((warp, apart)) if apart == elements.checked_mul(WARP_THREADS)? => count(warp)? * count(thread)?,
         Some(_) => return None,
-        None => count(thread)?,
+        None => in_part.as_ref().map_or_else(|| count(thread), |p| Some(p.0))?,
     };
     if elements < 1 || constant < 0 {
         return None;
@@ -111,7 +122,8 @@ fn dealt(kernel: &Kernel, index: &IndexExpr, around: Around) -> Option<(Dealt, I
     let mut behind = constant % all;
     let mut place = IndexExpr::Const(constant / all * elements + behind);
     for (term, step) in &terms {
-        if term.as_var().is_some_and(|v| v == thread || Some(v) == around.warp) {
+        let number = in_part.as_ref().is_some_and(|p| p.1 == *term);
+        if number || term.as_var().is_some_and(|v| v == thread || Some(v) == around.warp) {
             continue;
         }
         if term.uses(thread) || around.warp.is_some_and(|w| term.uses(w)) {

@@ -163,6 +163,11 @@ pub enum ScheduleReason {
     SharedMemory,
     /// A warp takes a row: its threads combine what they have without waiting for others.
     RowsByWarps,
+    /// So many threads of a warp take a row, which is too short for all of them.
+    RowsByParts {
+        /// How many.
+        threads: i64,
+    },
     /// A column whose rows several threads share is added up sooner.
     SharedRows {
         /// How many.
@@ -283,6 +288,10 @@ impl fmt::Display for ScheduleReason {
             }
             Self::SharedMemory => f.write_str("threads of a block share it"),
             Self::RowsByWarps => f.write_str("a warp for each row: its threads wait for no others"),
+            Self::RowsByParts { threads } => write!(
+                f,
+                "{threads} threads of a warp for each row, which is short: they wait for no others"
+            ),
             Self::SharedRows { groups } => write!(f, "there are few columns: {groups} threads share the rows of each"),
             Self::Registers => f.write_str("a thread alone touches its elements: they stay in registers"),
             Self::Residents { blocks } => write!(f, "a multiprocessor has registers for {blocks} blocks at a time"),

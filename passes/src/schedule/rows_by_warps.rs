@@ -12,32 +12,50 @@
 //!
 //! Every thread of the warp executes what is between the loops for itself. What it sets there for statements behind a
 //! reduction is in scratch of its own.
+//!
+//! Of rows that are shorter a warp takes several, each so many neighbouring threads one: `row` is the number of the warp's first row and
+//! `t / threads`, the thread in it `t % threads`, and `reduce` one of parts of the warp. Threads for whose row there is none execute the
+//! same, but access no parameter.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tlc_ir::ScalarOp;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
+use tlc_ir::{DType, ScalarOp};
 
 use super::directives::{block, carries_state, overwrites, own_scratch, rewrite};
-use super::threads::{Group, Share, accumulators, combine_in_warps, first_of_warp, load};
+use super::threads::{Group, Share, accumulators, combine_in_warps, is_first, load};
 use crate::directive::DirectiveRefusal;
-use crate::tree::{loop_body, replace_loop, store};
+use crate::tree::{loop_body, replace_loop, store, substitute_in};
 
-pub(super) fn rows_by_warps(kernel: &mut Kernel, var: VarId, warps: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
+/// Gives the iterations of a loop to so many warps of a block, so many threads each.
+pub(super) fn rows_by_warps(
+    kernel: &mut Kernel,
+    var: VarId,
+    (warps, threads): (i64, i64),
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     if !(1..=MAX_BLOCK_THREADS / WARP_THREADS).contains(&warps) {
         return Err(DirectiveRefusal::Threads(warps.saturating_mul(WARP_THREADS)));
     }
+    if !(1..=WARP_THREADS).contains(&threads) || threads.count_ones() != 1 {
+        return Err(DirectiveRefusal::Threads(threads));
+    }
     check(kernel, var)?;
     let mut new = kernel.clone();
-    let made = block(&mut new, var, warps)?;
+    let (made, place) = match threads {
+        WARP_THREADS => (block(&mut new, var, warps)?, None),
+        _ => {
+            let (made, place) = in_parts(&mut new, var, (warps, threads));
+            (made, Some(place))
+        }
+    };
     let [outer, warp] = made[..] else {
         return Err(DirectiveRefusal::Factor(warps));
     };
     let mut refusal = None;
     rewrite(&mut new, warp, &mut |kernel, _, body| {
-        let mut row = Row::new(kernel);
+        let mut row = Row::new(kernel, threads, place.clone());
         if let Err(e) = body.into_iter().try_for_each(|s| row.statement(s)) {
             refusal = Some(e);
         }
@@ -59,6 +77,38 @@ pub(super) fn rows_by_warps(kernel: &mut Kernel, var: VarId, warps: i64) -> Resu
     }
     *kernel = new;
     Ok(made)
+}
+
+/// Where the rows of a part of a warp are.
+#[derive(Clone)]
+struct Place {
+    /// What numbered the rows.
+    var: VarId,
+    /// The warp's first row, and how many rows there are.
+    first: IndexExpr,
+    rows: IndexExpr,
+}
+
+/// Loops over blocks and warps around the body of a loop, whose variable stays in it.
+fn in_parts(kernel: &mut Kernel, var: VarId, (warps, threads): (i64, i64)) -> (Vec<VarId>, Place) {
+    let rows = kernel.extents[var.0 as usize].clone();
+    let each = WARP_THREADS / threads;
+    let outer = kernel.new_var(rows.ceil_div(warps * each).simplify(kernel));
+    let warp = kernel.new_var(warps.into());
+    rewrite(kernel, var, &mut |_, bind, body| {
+        let inner = Stmt::Loop {
+            var: warp,
+            bind: Bind::Serial,
+            body,
+        };
+        vec![Stmt::Loop {
+            var: outer,
+            bind,
+            body: vec![inner],
+        }]
+    });
+    let first = (IndexExpr::from(outer) * warps.into() + warp.into()) * each.into();
+    (vec![outer, warp], Place { var, first, rows })
 }
 
 /// Whether rows do not depend on each other, the statements of a row may be executed by all threads of a warp, and the loops among them shared.
@@ -122,13 +172,19 @@ struct Segment {
 /// The statements of a row, in turn.
 struct Row<'k> {
     kernel: &'k mut Kernel,
+    /// Threads of a row.
+    threads: i64,
+    /// Where rows are that do not take a warp.
+    place: Option<Place>,
     segments: Vec<Segment>,
 }
 
 impl<'k> Row<'k> {
-    fn new(kernel: &'k mut Kernel) -> Row<'k> {
+    fn new(kernel: &'k mut Kernel, threads: i64, place: Option<Place>) -> Row<'k> {
         let mut row = Row {
             kernel,
+            threads,
+            place,
             segments: Vec::new(),
         };
         row.begin();
@@ -148,6 +204,14 @@ impl<'k> Row<'k> {
     fn last(&mut self) -> (&mut Kernel, &mut Segment) {
         let at = self.segments.len() - 1;
         (self.kernel, &mut self.segments[at])
+    }
+
+    /// The number of a thread among those of its row.
+    fn in_row(&self, thread: VarId) -> IndexExpr {
+        match self.threads {
+            WARP_THREADS => thread.into(),
+            threads => IndexExpr::modulo(&thread.into(), &threads.into()),
+        }
     }
 
     fn statement(&mut self, s: Stmt) -> Result<(), DirectiveRefusal> {
@@ -171,16 +235,18 @@ impl<'k> Row<'k> {
 
     /// A store that one thread executes.
     fn store_once(&mut self, memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>) {
+        let at = self.segments.len() - 1;
+        let number = self.in_row(self.segments[at].thread);
         let (kernel, segment) = self.last();
         let first = match segment.first {
             Some(first) => first,
-            None => first_of_warp(kernel, segment.thread, &mut segment.body),
+            None => is_first(kernel, number, &mut segment.body),
         };
         segment.first = Some(first);
         let mask = match mask {
             None => first,
             Some(mask) => {
-                let both = kernel.new_value(tlc_ir::DType::Bool);
+                let both = kernel.new_value(DType::Bool);
                 let op = Op::Map(ScalarOp::And, smallvec::smallvec![mask, first]);
                 segment.body.push(Stmt::Let { value: both, op });
                 both
@@ -199,6 +265,8 @@ impl<'k> Row<'k> {
         if !combine_in_warps(self.kernel, &monoids) {
             return Err(DirectiveRefusal::Recurrence(around));
         }
+        let (at, threads) = (self.segments.len() - 1, self.threads);
+        let thread = self.in_row(self.segments[at].thread);
         let (kernel, segment) = self.last();
         let groups = Group::of(kernel, monoids, &states, (1, Scope::Thread));
         groups.iter().for_each(|g| g.reset(kernel, &mut segment.body));
@@ -206,8 +274,8 @@ impl<'k> Row<'k> {
         let share = Share {
             var,
             n: kernel.extents[var.0 as usize].clone(),
-            thread: segment.thread.into(),
-            threads: WARP_THREADS,
+            thread,
+            threads,
         };
         replace_loop(&mut nest, var, &mut |_, body| share.of(kernel, body));
         segment.body.append(&mut nest);
@@ -217,7 +285,7 @@ impl<'k> Row<'k> {
         let here = &IndexExpr::ZERO;
         for g in &groups {
             g.publish(kernel, here, &mut segment.body);
-            g.reduce(kernel, &mut segment.body, &mut segment.behind);
+            g.reduce(kernel, threads, &mut segment.body, &mut segment.behind);
         }
         self.begin();
         let (kernel, segment) = self.last();
@@ -234,6 +302,7 @@ impl<'k> Row<'k> {
         }
         self.carry_values();
         self.own_registers();
+        self.number_rows();
         let mut out = Vec::new();
         for s in self.segments {
             if !s.body.is_empty() {
@@ -246,6 +315,21 @@ impl<'k> Row<'k> {
             out.extend(s.behind);
         }
         out
+    }
+
+    /// Has each part of a warp take its row, if there is one: where that is not known, what accesses parameters asks.
+    fn number_rows(&mut self) {
+        let Some(Place { var, first, rows }) = self.place.take() else {
+            return;
+        };
+        for segment in &mut self.segments {
+            let row = first.clone() + IndexExpr::floor_div(&segment.thread.into(), &self.threads.into());
+            if !row.proves_less(&rows, self.kernel) {
+                let exists = is_below(self.kernel, &row, &rows, &mut segment.body);
+                mask_params(self.kernel, &mut segment.body, exists);
+            }
+            substitute_in(self.kernel, &mut segment.body, &mut |v| (v == var).then(|| row.clone()));
+        }
     }
 
     /// Has the thread that stores for the row read alone what only it needs: what it stores may lie where the row was read from, and no thread
@@ -290,7 +374,7 @@ impl<'k> Row<'k> {
                 both = mask.replace(first);
             }
             if let Some(mask) = both {
-                let value = self.kernel.new_value(tlc_ir::DType::Bool);
+                let value = self.kernel.new_value(DType::Bool);
                 let op = Op::Map(ScalarOp::And, smallvec::smallvec![mask, first]);
                 let body = &mut self.segments[at].body;
                 if let Stmt::Let {
@@ -391,6 +475,62 @@ impl<'k> Row<'k> {
             self.kernel.scratch[i as usize].scope = Scope::Thread;
         }
     }
+}
+
+/// Whether an index is below another, first of all.
+fn is_below(kernel: &mut Kernel, index: &IndexExpr, end: &IndexExpr, out: &mut Vec<Stmt>) -> ValueId {
+    let wide = index.interval(kernel).hi.max(end.interval(kernel).hi) > i64::from(i32::MAX);
+    let dtype = if wide { DType::I64 } else { DType::I32 };
+    let (at, limit) = (kernel.new_value(dtype), kernel.new_value(dtype));
+    let below = kernel.new_value(DType::Bool);
+    let ops = [
+        (at, Op::Index(index.clone(), dtype)),
+        (limit, Op::Index(end.clone(), dtype)),
+        (below, Op::Map(ScalarOp::Lt, smallvec::smallvec![at, limit])),
+    ];
+    out.splice(0..0, ops.map(|(value, op)| Stmt::Let { value, op }));
+    below
+}
+
+/// Has statements access parameters only where a condition holds.
+fn mask_params(kernel: &mut Kernel, body: &mut Vec<Stmt>, cond: ValueId) {
+    let mut out = Vec::with_capacity(body.len());
+    for mut s in std::mem::take(body) {
+        if let Stmt::Loop { body, .. } | Stmt::If { body, .. } = &mut s {
+            mask_params(kernel, body, cond);
+        }
+        let mask = match &mut s {
+            Stmt::Store {
+                memory: Memory::Param(_),
+                mask,
+                ..
+            }
+            | Stmt::Let {
+                op:
+                    Op::Load {
+                        memory: Memory::Param(_),
+                        mask,
+                        ..
+                    },
+                ..
+            } => Some(mask),
+            _ => None,
+        };
+        if let Some(mask) = mask {
+            let both = match *mask {
+                None => cond,
+                Some(mask) => {
+                    let both = kernel.new_value(DType::Bool);
+                    let op = Op::Map(ScalarOp::And, smallvec::smallvec![cond, mask]);
+                    out.push(Stmt::Let { value: both, op });
+                    both
+                }
+            };
+            *mask = Some(both);
+        }
+        out.push(s);
+    }
+    *body = out;
 }
 
 /// The outermost loop of a perfect nest, and the innermost of its serial loops: what is unrolled goes through registers, and lanes stay together.

@@ -159,26 +159,32 @@ impl Group {
         });
     }
 
-    /// All threads of a warp combine what each has published in scratch of its own, so that each has what all come to.
-    pub(super) fn reduce(&self, kernel: &mut Kernel, after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
+    /// Each so many threads of a warp combine what each has published in scratch of its own, so that each has what all come to.
+    pub(super) fn reduce(&self, kernel: &mut Kernel, threads: i64, after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
         let copies: Vec<Memory> = self.parts.iter().map(|p| p.published).collect();
-        self.reduce_copies(kernel, &copies, after, out);
+        self.reduce_copies(kernel, (&copies, threads), after, out);
     }
 
     /// As [`Group::reduce`], of these copies.
-    fn reduce_copies(&self, kernel: &mut Kernel, copies: &[Memory], after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
+    fn reduce_copies(
+        &self,
+        kernel: &mut Kernel,
+        (copies, threads): (&[Memory], i64),
+        after: &mut Vec<Stmt>,
+        out: &mut Vec<Stmt>,
+    ) {
         match (extremum_of(self.monoid), &self.parts[..], copies) {
             (Some(extremum), [value, position], &[best, at]) => {
                 let mine = own_copy(kernel, value, after);
-                out.push(reduce_warp(extremum, best));
+                out.push(reduce_part(extremum, threads, best));
                 out.push(positions_of_best(
                     kernel,
                     (value.dtype, position.dtype),
                     [mine, best, at],
                 ));
-                out.push(reduce_warp(Monoid::Min, at));
+                out.push(reduce_part(Monoid::Min, threads, at));
             }
-            _ => out.extend(copies.iter().map(|&copy| reduce_warp(self.monoid, copy))),
+            _ => out.extend(copies.iter().map(|&copy| reduce_part(self.monoid, threads, copy))),
         }
     }
 
@@ -486,12 +492,12 @@ fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut 
     let mut copies = Vec::new();
     for g in groups {
         let own: Vec<Memory> = g.parts.iter().map(|p| own_copy(kernel, p, after)).collect();
-        g.reduce_copies(kernel, &own, after, out);
+        g.reduce_copies(kernel, (&own, WARP_THREADS), after, out);
         copies.extend(own.into_iter().zip(&g.parts));
     }
     let thread = kernel.new_var(IndexExpr::Const(WARP_THREADS));
     let mut body = Vec::new();
-    let first = first_of_warp(kernel, thread, &mut body);
+    let first = is_first(kernel, thread.into(), &mut body);
     for (copy, p) in copies {
         let combined = kernel.new_value(p.dtype);
         body.push(load(combined, copy, IndexExpr::ZERO));
@@ -504,12 +510,12 @@ fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut 
     });
 }
 
-/// Whether a thread is the first of its warp.
-pub(super) fn first_of_warp(kernel: &mut Kernel, thread: VarId, out: &mut Vec<Stmt>) -> ValueId {
+/// Whether a thread of that number among those that share something is the first of them.
+pub(super) fn is_first(kernel: &mut Kernel, thread: IndexExpr, out: &mut Vec<Stmt>) -> ValueId {
     let (number, one) = (kernel.new_value(DType::I32), kernel.new_value(DType::I32));
     let first = kernel.new_value(DType::Bool);
     let ops = [
-        (number, Op::Index(thread.into(), DType::I32)),
+        (number, Op::Index(thread, DType::I32)),
         (one, Op::Const(Scalar::from_bits(DType::I32, 1))),
         (first, Op::Map(ScalarOp::Lt, SmallVec::from_slice(&[number, one]))),
     ];
@@ -535,11 +541,15 @@ fn own_copy(kernel: &mut Kernel, part: &Part, after: &mut Vec<Stmt>) -> Memory {
     copy
 }
 
-/// All threads of a warp combine an element of each.
-fn reduce_warp(monoid: Monoid, memory: Memory) -> Stmt {
+/// Each so many threads of a warp combine an element of each.
+fn reduce_part(monoid: Monoid, threads: i64, memory: Memory) -> Stmt {
+    let group = match threads {
+        WARP_THREADS => tlc_ir::kernel::Group::Warp,
+        threads => tlc_ir::kernel::Group::Part(threads),
+    };
     Stmt::Collective(Box::new(Collective {
         kind: CollectiveKind::Reduce(monoid),
-        group: tlc_ir::kernel::Group::Warp,
+        group,
         memory,
         index: IndexExpr::ZERO,
     }))

@@ -349,7 +349,8 @@ fn by_warps(kernel: &mut Kernel, rng: &mut Rng, applied: &mut Vec<Directive>) ->
         return Ok(());
     };
     let (before, warps) = (kernel.clone(), rng.pick(&[1i64, 2, 3, 32, 33]));
-    let mut all = vec![Directive::RowsByWarps { var, warps }];
+    let threads = rng.pick(&[32i64, 32, 16, 8, 4, 2, 1]);
+    let mut all = vec![Directive::RowsByWarps { var, warps, threads }];
     all.extend((0..kernel.scratch.len() as u32).map(|scratch| Directive::Own { scratch }));
     let mut made = Vec::new();
     for directive in all {

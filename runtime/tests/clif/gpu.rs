@@ -231,6 +231,21 @@ fn scans_and_broadcasts_reach_every_thread() {
             assert!(found.iter().all(|f| *f == x[3]), "{group} of {threads}");
         }
     }
+    for (group, size, threads) in [
+        ("warp", 32, 96),
+        ("part 8", 8, 32),
+        ("part 1", 1, 32),
+        ("block 70", 70, 70),
+    ] {
+        let group = group.split(' ').next().filter(|g| *g == "block").unwrap_or(group);
+        let kernel = collective("i32", "shift max", group, threads);
+        let arguments = arguments(&kernel, &[2], 8);
+        let found = agreed(&kernel, &[2], &arguments);
+        for (x, found) in arguments[0].chunks(size).zip(found[1].chunks(size)) {
+            assert_eq!(found[0].as_i64(), i64::from(i32::MIN), "{group} of {threads}");
+            assert_eq!(found[1..], x[..size - 1], "{group} of {threads}");
+        }
+    }
     for what in ["reduce max", "reduce min", "reduce mul", "scan max"] {
         for dtype in ["f32", "bf16", "i32"] {
             let kernel = collective(dtype, what, "block", 70);

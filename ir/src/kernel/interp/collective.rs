@@ -1,7 +1,7 @@
 //! Collectives, one combination after another.
 
 use super::{KernelError, Machine, combine};
-use crate::kernel::{Collective, Group};
+use crate::kernel::{Collective, CollectiveKind, Group};
 use crate::target::WARP_THREADS;
 
 impl Machine<'_> {
@@ -25,6 +25,10 @@ impl Machine<'_> {
             elements.push(self.load(c.memory, index)?);
         }
         let (steps, all) = c.kind.steps(threads);
+        if let CollectiveKind::Shift(monoid) = c.kind {
+            elements.rotate_right(1);
+            elements[0] = monoid.identity(elements[0].dtype());
+        }
         if let Some(monoid) = c.kind.monoid() {
             for s in steps {
                 let (left, right) = (elements[s.left as usize], elements[s.right as usize]);

@@ -9,7 +9,7 @@ impl Checker<'_> {
         let threads = c.group.threads();
         let from = match c.kind {
             CollectiveKind::Broadcast(from) => from,
-            CollectiveKind::Reduce(_) | CollectiveKind::Scan(_) => 0,
+            CollectiveKind::Reduce(_) | CollectiveKind::Scan(_) | CollectiveKind::Shift(_) => 0,
         };
         if !(1..=MAX_BLOCK_THREADS).contains(&threads) || !(0..threads).contains(&from) {
             self.error(Rule::CollectiveThreads { threads, from });
