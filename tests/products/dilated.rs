@@ -34,18 +34,18 @@ struct Case {
 impl Case {
     fn random(rng: &mut Rng) -> Case {
         let dilation = [(); 2].map(|()| rng.pick(&[1, 2, 3, 6, 12, 24]));
-        let side = |rng: &mut Rng| rng.pick(&[1, 2, 3, 7, 8, 13, 14, 16, 17, 25, 33]);
+        let side = |rng: &mut Rng| rng.pick(&[1, 2, 3, 7, 8, 13, 14, 17, 20]);
         let size = |rng: &mut Rng| [rng.pick(&[0, 1, 1, 2, 3]), side(rng), side(rng)];
         Case {
-            channels: rng.pick(&[70, 96, 130]),
-            outputs: rng.pick(&[16, 32, 48]),
+            channels: rng.pick(&[70, 96]),
+            outputs: rng.pick(&[16, 32]),
             kernel: rng.pick(&[[3, 3], [3, 3], [5, 3], [3, 5]]),
             stride: rng.pick(&[1, 1, 1, 2, 3]),
             padding: dilation.map(|d| d * rng.pick(&[1, 1, 2]) + rng.pick(&[0, 0, 1])),
             dilation,
             bias: rng.chance(50, 100),
             activation: rng.chance(50, 100),
-            sizes: (0..4).map(|_| size(rng)).collect(),
+            sizes: (0..3).map(|_| size(rng)).collect(),
         }
     }
 
@@ -98,8 +98,8 @@ fn windowed(plan: &tlc_ir::plan::Plan) -> usize {
 }
 
 /// What is compiled for any size, with a second cache so small that sums of some hundred products are long.
-fn compiled(graph: &tlc::ir::Graph, threads: usize) -> (tlc_ir::plan::Plan, Executable) {
-    let emitters = tlc_runtime::target::emitters();
+fn compiled(graph: &tlc::ir::Graph, threads: usize) -> (Arc<tlc_ir::plan::Plan>, Executable) {
+    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
     let cpu = Cpu {
         l2_bytes: 32 << 10,
         streams_lines: false,
@@ -124,7 +124,7 @@ fn run(executable: &Executable, input: &HostTensor) -> HostTensor {
 #[test]
 fn dilated_windows_of_images_of_any_size_are_right() {
     let lanes = tlc_runtime::cpu::level::wide().map(|level| level.vector_bits() / 32);
-    for seed in seeds(0..16) {
+    for seed in seeds(0..8) {
         let mut rng = Rng::new(seed);
         let case = Case::random(&mut rng);
         let [kh, kw] = case.kernel;

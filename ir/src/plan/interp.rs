@@ -663,16 +663,12 @@ impl<'p> Machine<'p> {
             let dims = w.dims.iter().map(|l| Ok((value(&l.extent)?, value(&l.stride)?)));
             dims.collect()
         };
-        type Walked<'o> = (
-            i64,
-            Vec<i64>,
-            [Vec<(i64, i64)>; 2],
-            Vec<(&'o WindowedAxis, [i64; 2], i64)>,
-        );
+        type Dims = Vec<(i64, i64)>;
+        type Walked<'o> = (i64, Vec<i64>, [Dims; 2], Vec<(&'o WindowedAxis, [i64; 2], i64)>);
         fn strides<'o>(
             o: &'o GemmOperand,
             value: &dyn Fn(&IndexExpr) -> Result<i64, PlanError>,
-            walk: &dyn Fn(&Strides) -> Result<Vec<(i64, i64)>, PlanError>,
+            walk: &dyn Fn(&Strides) -> Result<Dims, PlanError>,
         ) -> Result<Walked<'o>, PlanError> {
             let batch: Result<Vec<i64>, _> = o.batch.iter().map(value).collect();
             let windowed = |w: &'o WindowedAxis| Ok((w, [value(&w.before)?, value(&w.extent)?], value(&w.step)?));
