@@ -139,7 +139,7 @@ fn dilated_windows_of_images_of_any_size_are_right() {
         for &size in case.sizes.iter().filter(|s| case.fits(**s)) {
             let [n, h, w] = size;
             let image = data(&[n, case.channels, h, w], &mut rng);
-            let meant = interpret_with_bounds(&graph, &[image.clone()], &interp::Options::default());
+            let meant = interpret_with_bounds(&graph, std::slice::from_ref(&image), &interp::Options::default());
             let meant = meant.unwrap_or_else(|e| panic!("seed {seed}: {size:?}: {e}"));
             let [one, three] = [0, 1].map(|k| run(&executables[k].1, &image));
             compare(&one, &meant[0]).unwrap_or_else(|m| panic!("seed {seed}: {case:?} {size:?}: {m}"));
@@ -173,7 +173,7 @@ fn infinite_weights_meet_the_padding() {
     let (plan, executable) = compiled(&graph, 1);
     assert_eq!(windowed(&plan), 0);
     let image = data(&[1, 70, 14, 14], &mut rng);
-    let meant = interpret_with_bounds(&graph, &[image.clone()], &interp::Options::default()).unwrap();
+    let meant = interpret_with_bounds(&graph, std::slice::from_ref(&image), &interp::Options::default()).unwrap();
     let found = run(&executable, &image);
     compare(&found, &meant[0]).unwrap();
     assert!((0..14 * 14).any(|i| found.get(i).is_nan()));
