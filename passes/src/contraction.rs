@@ -4,17 +4,21 @@
 //! groups. Operands may be views of stored values as long as every label walks them with one stride.
 
 pub mod layouts;
+mod windowed;
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, VarId};
-use tlc_ir::plan::{StridedDim, Strides};
+use tlc_ir::plan::{StridedDim, Strides, Windowed};
 use tlc_ir::target::{HostProducts, ProductLibrary};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, label_count, repeats};
 use crate::direct::{direct_image, has_overlaps};
 use tlc_ir::graph::infer::flat_index;
+use windowed::{PaddedWindows, padded_windows};
+
+pub use windowed::weights_order;
 
 /// Below this many multiply-adds a loop nest beats the call, unless the library is fast at small products ([`HostProducts::small`]).
 pub const MIN_LIBRARY_FLOPS: i64 = 8 * 1024;
@@ -35,12 +39,14 @@ pub struct MatrixOperand {
     pub row: Strides,
     /// How its columns follow each other.
     pub column: Strides,
+    /// The axes that its windows slide over, where these end.
+    pub windowed: Windowed,
 }
 
 impl MatrixOperand {
     /// Whether its rows or columns are several axes in one, as those of sliding windows are.
     pub fn is_composite(&self) -> bool {
-        self.row.dims.len() > 1 || self.column.dims.len() > 1
+        self.row.dims.len() > 1 || self.column.dims.len() > 1 || !self.windowed.is_empty()
     }
 }
 
@@ -178,13 +184,16 @@ pub fn matrix_product(graph: &Graph, id: NodeId, products: HostProducts) -> Opti
             true => Of::Small,
             false => Of::Matrices,
         };
-        return product_of(graph, id, einsum, of).or_else(|| product_of(graph, id, einsum, Of::OneChannel));
+        let kinds = [of, Of::OneChannel];
+        let padded = padded_windows(graph, id, windowed::Of::LaidOut);
+        let padded = padded.and_then(|w| kinds.iter().find_map(|&of| product_of(graph, id, einsum, of, Some(&w))));
+        return padded.or_else(|| kinds.iter().find_map(|&of| product_of(graph, id, einsum, of, None)));
     }
     let of = match products.vectors {
         true => Of::Any,
         false => Of::Matrices,
     };
-    product_of(graph, id, einsum, of).filter(takes_halves)
+    product_of(graph, id, einsum, of, None).filter(takes_halves)
 }
 
 /// Which products are looked for.
@@ -249,7 +258,7 @@ pub fn stacked_product(graph: &Graph, id: NodeId, library: &ProductLibrary) -> O
     let einsum = binary_einsum(graph, id, Semiring::AddMul, |dtype, accumulator| {
         library.multiplies(dtype, accumulator)
     })?;
-    let mut product = product_of(graph, id, einsum, Of::Matrices)?;
+    let mut product = product_of(graph, id, einsum, Of::Matrices, None)?;
     product.stack()?;
     let MatrixProduct {
         m, n, k, lhs, rhs, dst, ..
@@ -280,17 +289,30 @@ pub fn has_products(graph: &Graph, multiply_adds: i64) -> bool {
     })
 }
 
-fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>, of: Of) -> Option<MatrixProduct> {
+/// The matrix form of an einsum, of windows of a padded image from the image itself where `padded` are those.
+fn product_of(
+    graph: &Graph,
+    id: NodeId,
+    ([a, b], inputs, output): Binary<'_>,
+    of: Of,
+    padded: Option<&PaddedWindows>,
+) -> Option<MatrixProduct> {
     let Groups {
         labels,
         extents,
         mut batch,
         mut rows,
         mut columns,
-        summed,
+        mut summed,
     } = groups_in(graph, id, output, of)?;
-    let lhs = strided(graph, a, &inputs[0], labels)?;
-    let rhs = strided(graph, b, &inputs[1], labels)?;
+    let walked = |operand: usize, id| match padded.filter(|w| w.operand == operand) {
+        Some(w) => w.strided(graph, labels),
+        None => strided(graph, id, &inputs[operand], labels),
+    };
+    let (lhs, rhs) = (walked(0, a)?, walked(1, b)?);
+    if let Some(w) = padded {
+        summed = w.summed.to_vec();
+    }
     let dst_strides = tlc_ir::graph::infer::row_major_strides(&graph.ty(id).shape);
     let mut dst = Strided {
         base: id,
@@ -304,6 +326,9 @@ fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>, o
     // walk it with a stride each. Those of the other operand and of the result may not: what does not fit becomes a batch
     // axis, or, where it is summed, keeps the library from computing it.
     let composite = composite(&rows, &columns, output);
+    if padded.is_some_and(|w| composite != Some(w.operand)) {
+        return None;
+    }
     let (of_rows, of_columns, of_sum): (Vec<&Strided>, Vec<&Strided>, Vec<&Strided>) = match composite {
         Some(0) => (vec![&dst], vec![&rhs, &dst], vec![&rhs]),
         Some(_) => (vec![&lhs, &dst], vec![&dst], vec![&lhs]),
@@ -319,7 +344,10 @@ fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>, o
     let (m, n, k) = (count(&rows), count(&columns), count(&summed));
     let straight =
         |extent: &IndexExpr, strides: &[IndexExpr], i: usize| Strides::straight(extent.clone(), strides[i].clone());
-    let dims = |s: &Strided, of: &[usize]| walk(s, of, &extents);
+    let dims = |s: &Strided, of: &[usize]| match padded {
+        Some(w) => w.walk(s, of, &extents),
+        None => walk(s, of, &extents),
+    };
     let [lhs_walks, rhs_walks] = match composite {
         Some(0) => [
             [dims(&lhs, &rows)?, dims(&lhs, &summed)?],
@@ -336,7 +364,12 @@ fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>, o
     };
     let last = |strides: &[IndexExpr]| strides.len() - 1;
     let dst_walks = [straight(&m, &row, last(&row)), straight(&n, &column, last(&column))];
-    let operand = |s: &Strided, [row, column]: [Strides; 2]| MatrixOperand {
+    let mut windowed = [Windowed::new(), Windowed::new()];
+    if let Some(w) = padded {
+        let across = if w.operand == 0 { &rows } else { &columns };
+        windowed[w.operand] = w.windowed(graph, across, labels)?;
+    }
+    let operand = |s: &Strided, [row, column]: [Strides; 2], windowed: Windowed| MatrixOperand {
         base: s.base,
         offset: s.offset.clone(),
         batch: batch
@@ -345,12 +378,14 @@ fn product_of(graph: &Graph, id: NodeId, ([a, b], inputs, output): Binary<'_>, o
             .collect(),
         row,
         column,
+        windowed,
     };
+    let [of_lhs, of_rhs] = windowed;
     Some(MatrixProduct {
         batch: batch.iter().map(|&l| extents[l].clone()).collect(),
-        lhs: operand(&lhs, lhs_walks),
-        rhs: operand(&rhs, rhs_walks),
-        dst: operand(&dst, dst_walks),
+        lhs: operand(&lhs, lhs_walks, of_lhs),
+        rhs: operand(&rhs, rhs_walks, of_rhs),
+        dst: operand(&dst, dst_walks, Windowed::new()),
         m,
         n,
         k,

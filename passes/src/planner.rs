@@ -588,6 +588,7 @@ impl Planner<'_> {
                 batch: o.batch.clone(),
                 row: o.row.clone(),
                 column: o.column.clone(),
+                windowed: o.windowed.clone(),
             };
             let (lhs, rhs, dst) = (
                 operand(self, &product.lhs),

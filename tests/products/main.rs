@@ -4,6 +4,7 @@ mod attention;
 mod bytes;
 mod convolutions;
 mod dequantized;
+mod dilated;
 mod direct_convolutions;
 mod einsum_numpy;
 mod epilogues;

@@ -19,7 +19,7 @@ use crate::kernel::Access;
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
 use crate::plan::{
     DeviceId, Epilogue, Gemm, GemmOperand, HostCall, Launch, Layout, LibraryEpilogue, Plan, PlanState, Repeat, SlotId,
-    Step, Storage, Strides,
+    Step, Storage, Strides, WindowedAxis,
 };
 use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError};
@@ -663,11 +663,18 @@ impl<'p> Machine<'p> {
             let dims = w.dims.iter().map(|l| Ok((value(&l.extent)?, value(&l.stride)?)));
             dims.collect()
         };
-        type Walked = (i64, Vec<i64>, [Vec<(i64, i64)>; 2]);
-        let strides = |o: &GemmOperand| -> Result<Walked, PlanError> {
+        type Dims = Vec<(i64, i64)>;
+        type Walked<'o> = (i64, Vec<i64>, [Dims; 2], Vec<(&'o WindowedAxis, [i64; 2], i64)>);
+        fn strides<'o>(
+            o: &'o GemmOperand,
+            value: &dyn Fn(&IndexExpr) -> Result<i64, PlanError>,
+            walk: &dyn Fn(&Strides) -> Result<Dims, PlanError>,
+        ) -> Result<Walked<'o>, PlanError> {
             let batch: Result<Vec<i64>, _> = o.batch.iter().map(value).collect();
-            Ok((value(&o.offset)?, batch?, [walk(&o.row)?, walk(&o.column)?]))
-        };
+            let windowed = |w: &'o WindowedAxis| Ok((w, [value(&w.before)?, value(&w.extent)?], value(&w.step)?));
+            let windowed: Result<_, PlanError> = o.windowed.iter().map(windowed).collect();
+            Ok((value(&o.offset)?, batch?, [walk(&o.row)?, walk(&o.column)?], windowed?))
+        }
         let place = |dims: &[(i64, i64)], mut index: i64| {
             let mut sum = 0;
             for (number, &(extent, stride)) in dims.iter().enumerate().rev() {
@@ -677,7 +684,23 @@ impl<'p> Machine<'p> {
             }
             sum
         };
-        let (lhs, rhs, dst) = (strides(&g.lhs)?, strides(&g.rhs)?, strides(&g.dst)?);
+        let digit = |dims: &[(i64, i64)], index: i64, number: usize| {
+            let inner = dims.get(number + 1..).unwrap_or(&[]);
+            let inner: i64 = inner.iter().map(|d| d.0.max(1)).product();
+            index / inner % dims.get(number).map_or(1, |d| d.0.max(1))
+        };
+        // Where an element of an operand is, by its numbers across and along the sum; none if it is beyond an axis.
+        let at_windows = |o: &Walked<'_>, (across, i): (usize, i64), t: i64| {
+            let (to, from) = (&o.2[across], &o.2[1 - across]);
+            let mut at = place(to, i) + place(from, t);
+            for (number, (w, ends, step)) in o.3.iter().enumerate() {
+                w.element([digit(to, i, w.place), digit(from, t, number)], *ends)?;
+                at -= ends[0] * step;
+            }
+            Some(at)
+        };
+        let of = |o| strides(o, &value, &walk);
+        let (lhs, rhs, dst) = (of(&g.lhs)?, of(&g.rhs)?, of(&g.dst)?);
         let axes = g.batch.len();
         let (m, n, k) = (extents[axes], extents[axes + 1], extents[axes + 2]);
         let batches: i64 = extents[..axes].iter().product();
@@ -696,8 +719,11 @@ impl<'p> Machine<'p> {
                     let mut sum = 0.0;
                     let mut words = g.dtype.zero();
                     for t in 0..k {
-                        let x = self.get(step, g.lhs.slot, at[0] + place(&lhs.2[0], i) + place(&lhs.2[1], t))?;
-                        let y = self.get(step, g.rhs.slot, at[1] + place(&rhs.2[0], t) + place(&rhs.2[1], j))?;
+                        let (Some(x), Some(y)) = (at_windows(&lhs, (0, i), t), at_windows(&rhs, (1, j), t)) else {
+                            continue;
+                        };
+                        let x = self.get(step, g.lhs.slot, at[0] + x)?;
+                        let y = self.get(step, g.rhs.slot, at[1] + y)?;
                         match g.dtype {
                             DType::I32 => words = ScalarOp::Add.eval(&[words, ScalarOp::Dot4.eval(&[x, y])]),
                             _ => sum += x.as_f64() * y.as_f64(),

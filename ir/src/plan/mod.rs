@@ -22,6 +22,7 @@ pub mod interp;
 pub mod order;
 pub mod recipe;
 pub mod verify;
+mod windowed;
 mod work;
 
 use std::fmt;
@@ -36,6 +37,7 @@ use crate::target::GPU_ACCESS_BYTES;
 use crate::tensor::HostTensor;
 
 pub use order::{QueueId, Turn};
+pub use windowed::{Windowed, WindowedAxis};
 
 /// A device of a [`Plan`], by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -299,12 +301,14 @@ pub struct GemmOperand {
     pub row: Strides,
     /// How its columns follow each other.
     pub column: Strides,
+    /// The axes that its windows slide over, where these end.
+    pub windowed: Windowed,
 }
 
 impl GemmOperand {
     /// Whether its rows or columns are composite: several axes in one, as those of sliding windows are.
     pub fn is_composite(&self) -> bool {
-        self.row.dims.len() > 1 || self.column.dims.len() > 1
+        self.row.dims.len() > 1 || self.column.dims.len() > 1 || self.is_windowed()
     }
 }
 

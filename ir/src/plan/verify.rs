@@ -17,6 +17,7 @@ mod layout;
 mod passed;
 mod rules;
 mod whole;
+mod windowed;
 
 use rustc_hash::FxHashMap;
 
@@ -581,9 +582,10 @@ impl Checker<'_> {
                     self.error(PlanRule::Dims(operand.slot));
                 }
             }
-            let dims = operand.row.dims.iter().chain(&operand.column.dims);
+            self.windowed(g, operand);
+            let accessed = windowed::accessed(g, operand);
             let axes = operand.batch.iter().zip(&g.batch);
-            let axes = axes.chain(dims.map(|l| (&l.stride, &l.extent)));
+            let axes = axes.chain(accessed.iter().map(|(stride, extent)| (stride, extent)));
             let (mut low, mut high) = (operand.offset.clone(), operand.offset.clone());
             let bounds = Ranges(&plan.symbols);
             let mut empty = false;

@@ -231,7 +231,8 @@
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
 //!             work "bytes" extent "flops" extent STRING ;
 //! work      = "grain" extent | "grid" extent "threads" INTEGER "shared" INTEGER ;
-//! matrix    = SLOT "offset" extent "strides" extents ;
+//! matrix    = SLOT "offset" extent "strides" extents [ "windows" "[" windowed { "," windowed } "]" ] ;
+//! windowed  = "place" INTEGER "stride" INTEGER "dilation" INTEGER "before" extent "extent" extent "step" extent ;
 //!
 //! SLOT      = "$" NUMBER ;
 //! VALUE     = "%" ( dotted | STRING ) ;       GLOBAL = "@" ( dotted | STRING ) ;

@@ -35,7 +35,8 @@ use std::fmt::{self, Write as _};
 use crate::graph::{Condition, HostFunction};
 use crate::index::{IndexExpr, SymId};
 use crate::plan::{
-    DeviceId, Gemm, GemmOperand, Launch, Plan, QueueId, Repeat, SlotId, Step, Storage, StridedDim, Strides, Turn, Work,
+    DeviceId, Gemm, GemmOperand, Launch, Plan, QueueId, Repeat, SlotId, Step, Storage, StridedDim, Strides, Turn,
+    WindowedAxis, Work,
 };
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
@@ -112,7 +113,29 @@ impl Plan {
         let batch = o.batch.iter().map(|s| self.dim(s));
         let strides: Vec<String> = batch.chain([self.strides(&o.row), self.strides(&o.column)]).collect();
         let (offset, strides) = (self.dim(&o.offset), strides.join(", "));
-        format!("{} offset {offset} strides [{strides}]", o.slot)
+        let windows = match o.is_windowed() {
+            true => format!(
+                " windows [{}]",
+                o.windowed
+                    .iter()
+                    .map(|w| self.windowed(w))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ),
+            false => String::new(),
+        };
+        format!("{} offset {offset} strides [{strides}]{windows}", o.slot)
+    }
+
+    fn windowed(&self, w: &WindowedAxis) -> String {
+        let WindowedAxis {
+            place,
+            stride,
+            dilation,
+            ..
+        } = w;
+        let [before, extent, step] = [&w.before, &w.extent, &w.step].map(|e| self.dim(e));
+        format!("place {place} stride {stride} dilation {dilation} before {before} extent {extent} step {step}")
     }
 
     fn strides(&self, w: &Strides) -> String {

@@ -17,7 +17,7 @@ use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
 use super::{Context, Failure, Pass, Rebuilder, few_bits};
-use crate::contraction::{is_library_of_words, operands_to_pack, result_order};
+use crate::contraction::{is_library_of_words, operands_to_pack, result_order, weights_order};
 use crate::direct::{WeightBlocks, weight_blocks};
 use crate::weight_gradient::weight_gradient;
 
@@ -109,7 +109,19 @@ pub fn run(
             return re.keep(node, operands);
         }
         let ordered = result_order(graph, id, layouts.products);
-        let pack = operands_to_pack(graph, id, ordered.as_ref(), layouts.products);
+        let mut pack = operands_to_pack(graph, id, ordered.as_ref(), layouts.products);
+        // A sum that is too long for a kernel, and would not be without what is padding: the library reads the image itself.
+        if ordered.is_none()
+            && pack.is_empty()
+            && layouts.panel_elements > 0
+            && !fixed.contains(id)
+            && let Some((e, bytes)) = tiles
+            && let Some(order) = weights_order(graph, id)
+            && weight_blocks(graph, id, e, bytes, [1, order.elements]).is_some()
+            && budget.take(graph, node.operands[order.operand])
+        {
+            pack.push((order.operand, order.axes));
+        }
         if pack.is_empty() && ordered.is_none() {
             return re.keep(node, operands);
         }

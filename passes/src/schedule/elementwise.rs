@@ -1,6 +1,6 @@
 //! Parallel loops only: blocks of a flat loop, rows of a nest, and tiles of a transposition.
 
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Stmt};
 use tlc_ir::target::Cpu;
@@ -134,6 +134,15 @@ impl Scheduler<'_> {
         let apart = self.rows_apart(outer, inner);
         let whole = apart[..] == [inner];
         let cases = outer.last().filter(|_| whole).and_then(|&v| self.in_cases(v));
+        if let [images @ .., row] = &outer[..]
+            && whole
+            && cases.is_none()
+            && self.kernel.extents[row.0 as usize].as_const().is_none()
+            && self.least_images(images) >= MANY_IMAGES
+        {
+            // In one range with images, an unknown number of rows would be divided by for each row.
+            outer.pop();
+        }
         cases.unwrap_or(apart)
     }
 
@@ -144,8 +153,7 @@ impl Scheduler<'_> {
         let [images @ .., row] = &outer[..] else {
             return whole;
         };
-        let images = images.iter().map(|v| &self.kernel.extents[v.0 as usize]);
-        if IndexExpr::product(images).interval(&self.kernel).lo < MANY_IMAGES {
+        if self.least_images(images) < MANY_IMAGES {
             return whole;
         }
         let rows = self.peeled(*row).0;
@@ -178,8 +186,11 @@ impl Scheduler<'_> {
     /// Whole vectors only, the last one overlapping, where that is possible; else as [`Self::vectorize`].
     fn vectorize_row(&mut self, row: VarId) {
         let extent = self.kernel.extents[row.0 as usize].as_const();
-        let (Ok(lanes), Some(n)) = (self.lanes(row), extent) else {
-            return self.vectorize(row);
+        let lanes = self.lanes(row);
+        let (Ok(lanes), Some(n)) = (lanes, extent) else {
+            // What whole vectors leave over is one with a mask: rows are rarely long.
+            let masked = extent.is_none() && !self.accumulates(row) && self.masks_windows(row);
+            return self.vectorize_with_rest(row, masked);
         };
         let (var, factor, again) = (row, lanes, true);
         if n % lanes == 0 || n < lanes {

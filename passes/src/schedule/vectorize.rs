@@ -19,6 +19,12 @@ const EXTREMUM_UNROLL: i64 = 8;
 impl Scheduler<'_> {
     /// Vectorizes and unrolls an innermost loop, giving each lane and each unrolled copy accumulators of its own.
     pub(super) fn vectorize(&mut self, var: VarId) {
+        self.vectorize_with_rest(var, false);
+    }
+
+    /// As [`Self::vectorize`]; what several vectors at once leave over of a loop that accumulates nothing is whole ones and one with a mask,
+    /// if it is to be `masked`.
+    pub(super) fn vectorize_with_rest(&mut self, var: VarId, masked: bool) {
         let lanes = match self.lanes(var) {
             Ok(lanes) => lanes,
             Err(reason) => {
@@ -84,6 +90,9 @@ impl Scheduler<'_> {
             ScheduleReason::Rest
         });
         let Some(t) = tail else { return };
+        if masked && self.apply(Directive::Across { var: t, lanes, masked }).is_some() {
+            return;
+        }
         let narrowest = self.narrowest_lanes(lanes).min(lanes);
         if !self.in_vectors(t, lanes, narrowest, reduces, few) && t == var {
             self.schedule.inner.pop();

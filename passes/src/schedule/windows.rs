@@ -6,7 +6,7 @@
 
 use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
@@ -117,14 +117,10 @@ impl Scheduler<'_> {
         }
         let saved = (self.kernel.clone(), self.schedule.clone());
         // Rows at the edge of an image apart from the others, if images are many enough to share among threads.
-        let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
-        let images = IndexExpr::product(images).interval(&self.kernel).lo;
-        let rows = if images >= MANY_IMAGES {
-            self.peeled(*before).0
-        } else {
-            vec![*before]
-        };
-        let alone = rows.len() > 1;
+        let many = self.least_images(outer) >= MANY_IMAGES;
+        let rows = if many { self.peeled(*before).0 } else { vec![*before] };
+        // In one range with images, an unknown number of rows would be divided by for each row.
+        let alone = rows.len() > 1 || many && self.kernel.extents[before.0 as usize].as_const().is_none();
         let mut done = false;
         for row in rows {
             let Some([Stmt::Loop { var, .. }]) = tree::loop_body(&self.kernel.body, row).map(|b| &b[..]) else {
@@ -147,8 +143,14 @@ impl Scheduler<'_> {
         true
     }
 
+    /// How many images loops go through at least; a batch of unknown size is taken to have one.
+    pub(super) fn least_images(&self, loops: &[VarId]) -> i64 {
+        let least = |v: &VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).lo.max(1);
+        loops.iter().map(least).fold(1, i64::saturating_mul)
+    }
+
     /// Whether the emitter accesses some lanes of what the windows of a row load and store as it does all of them.
-    fn masks_windows(&self, last: VarId) -> bool {
+    pub(super) fn masks_windows(&self, last: VarId) -> bool {
         let all = |body: &Vec<Stmt>| {
             walk(body).flat_map(|s| s.accesses()).all(|a| {
                 let step = |n: i64| a.index.affine_in(last).is_some_and(|(c, _)| c.is(n));
@@ -204,9 +206,7 @@ impl Scheduler<'_> {
         let in_masks = padded || masks && !known;
         // One register is the image's, one the mask's where masks are vectors.
         let registers = i64::from(self.emitter.vector_registers) - 2;
-        // A batch of unknown size is taken to have one image.
-        let least = |v: &VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).lo.max(1);
-        let many = outer.iter().map(least).fold(1, i64::saturating_mul) >= MANY_IMAGES;
+        let many = self.least_images(outer) >= MANY_IMAGES;
         // Where loads of elements that lie apart take no mask, those that are padding are left out one by one.
         let sums = sums && (masks || !(padded && strided));
         let Some(model) = self.rows_at_once(before, most, many).filter(|_| sums) else {

@@ -16,6 +16,23 @@ pub struct StridedDim {
     pub stride: isize,
 }
 
+/// An axis that windows slide over and that ends ([`tlc_ir::plan::WindowedAxis`]), in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowedAxis {
+    /// Which dimension across the sum the places are.
+    pub place: usize,
+    /// Elements of the axis from place to place.
+    pub stride: usize,
+    /// Elements of the axis from element to element of a window.
+    pub dilation: usize,
+    /// Elements that the first window has before the axis begins.
+    pub before: isize,
+    /// Elements of the axis.
+    pub extent: usize,
+    /// Stride of the axis.
+    pub step: isize,
+}
+
 /// One of the two operands of a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operand {
@@ -129,6 +146,8 @@ pub struct BoundMatrix {
     pub column: Vec<StridedDim>,
     /// Whether its rows or columns are several axes in one.
     pub composite: bool,
+    /// The axes that its windows slide over, where these end.
+    pub windowed: Vec<WindowedAxis>,
 }
 
 /// Memory that a library works in.
@@ -201,24 +220,38 @@ impl BoundProduct {
     ) -> Result<BoundProduct, RunError> {
         let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
         let stride = |e: &IndexExpr| eval(e, &g.label).map(|v| v as isize);
-        let walk = |w: &Strides| -> Result<Vec<StridedDim>, RunError> {
+        let walk = |w: &Strides, merges: bool| -> Result<Vec<StridedDim>, RunError> {
             let dim = |l: &tlc_ir::plan::StridedDim| -> Result<StridedDim, RunError> {
                 Ok(StridedDim {
                     extent: size(&l.extent)?,
                     stride: stride(&l.stride)?,
                 })
             };
-            Ok(merged(w.dims.iter().map(dim).collect::<Result<_, RunError>>()?))
+            let dims = w.dims.iter().map(dim).collect::<Result<_, RunError>>()?;
+            Ok(if merges { merged(dims) } else { dims })
         };
         let matrix = |o: &GemmOperand| -> Result<BoundMatrix, RunError> {
-            let (row, column) = (walk(&o.row)?, walk(&o.column)?);
+            // Windows are of dimensions by their numbers.
+            let merges = !o.is_windowed();
+            let (row, column) = (walk(&o.row, merges)?, walk(&o.column, merges)?);
+            let windowed = |w: &tlc_ir::plan::WindowedAxis| -> Result<WindowedAxis, RunError> {
+                Ok(WindowedAxis {
+                    place: w.place,
+                    stride: w.stride.max(1) as usize,
+                    dilation: w.dilation.max(1) as usize,
+                    before: stride(&w.before)?,
+                    extent: size(&w.extent)?,
+                    step: stride(&w.step)?,
+                })
+            };
             Ok(BoundMatrix {
                 slot: o.slot.0 as usize,
                 offset: stride(&o.offset)?,
                 batch: o.batch.iter().map(stride).collect::<Result<_, _>>()?,
-                composite: row.len() > 1 || column.len() > 1,
+                composite: row.len() > 1 || column.len() > 1 || !merges,
                 row,
                 column,
+                windowed: o.windowed.iter().map(windowed).collect::<Result<_, _>>()?,
             })
         };
         let epilogue = match (&g.epilogue, launch) {
@@ -266,8 +299,9 @@ impl BoundProduct {
     /// Makes rows of the longest axis of the stack along which the right operand is the same matrix, if there is one row, or columns where the left one
     /// is and there is one column: what was compiled for a batch of any size stacks products of as many rows as the batch has, which may come to be one.
     pub(super) fn rows_of_stack(&mut self) {
-        // What is multiplied on has the same stack.
-        if self.epilogue.as_ref().is_some_and(|e| e.product.is_some()) {
+        // What is multiplied on has the same stack, and windows are across a sum by their dimensions.
+        let windowed = [&self.lhs, &self.rhs].iter().any(|o| !o.windowed.is_empty());
+        if windowed || self.epilogue.as_ref().is_some_and(|e| e.product.is_some()) {
             return;
         }
         let longest = |same: &BoundMatrix| {

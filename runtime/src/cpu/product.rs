@@ -211,6 +211,7 @@ fn in_panels(p: &BoundProduct, which: Operand) -> Option<(PackedOperand, BoundMa
         row,
         column,
         composite: true,
+        windowed: Vec::new(),
     };
     let number = state.number;
     Some((PackedOperand { state: number, layout }, panels))
@@ -368,6 +369,7 @@ fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p>
             columns: &m.column,
             first_row: 0,
             first_column: 0,
+            windowed: &m.windowed,
         }),
     }
 }
@@ -392,6 +394,7 @@ mod tests {
             row: dim(row),
             column: dim(column),
             composite: false,
+            windowed: Vec::new(),
         }
     }
 

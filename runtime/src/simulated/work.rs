@@ -184,6 +184,9 @@ impl World {
     }
 
     fn multiply(&mut self, device: usize, p: &Product) -> Result<(), String> {
+        if p.matrices.iter().any(|(m, _)| !m.windowed.is_empty()) {
+            return Err("windows over axes that end are multiplied by the host alone".into());
+        }
         let [m, n, k] = p.extents;
         let entries: usize = p.batch.iter().product();
         if entries == 0 || m == 0 || n == 0 {

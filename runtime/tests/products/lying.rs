@@ -91,6 +91,7 @@ fn lying_equals_copied<T: Element>(
                 columns: if left { outer } else { inner },
                 first_row: 0,
                 first_column: 0,
+                windowed: &[],
             }),
         };
         let plain = Matrix {

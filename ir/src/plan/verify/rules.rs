@@ -69,6 +69,9 @@ pub enum PlanRule {
     /// A product with two composite operands, or a composite result.
     #[error("several dimensions in the result or in both operands, expected them in one operand at most")]
     Composite,
+    /// Windows whose places and elements are not dimensions that walk their axis, or in a product that may have none.
+    #[error("the windows of {0} are not over axes that its dimensions walk, or no operand's of floats on the host")]
+    Windows(SlotId),
     /// An argument of another dtype.
     #[error("{slot} holds {found}, expected {expected}")]
     Dtype {

@@ -5,7 +5,7 @@ use super::super::expr::{dim, dims, dtype};
 use super::super::lexer::TokenKind;
 use super::{Names, PlanParser};
 use crate::index::IndexExpr;
-use crate::plan::{Epilogue, Gemm, GemmOperand, LibraryEpilogue, Lines, StridedDim, Strides};
+use crate::plan::{Epilogue, Gemm, GemmOperand, LibraryEpilogue, Lines, StridedDim, Strides, WindowedAxis};
 
 /// How an axis of an operand of `gemm` is written.
 enum Stride {
@@ -29,6 +29,29 @@ fn stride(c: &mut Cursor<'_>, names: &mut Names) -> Parsed<Stride> {
         }
     });
     Ok(Stride::Dims(dims?))
+}
+
+/// `place 0 stride 1 dilation 12 before 12 extent h step w`: an axis that windows slide over.
+fn windowed(c: &mut Cursor<'_>, names: &mut Names) -> Parsed<WindowedAxis> {
+    let number = |c: &mut Cursor<'_>, word: &str, least: i64, most: i64| match c.eat_word(word) {
+        true => c.integer("windows", least, most),
+        false => Err(c.unexpected("windows", &format!("`{word}`"))),
+    };
+    let place = number(c, "place", 0, Strides::MAX_DIMS as i64)? as usize;
+    let stride = number(c, "stride", 1, i64::MAX)?;
+    let dilation = number(c, "dilation", 1, i64::MAX)?;
+    let mut size = |c: &mut Cursor<'_>, word: &str| match c.eat_word(word) {
+        true => dim(c, names),
+        false => Err(c.unexpected("windows", &format!("`{word}`"))),
+    };
+    Ok(WindowedAxis {
+        place,
+        stride,
+        dilation,
+        before: size(c, "before")?,
+        extent: size(c, "extent")?,
+        step: size(c, "step")?,
+    })
 }
 
 impl PlanParser<'_, '_, '_, '_> {
@@ -130,7 +153,8 @@ impl PlanParser<'_, '_, '_, '_> {
         Ok(product)
     }
 
-    /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several dimensions is `[extent by stride, …]`.
+    /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several dimensions is `[extent by stride, …]`, and
+    /// `windows […]` behind it.
     fn operand(&mut self, which: &str, extents: [&IndexExpr; 2]) -> Parsed<GemmOperand> {
         self.c.anchor();
         self.word(which, "gemm")?;
@@ -161,12 +185,24 @@ impl PlanParser<'_, '_, '_, '_> {
             Stride::One(stride) => Strides::straight(extent.clone(), stride),
             Stride::Dims(dims) => Strides { dims: dims.into() },
         };
+        let (row, column) = (walk(row, extents[0]), walk(column, extents[1]));
+        let windowed = match self.c.eat_word("windows") {
+            true => {
+                self.c.expect(TokenKind::LeftBracket, "windows")?;
+                let names = &mut self.names;
+                self.c
+                    .list(TokenKind::RightBracket, "windows", |c| windowed(c, names))?
+                    .into()
+            }
+            false => Default::default(),
+        };
         Ok(GemmOperand {
             slot,
             offset,
             batch,
-            row: walk(row, extents[0]),
-            column: walk(column, extents[1]),
+            row,
+            column,
+            windowed,
         })
     }
 }

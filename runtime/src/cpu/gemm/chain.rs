@@ -113,6 +113,7 @@ impl Panels {
                 columns: &self.columns,
                 first_row: 0,
                 first_column: 0,
+                windowed: &[],
             }),
         }
     }

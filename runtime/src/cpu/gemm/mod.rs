@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
 
-pub use crate::binding::product::{Operand, PackedLayout, StridedDim};
+pub use crate::binding::product::{Operand, PackedLayout, StridedDim, WindowedAxis};
 use crate::pool::{Pool, PoolPanic};
 
 pub mod chain;
@@ -68,6 +68,8 @@ pub struct Composite<'a> {
     pub first_row: usize,
     /// The number of the first column.
     pub first_column: usize,
+    /// The axes that windows slide over, where these end: what a window has beyond is left out of sums.
+    pub windowed: &'a [WindowedAxis],
 }
 
 /// The most dimensions of an axis.

@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 use tlc_ir::DType;
 
-use super::{Matrix, Operand, PackedLayout, Product, Progress, StridedDim, Unit};
+use super::{Composite, Matrix, Operand, PackedLayout, Product, Progress, StridedDim, Unit};
 
 /// A multiple of every micro-kernel's edge, and wide enough that the crate takes no shortcut that sums in another order.
 const EDGE: usize = 96;
@@ -87,22 +87,50 @@ fn place(dims: &[StridedDim], mut number: usize) -> isize {
     offset
 }
 
+/// What windows have before their axes in front of an element of a composite operand; none if the element is beyond an axis.
+fn inside(w: &Composite<'_>, windows_are_rows: bool, [row, column]: [usize; 2]) -> Option<isize> {
+    let ((across, i), (along, t)) = match windows_are_rows {
+        true => ((w.rows, row), (w.columns, column)),
+        false => ((w.columns, column), (w.rows, row)),
+    };
+    let digit = |dims: &[StridedDim], number: usize, dim: usize| {
+        let inner: usize = dims[dim + 1..].iter().map(|d| d.extent.max(1)).product();
+        number / inner % dims[dim].extent.max(1)
+    };
+    let mut before = 0isize;
+    for (n, axis) in w.windowed.iter().enumerate() {
+        let at = digit(across, i, axis.place) as i128 * axis.stride as i128;
+        let at = at + digit(along, t, n) as i128 * axis.dilation as i128 - axis.before as i128;
+        if !(0..axis.extent as i128).contains(&at) {
+            return None;
+        }
+        before = before.wrapping_add(axis.before.wrapping_mul(axis.step));
+    }
+    Some(before)
+}
+
 /// The product with a composite operand copied.
 unsafe fn with_copies<T: Copy + 'static>(p: &Product<'_>, zero: T, one: T) {
-    let copy = |m: &Matrix<'_>, rows: usize, columns: usize| -> Option<Vec<T>> {
+    let copy = |m: &Matrix<'_>, windows_are_rows: bool, rows: usize, columns: usize| -> Option<Vec<T>> {
         let w = m.composite?;
         let start = m.start.cast::<T>().cast_const();
         let mut all = Vec::with_capacity(rows * columns);
         for i in 0..rows {
             let row = place(w.rows, w.first_row + i);
             for j in 0..columns {
-                // SAFETY: an element of the operand.
-                all.push(unsafe { *start.wrapping_offset(row + place(w.columns, w.first_column + j)) });
+                let offset = row + place(w.columns, w.first_column + j);
+                all.push(
+                    match inside(&w, windows_are_rows, [w.first_row + i, w.first_column + j]) {
+                        // SAFETY: an element of the operand.
+                        Some(before) => unsafe { *start.wrapping_offset(offset - before) },
+                        None => zero,
+                    },
+                );
             }
         }
         Some(all)
     };
-    let (mut lhs, mut rhs) = (copy(&p.lhs, p.m, p.k), copy(&p.rhs, p.k, p.n));
+    let (mut lhs, mut rhs) = (copy(&p.lhs, true, p.m, p.k), copy(&p.rhs, false, p.k, p.n));
     let mut p = *p;
     if let Some(lhs) = &mut lhs {
         (p.lhs.start, p.lhs.row, p.lhs.column) = (lhs.as_mut_ptr().cast(), p.k as isize, 1);

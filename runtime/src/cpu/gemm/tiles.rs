@@ -13,6 +13,7 @@ mod amx;
 mod few;
 mod halves;
 mod pack;
+mod padded;
 mod pairs;
 mod windows;
 
@@ -379,11 +380,21 @@ fn panels_of_a_pass<K: Tiles>(k: usize) -> usize {
     (second_level_bytes() / 2 / (bytes * K::PANEL)).clamp(1, most)
 }
 
+/// The operand with windows over axes that end, if there is one.
+fn padded_windows<'a>(p: &Product<'a>) -> Option<padded::Windows<'a>> {
+    let rows = along_rows(p);
+    let composite = if rows { p.lhs.composite } else { p.rhs.composite };
+    composite.as_ref().and_then(|c| padded::Windows::of(c, rows))
+}
+
 /// Scratch that a piece needs.
 pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     fn bytes<K: Tiles>(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
+        if let Some(w) = padded_windows(p) {
+            return padded::scratch::<K>(&w, wide) * size;
+        }
         let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>(p.k));
         let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block::<K>(p.k);
         let tall = if along_rows(p) { p.n } else { p.m };
@@ -446,8 +457,8 @@ pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operan
     fn copies<K: Tiles>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
         matches!(reading::<K>(across, tall, strides), Reading::Copied)
     }
-    if p.dtype == DType::BF16 {
-        // Words are made of it, which no layout of elements says.
+    if p.dtype == DType::BF16 || padded_windows(p).is_some() {
+        // Words are made of it, or it has parts left out, which no layout of elements says.
         return None;
     }
     let rows = along_rows(p);
@@ -651,6 +662,20 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             }
         }
         return;
+    }
+    if let Some(windows) = padded_windows(p) {
+        let part = padded::Part {
+            image: panel,
+            windows,
+            wide,
+            rows: strip,
+            row_count: tall,
+            row_strides: (strip_tall, strip_sum),
+            results: dst,
+            result_strides: (dst_tall, dst_wide),
+        };
+        // SAFETY: the caller's promise.
+        return unsafe { padded::run::<K>(&part, scratch.cast()) };
     }
     if let (None, Reading::Few(few)) = (composite, reading::<K>(wide, tall, (panel_wide, panel_sum))) {
         let part = few::Part {

@@ -170,6 +170,7 @@ mod tests {
                 stride: across,
             }],
             composite: false,
+            windowed: Vec::new(),
         };
         let [lhs, rhs, dst] = strides;
         BoundProduct {

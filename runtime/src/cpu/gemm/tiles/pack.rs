@@ -142,6 +142,11 @@ impl<'a> Place<'a> {
         (runs, count)
     }
 
+    /// The number in a dimension.
+    pub(super) fn digit(&self, dim: usize) -> usize {
+        self.digits[dim]
+    }
+
     /// Steps that stay on the innermost dimension.
     #[inline(always)]
     pub(super) fn left(&self) -> usize {
@@ -222,7 +227,7 @@ unsafe fn composite_panels<T: Copy + Default, const PANEL: usize, const LANES: u
 /// # Safety
 /// `len` elements readable and writable.
 #[inline(always)]
-unsafe fn copy_run<T: Copy>(from: *const T, to: *mut T, len: usize) {
+pub(super) unsafe fn copy_run<T: Copy>(from: *const T, to: *mut T, len: usize) {
     let mut at = 0;
     // SAFETY: the caller's promise.
     unsafe {
