@@ -695,6 +695,9 @@ pub enum DirectiveRefusal {
     /// Vector lanes and registers need a constant extent.
     #[error("the extent of i{} is not a constant up to {}", .0.0, MAX_UNROLL)]
     NotConstant(VarId),
+    /// A condition changes between iterations, and lanes would run for all of them what it holds for in one.
+    #[error("a condition changes in i{}, and what it leaves out is not masked", .0.0)]
+    Conditional(VarId),
     /// No condition changes between a loop's iterations, or so many do that their cases are too much code.
     #[error("no conditions change in i{}, or too many", .0.0)]
     NoCases(VarId),

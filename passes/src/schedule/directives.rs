@@ -3,7 +3,7 @@
 //! A directive names loops by variable, checks its own precondition and returns why it does not apply; it never applies
 //! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
@@ -480,6 +480,9 @@ fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Di
     if matches!(new, Bind::Lanes | Bind::Unroll) && !constant {
         return Err(DirectiveRefusal::NotConstant(var));
     }
+    if new == Bind::Lanes && runs_apart(kernel, var) {
+        return Err(DirectiveRefusal::Conditional(var));
+    }
     if matches!(new, Bind::Parallel | Bind::Block)
         && !matches!(&kernel.body[..], [Stmt::Loop { var: v, .. }] if *v == var)
     {
@@ -490,6 +493,40 @@ fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Di
     }
     rewrite(kernel, var, &mut |_, _, body| vec![Stmt::Loop { var, bind: new, body }]);
     Ok(vec![var])
+}
+
+/// Whether a condition that changes between the iterations of a loop decides whether something is stored or accumulated. In lanes the body of an
+/// `if` runs for all of them where the condition holds for any, and only what has a mask of its own is left out.
+fn runs_apart(kernel: &Kernel, var: VarId) -> bool {
+    let Some(body) = loop_body(&kernel.body, var) else {
+        return false;
+    };
+    let (mut vars, mut values, mut memories) = (vec![var], FxHashSet::default(), FxHashSet::default());
+    let of_vars = |e: &IndexExpr, vars: &[VarId]| vars.iter().any(|v| e.uses(*v));
+    for s in walk(body) {
+        match s {
+            Stmt::Let { value, op } => {
+                let differs = op.operands().iter().any(|v| values.contains(v))
+                    || op.index().is_some_and(|e| of_vars(e, &vars))
+                    || op.access().is_some_and(|a| memories.contains(&a.memory));
+                if differs {
+                    values.insert(*value);
+                }
+            }
+            Stmt::Clamp { var, value } if values.contains(value) => vars.push(*var),
+            Stmt::Loop { var, .. } if of_vars(&kernel.extents[var.0 as usize], &vars) => vars.push(*var),
+            Stmt::If { cond, body } if values.contains(cond) => {
+                let bare = |s: &Stmt| matches!(s, Stmt::Store { mask: None, .. } | Stmt::Accumulate { .. });
+                if walk(body).any(bare) {
+                    return true;
+                }
+            }
+            _ => {}
+        }
+        let written = s.accesses().filter(|a| a.effect != Effect::Load);
+        memories.extend(written.map(|a| a.memory));
+    }
+    false
 }
 
 pub(super) fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {

@@ -293,12 +293,6 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             Directive::Pieces { var, .. } | Directive::TileColumns { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
-            // What is under a condition runs for all lanes where it holds for any: who binds such a loop has masked it.
-            Directive::Bind { var, bind: Bind::Lanes }
-                if loop_body(&kernel.body, *var).is_some_and(|b| walk(b).any(|s| matches!(s, Stmt::If { .. }))) =>
-            {
-                true
-            }
             Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),
             _ => false,
         };
