@@ -35,9 +35,9 @@ pub(super) fn ordered<'a>(nodes: impl Iterator<Item = Node<'a>>) -> Vec<Node<'a>
     }
     let mut waiting = vec![0usize; nodes.len()];
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); nodes.len()];
-    for k in 0..nodes.len() {
+    for (k, waits) in waiting.iter_mut().enumerate() {
         needs(k, &mut |maker| {
-            waiting[k] += 1;
+            *waits += 1;
             users[maker].push(k);
         });
     }
