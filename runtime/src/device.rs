@@ -341,6 +341,11 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
         Ok(None)
     }
 
+    /// The device as it is for memory that outlives an executable, where it has any such.
+    fn lasting(&self) -> Option<Arc<dyn Queued>> {
+        None
+    }
+
     /// Has the host wait for all that the device was given. What fails meanwhile was reported or is not needed any longer.
     fn finish(&self);
 

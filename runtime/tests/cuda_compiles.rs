@@ -193,10 +193,13 @@ fn close(a: Scalar, b: Scalar) -> bool {
 fn scheduled_kernels_mean_what_the_nest_means() {
     for case in cases().into_iter().chain(random_cases(RANDOM)) {
         let (compiled, kernels) = gpu(&case);
-        let nests = naive(&compiled.graph, &compiled.clusters);
+        let mut nests = naive(&compiled.graph, &compiled.clusters);
         assert_eq!(nests.len(), kernels.len(), "{}", case.name);
-        for (k, (args, nest)) in kernels.iter().zip(&nests) {
-            assert_eq!(&k.args, args, "{}: {}", case.name, k.label);
+        for k in &kernels {
+            // Launches that are one with others stand where the first of them does. Those of the same values keep their order.
+            let found = nests.iter().position(|(args, _)| *args == k.args);
+            let found = found.unwrap_or_else(|| panic!("{}: {} has no nest", case.name, k.label));
+            let (_, nest) = &nests.remove(found);
             let symbols: Vec<i64> = k
                 .symbols
                 .iter()

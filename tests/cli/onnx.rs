@@ -50,8 +50,8 @@ fn what_a_model_asks_for_in_vain_is_named() {
     let ran = p.run(&["check", "wrong.onnx"]).code(3);
     assert_eq!(
         ran.first_error(),
-        "error: wrong.onnx: node 'n' (Relu): no value is named 'z'; expected an input, an initializer or an earlier \
-         node's result"
+        "error: wrong.onnx: node 'n' (Relu): no value is named 'z'; expected an input, an initializer or the result of a \
+         node that does not wait for it"
     );
 }
 

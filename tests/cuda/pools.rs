@@ -1,12 +1,12 @@
 //! The memory of a device: where it comes from, what of it stays for the next call, and when that goes back.
 
 use tempfile::TempDir;
-use tlc::{DType, Device, Graph, PoolUse, inputs};
+use tlc::{DType, Device, Graph, HostTensor, PoolUse, inputs};
 use tlc_runtime::cuda;
 
 use crate::child::simulated;
 use crate::faults::{expect, no_nvrtc, tlc};
-use crate::recorded::{compiled, network, network_inputs, run};
+use crate::recorded::{assert_close, compiled, network, network_inputs, run};
 
 /// The laptop's GPU with a driver that has no pools.
 pub fn without_pools(folder: &TempDir) -> String {
@@ -77,6 +77,20 @@ fn what_is_idle_goes_back_where_memory_runs_out() {
 fn streams_come_behind_allocations_in_any_order() {
     for seed in ["1", "2", "3", "4", "5"] {
         simulated("pools::children::sizes", &[("TLC_SIM_SEED", seed)]);
+    }
+}
+
+#[test]
+fn executables_of_a_graph_keep_its_constants_once() {
+    let folder = TempDir::new().expect("a folder");
+    let plain = without_pools(&folder);
+    for settings in [vec![], vec![("TLC_SIM_DEVICE", plain.as_str())]] {
+        let Some(report) = reported("pools::children::constants", &settings) else {
+            return;
+        };
+        for what in ["device_bytes", "pinned_bytes", "handles"] {
+            assert_eq!(report[what], 0, "{what} in {report}");
+        }
     }
 }
 
@@ -158,6 +172,41 @@ mod children {
 
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn constants() {
+        const SIDE: usize = 256;
+        let g = Graph::new("weighted");
+        let x = g.input("x", DType::F32, [4, SIDE as u64]);
+        let values: Vec<f32> = (0..SIDE * SIDE).map(|i| ((i * 7) % 13) as f32 - 6.0).collect();
+        let weights = HostTensor::from_slice(&[SIDE, SIDE], &values).expect("as many");
+        g.output("y", &x.matmul(&g.constant(&weights)));
+        let given = [HostTensor::from_slice(&[4, SIDE], &vec![0.5f32; 4 * SIDE]).expect("as many")];
+        let one_copy = (SIDE * SIDE * 4) as u64;
+        let here = compiled(&g, Device::cpu());
+        let expected = run(&here, &given).expect("it runs");
+        let first = compiled(&g, Device::cuda(0));
+        assert_close(&run(&first, &given).expect("it runs"), &expected);
+        let alone = pool().allocated;
+        assert!(alone >= one_copy, "{alone}");
+        let second = compiled(&g, Device::cuda(0));
+        assert_close(&run(&second, &given).expect("it runs"), &expected);
+        let both = pool().allocated;
+        assert!(both - alone < one_copy, "{both} behind {alone}");
+        // Whoever is left has them.
+        drop(first);
+        assert!((one_copy..both).contains(&pool().allocated));
+        assert_close(&run(&second, &given).expect("it runs"), &expected);
+        drop(second);
+        assert_eq!(pool().allocated, 0);
+        // And they come again.
+        let third = compiled(&g, Device::cuda(0));
+        assert_close(&run(&third, &given).expect("it runs"), &expected);
+        assert_eq!(pool().allocated, alone);
+        drop(third);
+        assert_eq!(pool().allocated, 0);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn warm() {
         let there = compiled(&network(), Device::cuda(0));
         let given = network_inputs(30, 1);
@@ -229,7 +278,7 @@ mod children {
             for _ in 0..2 {
                 let given = network_inputs(n, seed);
                 let found = run(&there, &given).expect("it runs");
-                crate::recorded::assert_close(&found, &run(&here, &given).expect("it runs"));
+                assert_close(&found, &run(&here, &given).expect("it runs"));
             }
         }
     }

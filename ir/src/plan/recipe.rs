@@ -88,7 +88,8 @@ impl<'p> Init<'p> {
         pieces
     }
 
-    /// How a persistent slot is filled. `None` if nothing fills it, if a loop has a part in it, or memory that is not the host's or is a caller's.
+    /// How a persistent slot is filled. `None` if nothing fills it, if a loop has a part in it, or memory that is a caller's. Which machines the
+    /// plan's devices are the recipe does not say.
     pub fn recipe(&self, slot: SlotId) -> Option<Recipe> {
         let plan = self.plan;
         let step = |(number, launch): Piece| match (&plan.init[number], launch) {
@@ -137,7 +138,6 @@ impl<'p> Init<'p> {
                         Storage::Arena
                     }
                 };
-                fits &= device.0 == 0;
                 slots.insert(old, SlotId(alone.slots.len() as u32));
                 alone.slots.push(Slot {
                     name: String::new(),
@@ -185,6 +185,7 @@ impl<'p> Init<'p> {
                 Step::Loop(_) => fits = false,
             }
         }
+        alone.devices.clone_from(&plan.devices);
         alone.init = steps;
         alone.kernels = kernels.iter().map(|k| plan.kernels[k.0 as usize].clone()).collect();
         fits.then(|| Recipe {

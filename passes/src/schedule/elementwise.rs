@@ -139,11 +139,19 @@ impl Scheduler<'_> {
             && cases.is_none()
             && self.kernel.extents[row.0 as usize].as_const().is_none()
             && self.least_images(images) >= MANY_IMAGES
+            && self.pads()
         {
-            // In one range with images, an unknown number of rows would be divided by for each row.
+            // In one range with images, an unknown number of rows would be divided by for each row. (Other kernels may stand behind a product
+            // for each of its rows, and their range is one of all rows.)
             outer.pop();
         }
         cases.unwrap_or(apart)
+    }
+
+    /// Whether some of what the kernel loads is left out by where it is, as padding is.
+    fn pads(&self) -> bool {
+        let mut accesses = self.kernel.statements().flat_map(|s| s.accesses());
+        accesses.any(|a| a.effect == Effect::Load && a.is_conditional())
     }
 
     /// Rows at the edge of an image apart from the others, if images are many enough to share among threads without their
@@ -188,8 +196,9 @@ impl Scheduler<'_> {
         let extent = self.kernel.extents[row.0 as usize].as_const();
         let lanes = self.lanes(row);
         let (Ok(lanes), Some(n)) = (lanes, extent) else {
-            // What whole vectors leave over is one with a mask: rows are rarely long.
-            let masked = extent.is_none() && !self.accumulates(row) && self.masks_windows(row);
+            // What whole vectors leave over of an image's rows is one with a mask: they are rarely long. (A product is only passed on in rows whose
+            // every element is known to be written.)
+            let masked = extent.is_none() && self.pads() && !self.accumulates(row) && self.masks_windows(row);
             return self.vectorize_with_rest(row, masked);
         };
         let (var, factor, again) = (row, lanes, true);

@@ -796,6 +796,10 @@ impl Queued for Gpu {
         self.attribute(kernel, LOCAL_BYTES)
     }
 
+    fn lasting(&self) -> Option<Arc<dyn Queued>> {
+        shared(self.context.properties().ordinal).ok()
+    }
+
     fn finish(&self) {
         let queues: SmallVec<[u32; 8]> = self.state().queues.keys().copied().collect();
         for queue in queues.into_iter().filter(|q| *q < RECORDED) {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use tlc_ir::plan::recipe::{Init, Piece};
-use tlc_ir::plan::{SlotId, Storage};
+use tlc_ir::plan::{DeviceId, SlotId, Storage};
 
 use super::kept::{self, Buffer, Kept, KeptBefore, KeptName, KeptValue, Named};
 use super::walk::Finish;
@@ -50,11 +50,36 @@ impl Executable {
 
     /// The value of a name, from another executable or from a file.
     fn kept_elsewhere(&self, value: &Named, beyond: Option<&KeptName>) -> Option<Buffer> {
+        if let Some(number) = value.other {
+            let shared = kept::find_there(&value.here)?;
+            return Some(Buffer::SharedThere(shared, Arc::clone(&self.others[number - 1])));
+        }
         if let Some(shared) = kept::find(&value.here) {
             return Some(Buffer::Shared(shared));
         }
         let before = self.kept_before.as_ref()?.get(&beyond?.to_string())?;
         (before.bytes().len() == value.bytes.next_multiple_of(kept::ALIGN)).then(|| Buffer::Before(before.clone()))
+    }
+
+    /// By slot: whether a step of a call touches it.
+    fn read_by_calls(&self) -> Vec<bool> {
+        let plan = &self.plan;
+        let mut read = vec![false; plan.slots.len()];
+        for step in &plan.steps {
+            step.visit_slots(&mut |s, _| read[plan.root(s).0 as usize] = true, &plan.kernels);
+        }
+        read
+    }
+
+    /// Bytes of what it would keep on a device beside the host that other executables keep there already.
+    pub(super) fn kept_there_already(&self, slot_bytes: &[u64], device: DeviceId) -> u64 {
+        let plan = &self.plan;
+        let init = Init::of(plan);
+        let read = self.read_by_calls();
+        let named = kept::named((plan, &init), &self.emitters, &self.others, &read, slot_bytes);
+        let here = named.iter().filter(|v| v.other == Some(device.0 as usize));
+        let there = here.filter(|v| kept::find_there(&v.here).is_some());
+        there.map(|v| v.bytes as u64).sum()
     }
 
     fn initialize(&self, binding: &Bound) -> Result<Kept, RunError> {
@@ -68,16 +93,14 @@ impl Executable {
                 named: Vec::new(),
             });
         }
-        let mut read = vec![false; slots];
-        for step in &plan.steps {
-            step.visit_slots(&mut |s, _| read[plan.root(s).0 as usize] = true, &plan.kernels);
-        }
+        let read = self.read_by_calls();
         let sizes = &binding.sizes.slot_bytes;
         let init = Init::of(plan);
-        let named = kept::named((plan, &init), &self.emitters, &read, sizes);
+        let named = kept::named((plan, &init), &self.emitters, &self.others, &read, sizes);
         let beyond = match self.kept_before {
-            Some(_) => kept::beyond(plan, &named, &self.emitters, self.threads())?,
-            None => Vec::new(),
+            // What is on other devices is in no file.
+            Some(_) if self.others.is_empty() => kept::beyond(plan, &named, &self.emitters, self.threads())?,
+            _ => Vec::new(),
         };
         for (i, value) in named.iter().enumerate() {
             buffers[value.slot] = self.kept_elsewhere(value, beyond.get(i));
@@ -104,7 +127,12 @@ impl Executable {
                     let buffer = match (buffers[i].take(), slot.device.0.checked_sub(1)) {
                         (Some(found), _) => found,
                         (None, None) => Buffer::Host(AlignedBuffer::zeroed(padded)?),
-                        (None, Some(other)) => Buffer::Other(DeviceBuffer::new(&self.others[other as usize], bytes)?),
+                        (None, Some(other)) => {
+                            let own = &self.others[other as usize];
+                            let shared = named.iter().any(|value| value.slot == i);
+                            let lasting = shared.then(|| own.lasting()).flatten();
+                            Buffer::Other(DeviceBuffer::new(lasting.as_ref().unwrap_or(own), bytes)?)
+                        }
                     };
                     state.frame.slots[i] = buffers[i].insert(buffer).start();
                 }
@@ -143,17 +171,22 @@ impl Executable {
         }
         for value in &named {
             let buffer = &mut buffers[value.slot];
-            *buffer = match buffer.take() {
-                Some(Buffer::Host(data)) => {
-                    let constants = value.constants().iter().map(|k| plan.constants[*k as usize].clone());
-                    Some(Buffer::Shared(kept::share(value.here, data, constants.collect())))
+            let constants = || value.constants().iter().map(|k| plan.constants[*k as usize].clone());
+            *buffer = match (buffer.take(), value.other) {
+                (Some(Buffer::Host(data)), _) => {
+                    Some(Buffer::Shared(kept::share(value.here, data, constants().collect())))
                 }
-                other => other,
+                (Some(Buffer::Other(data)), Some(number)) => {
+                    let own = Arc::clone(&self.others[number - 1]);
+                    let shared = kept::share_there(value.here, data, constants().collect());
+                    Some(Buffer::SharedThere(shared, own))
+                }
+                (other, _) => other,
             };
         }
         let in_a_file = buffers.iter().flatten().filter_map(|b| match b {
             Buffer::Before(t) => Some(t.clone()),
-            Buffer::Host(_) | Buffer::Shared(_) | Buffer::Other(_) => None,
+            Buffer::Host(_) | Buffer::Shared(_) | Buffer::Other(_) | Buffer::SharedThere(..) => None,
         });
         self.streamed.add(in_a_file.collect());
         Ok(Kept {

@@ -10,13 +10,14 @@
 //! - A value that was made is known beyond this process only if its constants have the bytes that they had when it was named: a file may have been
 //!   written to while it was read.
 //! - What is shared is never written again.
+//! - A value on another device than the host is there for executables of this process alone, and is in memory that belongs to none of them.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use rustc_hash::FxHashMap;
 use tlc_ir::plan::recipe::{Init, Recipe};
-use tlc_ir::plan::{Plan, SlotId, Storage};
+use tlc_ir::plan::{DeviceId, Plan, SlotId, Storage};
 use tlc_ir::target::EmitterId;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
@@ -24,7 +25,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use super::lock;
 use crate::cpu::level;
-use crate::device::DeviceBuffer;
+use crate::device::{DeviceBuffer, Queued};
 use crate::memory::AlignedBuffer;
 use crate::pool::{Pool, PoolPanic};
 
@@ -76,6 +77,13 @@ impl AsRef<[u8]> for Shared {
     }
 }
 
+/// A value in the memory of another device than the host that executables share.
+pub(super) struct SharedThere {
+    data: DeviceBuffer,
+    /// The constants that its name knows by their addresses.
+    _constants: Vec<HostTensor>,
+}
+
 /// Memory that lives as long as the executable.
 pub(super) enum Buffer {
     /// Of this executable alone.
@@ -86,6 +94,12 @@ pub(super) enum Buffer {
     Before(HostTensor),
     /// Of another device.
     Other(DeviceBuffer),
+    /// Of another device, for every executable that keeps the value there. The device's pool lives as long as an executable has the device,
+    /// so that this one's goes behind the value.
+    SharedThere(
+        Arc<SharedThere>,
+        #[expect(dead_code, reason = "it is there to be dropped last")] Arc<dyn Queued>,
+    ),
 }
 
 impl Buffer {
@@ -96,6 +110,7 @@ impl Buffer {
             // Pages of a file are small; see `placed`.
             Buffer::Before(t) => t.placed_bytes().unwrap_or_else(|| t.bytes()).as_ptr().cast_mut(),
             Buffer::Other(b) => b.start(),
+            Buffer::SharedThere(s, _) => s.data.start(),
         }
     }
 }
@@ -123,7 +138,7 @@ impl Kept {
                 (bytes.ok()?, false)
             }
             Buffer::Before(bytes) => (bytes.clone(), true),
-            Buffer::Host(_) | Buffer::Other(_) => return None,
+            Buffer::Host(_) | Buffer::Other(_) | Buffer::SharedThere(..) => return None,
         };
         Some(KeptValue {
             name: *name,
@@ -151,29 +166,59 @@ impl Kept {
     }
 }
 
-/// The values that executables of this process keep.
-static SHARED: OnceLock<Mutex<FxHashMap<KeptName, Weak<Shared>>>> = OnceLock::new();
+/// Values that executables of this process keep, by their names.
+type Table<T> = OnceLock<Mutex<FxHashMap<KeptName, Weak<T>>>>;
 
-/// The value of that name, if an executable of this process keeps it.
-pub(super) fn find(name: &KeptName) -> Option<Arc<Shared>> {
-    lock(SHARED.get_or_init(Mutex::default)).get(name)?.upgrade()
+/// Those of the host.
+static SHARED: Table<Shared> = OnceLock::new();
+/// Those of other devices.
+static SHARED_THERE: Table<SharedThere> = OnceLock::new();
+
+/// The value of that name in a table, if an executable of this process keeps it.
+fn known<T>(table: &Table<T>, name: &KeptName) -> Option<Arc<T>> {
+    lock(table.get_or_init(Mutex::default)).get(name)?.upgrade()
 }
 
-/// Has other executables find a value under its name. One that was made meanwhile takes its place.
-pub(super) fn share(name: KeptName, data: AlignedBuffer, constants: Vec<HostTensor>) -> Arc<Shared> {
-    let mut all = lock(SHARED.get_or_init(Mutex::default));
+/// Puts a value in a table. One that was made meanwhile takes its place.
+fn put<T>(table: &Table<T>, name: KeptName, value: T) -> Arc<T> {
+    let mut all = lock(table.get_or_init(Mutex::default));
     if let Some(known) = all.get(&name).and_then(Weak::upgrade) {
         return known;
     }
     if all.len() == all.capacity() {
         all.retain(|_, value| value.strong_count() > 0);
     }
-    let value = Arc::new(Shared {
-        data,
-        _constants: constants,
-    });
+    let value = Arc::new(value);
     all.insert(name, Arc::downgrade(&value));
     value
+}
+
+/// The value of that name in the host's memory, if an executable of this process keeps it.
+pub(super) fn find(name: &KeptName) -> Option<Arc<Shared>> {
+    known(&SHARED, name)
+}
+
+/// Has other executables find a value under its name. One that was made meanwhile takes its place.
+pub(super) fn share(name: KeptName, data: AlignedBuffer, constants: Vec<HostTensor>) -> Arc<Shared> {
+    let value = Shared {
+        data,
+        _constants: constants,
+    };
+    put(&SHARED, name, value)
+}
+
+/// As [`find`], in the memory of another device.
+pub(super) fn find_there(name: &KeptName) -> Option<Arc<SharedThere>> {
+    known(&SHARED_THERE, name)
+}
+
+/// As [`share`], in the memory of another device, which has made it.
+pub(super) fn share_there(name: KeptName, data: DeviceBuffer, constants: Vec<HostTensor>) -> Arc<SharedThere> {
+    let value = SharedThere {
+        data,
+        _constants: constants,
+    };
+    put(&SHARED_THERE, name, value)
 }
 
 /// A value that may be kept under a name.
@@ -181,6 +226,8 @@ pub(super) struct Named {
     pub(super) slot: usize,
     /// Its bytes.
     pub(super) bytes: usize,
+    /// The device whose memory it is in, from number 1 on; none for the host.
+    pub(super) other: Option<usize>,
     /// In this process.
     pub(super) here: KeptName,
     recipe: Recipe,
@@ -194,11 +241,17 @@ impl Named {
 
     /// Its name beyond this process, as its constants are now.
     fn beyond(&self, plan: &Plan, emitters: &[EmitterId]) -> KeptName {
-        name(plan, &self.recipe, emitters, &|bytes| xxh3_128(bytes))
+        name((plan, &[]), &self.recipe, emitters, &|bytes| xxh3_128(bytes))
     }
 }
 
-fn name(plan: &Plan, recipe: &Recipe, emitters: &[EmitterId], constant: &dyn Fn(&[u8]) -> u128) -> KeptName {
+/// The name of what a recipe makes, where the devices beside the host are those of these numbers in the system.
+fn name(
+    (plan, devices): (&Plan, &[u32]),
+    recipe: &Recipe,
+    emitters: &[EmitterId],
+    constant: &dyn Fn(&[u8]) -> u128,
+) -> KeptName {
     let mut hash = Xxh3::new();
     for part in [env!("CARGO_PKG_VERSION"), level::name(), &recipe.text] {
         hash.update(&(part.len() as u64).to_le_bytes());
@@ -213,6 +266,9 @@ fn name(plan: &Plan, recipe: &Recipe, emitters: &[EmitterId], constant: &dyn Fn(
         let bytes = plan.constants[*k as usize].bytes();
         hash.update(&(bytes.len() as u64).to_le_bytes());
         hash.update(&constant(bytes).to_le_bytes());
+    }
+    for ordinal in devices {
+        hash.update(&ordinal.to_le_bytes());
     }
     KeptName(hash.digest128())
 }
@@ -233,27 +289,36 @@ pub(super) fn beyond(
     Ok(names.into_iter().filter_map(OnceLock::into_inner).collect())
 }
 
-/// The slots of values that calls read and that may be kept under names, where all is the host's.
+/// The slots of values that calls read and that may be kept under names: where all is the host's, all of its, and else those of the other
+/// devices, `others`, which have memory that outlives an executable.
 pub(super) fn named(
     (plan, init): (&Plan, &Init<'_>),
     emitters: &[EmitterId],
+    others: &[Arc<dyn Queued>],
     read: &[bool],
     slot_bytes: &[u64],
 ) -> Vec<Named> {
-    if plan.devices.len() > 1 {
+    let known = others.iter().map(|d| d.ordinal());
+    let Some(ordinals) = known.collect::<Option<Vec<u32>>>() else {
+        return Vec::new();
+    };
+    if plan.devices.len() != 1 + ordinals.len() {
         return Vec::new();
     }
     let slots = plan.slots.iter().zip(read).zip(slot_bytes).enumerate();
     let large = slots.filter(|(_, ((s, read), bytes))| {
-        matches!(s.storage, Storage::Persistent) && **read && **bytes >= MIN_BYTES as u64
+        let there = ordinals.is_empty() || s.device != DeviceId::HOST;
+        matches!(s.storage, Storage::Persistent) && **read && there && **bytes >= MIN_BYTES as u64
     });
     large
-        .filter_map(|(slot, (_, bytes))| {
+        .filter_map(|(slot, ((s, _), bytes))| {
             let recipe = init.recipe(SlotId(slot as u32))?;
+            let constant = |bytes: &[u8]| bytes.as_ptr().addr() as u128;
             Some(Named {
                 slot,
                 bytes: *bytes as usize,
-                here: name(plan, &recipe, emitters, &|bytes| bytes.as_ptr().addr() as u128),
+                other: (s.device != DeviceId::HOST).then_some(s.device.0 as usize),
+                here: name((plan, &ordinals), &recipe, emitters, &constant),
                 recipe,
             })
         })
@@ -271,7 +336,7 @@ pub fn kept_bytes_to_make(plan: &Plan, emitters: &[EmitterId]) -> u64 {
     };
     let slot_bytes: Vec<u64> = plan.slots.iter().map(|s| bytes(s).unwrap_or(0)).collect();
     let read = vec![true; plan.slots.len()];
-    let shared = named((plan, &Init::of(plan)), emitters, &read, &slot_bytes);
+    let shared = named((plan, &Init::of(plan)), emitters, &[], &read, &slot_bytes);
     let shared = shared.iter().filter(|value| find(&value.here).is_some());
     let shared: u64 = shared.map(|value| value.bytes as u64).sum();
     slot_bytes.iter().sum::<u64>().saturating_sub(shared)

@@ -222,7 +222,8 @@ impl Executable {
         let arena = has(state.and_then(|s| s.arenas.get(other)));
         need.missing = need.arena.saturating_sub(arena);
         if self.kept.get().is_none() {
-            need.missing = need.missing.saturating_add(need.kept);
+            let there = self.kept_there_already(&binding.sizes.slot_bytes, device);
+            need.missing = need.missing.saturating_add(need.kept.saturating_sub(there));
         }
         let here = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
         for (slot, &bytes) in here.filter(|(slot, _)| slot.device == device) {
