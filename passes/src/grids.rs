@@ -19,7 +19,7 @@ use tlc_ir::kernel::Stmt;
 use tlc_ir::plan::{DeviceId, KernelId, Launch, Plan, SlotId, Step, Storage, Work};
 use tlc_ir::target::{Gpu, MAX_GRID_BLOCKS, MOST_GROUP_VALUES, WARP_THREADS, group_values};
 
-use crate::groups::{Touched, updates};
+use crate::groups::{Regrouped, Touched, updates};
 use crate::launch::LaunchReport;
 use crate::sequences::Symbols;
 
@@ -188,16 +188,10 @@ pub(crate) fn group_launches(
     if gpus.iter().all(Option::is_none) {
         return;
     }
-    let once: usize = plan.init.iter().map(|s| s.launches().len()).sum();
-    let mut of_steps = launches.split_off(once).into_iter();
-    let mut reports: Vec<Vec<LaunchReport>> = Vec::with_capacity(plan.steps.len());
-    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
-    let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
+    let (mut made, all) = Regrouped::begin(plan, in_place, launches);
     // Ascending.
     let mut open: Vec<Open> = Vec::new();
-    let all = std::mem::take(&mut plan.steps).into_iter();
-    for (step, pair) in all.zip(std::mem::take(in_place)) {
-        let report: Vec<LaunchReport> = of_steps.by_ref().take(step.launches().len()).collect();
+    for (step, pairs, reports) in all {
         let candidate = Candidate::of(&step, plan, gpus);
         let gpu = candidate.as_ref().and_then(|c| gpus[c.device.0 as usize]);
         let found = candidate.as_ref().zip(gpu);
@@ -212,43 +206,29 @@ pub(crate) fn group_launches(
                 {
                     open.remove(oldest);
                 }
-                open.push(Open::new(steps.len(), candidate, &step, plan, gpu));
+                open.push(Open::new(made.steps.len(), candidate, &step, plan, gpu));
             } else if matches!(step, Step::Loop(_) | Step::Call(_)) {
                 // Sizes may be known from here on that were not before.
                 open.clear();
             }
-            steps.push(step);
-            pairs.push(pair);
-            reports.push(report);
+            made.push(step, pairs, reports);
             continue;
         };
         let group = &mut open[number];
         group.add(candidate, &step, plan, gpu);
-        let at = group.at;
         let Step::Launch(launch) = step else {
             unreachable!("only launches are candidates")
         };
-        match &mut steps[at] {
-            Step::Group(all) => all.push(launch),
-            previous => {
-                if let Step::Launch(first) = previous {
-                    *previous = Step::Group(vec![first.clone(), launch]);
-                }
-            }
-        }
-        pairs[at].extend(pair);
-        reports[at].extend(report);
+        made.join(group.at, launch, pairs, reports);
     }
-    for (step, reports) in steps.iter_mut().zip(&mut reports) {
+    for (step, reports) in made.steps.iter_mut().zip(&mut made.reports) {
         if let Step::Group(all) = step
             && all.iter().any(|l| matches!(l.work, Work::Grid(_)))
         {
             by_kernel(all, reports);
         }
     }
-    plan.steps = steps;
-    *in_place = pairs;
-    launches.extend(reports.into_iter().flatten());
+    made.end(plan, in_place, launches);
 }
 
 /// The first open step that a launch may come to.

@@ -68,21 +68,91 @@ struct Open {
     behind: Touched,
 }
 
+/// A step with the slots that it updates in place and the reports of its launches.
+type Reported = (Step, Vec<(SlotId, SlotId)>, Vec<LaunchReport>);
+
+/// The steps of a plan as launches join earlier ones, with what moves along with them.
+pub(crate) struct Regrouped {
+    pub(crate) steps: Vec<Step>,
+    in_place: Vec<Vec<(SlotId, SlotId)>>,
+    pub(crate) reports: Vec<Vec<LaunchReport>>,
+}
+
+impl Regrouped {
+    /// None of the steps of a plan, and these one after another with what belongs to them.
+    pub(crate) fn begin(
+        plan: &mut Plan,
+        in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+        launches: &mut Vec<LaunchReport>,
+    ) -> (Regrouped, Vec<Reported>) {
+        let once: usize = plan.init.iter().map(|s| s.launches().len()).sum();
+        let mut of_steps = launches.split_off(once).into_iter();
+        let all = std::mem::take(&mut plan.steps)
+            .into_iter()
+            .zip(std::mem::take(in_place));
+        let all: Vec<_> = all
+            .map(|(step, pairs)| {
+                let reports = of_steps.by_ref().take(step.launches().len()).collect();
+                (step, pairs, reports)
+            })
+            .collect();
+        let none = Regrouped {
+            steps: Vec::with_capacity(all.len()),
+            in_place: Vec::with_capacity(all.len()),
+            reports: Vec::with_capacity(all.len()),
+        };
+        (none, all)
+    }
+
+    /// A step that joins none.
+    pub(crate) fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>, reports: Vec<LaunchReport>) {
+        self.steps.push(step);
+        self.in_place.push(in_place);
+        self.reports.push(reports);
+    }
+
+    /// A launch that joins the launch, or the group, at `at`.
+    pub(crate) fn join(
+        &mut self,
+        at: usize,
+        launch: Launch,
+        in_place: Vec<(SlotId, SlotId)>,
+        reports: Vec<LaunchReport>,
+    ) {
+        match &mut self.steps[at] {
+            Step::Group(all) => all.push(launch),
+            previous => {
+                if let Step::Launch(first) = previous {
+                    *previous = Step::Group(vec![first.clone(), launch]);
+                }
+            }
+        }
+        self.in_place[at].extend(in_place);
+        self.reports[at].extend(reports);
+    }
+
+    /// Gives the steps back.
+    pub(crate) fn end(
+        self,
+        plan: &mut Plan,
+        in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+        launches: &mut Vec<LaunchReport>,
+    ) {
+        plan.steps = self.steps;
+        *in_place = self.in_place;
+        launches.extend(self.reports.into_iter().flatten());
+    }
+}
+
 /// Joins independent launches of one kind into groups that one fork-join executes. `in_place` has a list for each step, and `launches` a
 /// report for each launch of the plan, in order; both move along.
 pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, launches: &mut Vec<LaunchReport>) {
-    let once: usize = plan.init.iter().map(|s| s.launches().len()).sum();
-    let mut of_steps = launches.split_off(once).into_iter();
-    let mut reports: Vec<Vec<LaunchReport>> = Vec::with_capacity(plan.steps.len());
-    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
-    let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
+    let (mut made, all) = Regrouped::begin(plan, in_place, launches);
     // Ascending.
     let mut open: Vec<Open> = Vec::new();
-    let all = std::mem::take(&mut plan.steps).into_iter();
-    for (step, pair) in all.zip(std::mem::take(in_place)) {
-        let report: Vec<LaunchReport> = of_steps.by_ref().take(step.launches().len()).collect();
+    for (step, pairs, reports) in all {
         let kinds = Kinds::of(&step, plan);
-        let found = kinds.and_then(|kinds| place(&open, kinds, steps.len(), &step, plan));
+        let found = kinds.and_then(|kinds| place(&open, kinds, made.steps.len(), &step, plan));
         let (Some(kinds), Some(found)) = (kinds, found) else {
             open.iter_mut().for_each(|o| o.behind.add(&step, plan));
             if let Some(kinds) = kinds.filter(|k| k.any()) {
@@ -94,15 +164,13 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
                     open.remove(0);
                 }
                 open.push(Open {
-                    at: steps.len(),
+                    at: made.steps.len(),
                     kinds,
                     touched,
                     behind: Touched::default(),
                 });
             }
-            steps.push(step);
-            pairs.push(pair);
-            reports.push(report);
+            made.push(step, pairs, reports);
             continue;
         };
         let (before, rest) = open.split_at_mut(found);
@@ -113,20 +181,9 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
         let Step::Launch(launch) = step else {
             unreachable!("only launches have kinds")
         };
-        match &mut steps[group.at] {
-            Step::Group(all) => all.push(launch),
-            previous => {
-                if let Step::Launch(first) = previous {
-                    *previous = Step::Group(vec![first.clone(), launch]);
-                }
-            }
-        }
-        pairs[group.at].extend(pair);
-        reports[group.at].extend(report);
+        made.join(group.at, launch, pairs, reports);
     }
-    plan.steps = steps;
-    *in_place = pairs;
-    launches.extend(reports.into_iter().flatten());
+    made.end(plan, in_place, launches);
 }
 
 /// The open step that a launch joins: the last one, or, if both make little of much, the first that it may come to.

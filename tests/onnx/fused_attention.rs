@@ -280,6 +280,128 @@ fn grouped_attention_sees_what_is_past_and_what_is_new() {
     );
 }
 
+/// A rotary embedding by the place in the sequence, a bias, a scale, and a key without a value that takes its part of the sum.
+#[test]
+fn grouped_attention_turns_by_places_and_leaves_a_part_to_a_sink() {
+    let operands = || {
+        vec![
+            ("q0x", of("q", &[2, 3, 8])),
+            ("k0x", of("k", &[2, 3, 4])),
+            ("v0x", of("v", &[2, 3, 4])),
+            ("pk", of("pk", &[2, 2, 4, 2])),
+            ("pv", of("pv", &[2, 2, 4, 2])),
+            ("last", whole(&[2], &[6, 6])),
+            ("cos", of("cos", &[9, 1])),
+            ("sin", of("sin", &[9, 1])),
+            ("bias", of("bias", &[1, 1, 3, 7])),
+            ("sink", of("sink", &[4])),
+        ]
+    };
+    let along = |n: i64| vec![("axis", I(n))];
+    let mut turned: Vec<Node> = vec![
+        ("Gather cos places -> c", along(0)),
+        ("Gather sin places -> s", along(0)),
+    ];
+    for [parts, ac, bs, real, r#as, bc, imaginary, both] in [
+        [
+            "Split q -> qa qb",
+            "Mul qa c -> q1",
+            "Mul qb s -> q2",
+            "Sub q1 q2 -> qr",
+            "Mul qa s -> q3",
+            "Mul qb c -> q4",
+            "Add q3 q4 -> qi",
+            "Concat qr qi -> qt",
+        ],
+        [
+            "Split k1 -> ka kb",
+            "Mul ka c -> k2",
+            "Mul kb s -> k3",
+            "Sub k2 k3 -> kr",
+            "Mul ka s -> k4",
+            "Mul kb c -> k5",
+            "Add k4 k5 -> ki",
+            "Concat kr ki -> kt1",
+        ],
+    ] {
+        turned.extend([
+            (parts, along(3)),
+            (ac, vec![]),
+            (bs, vec![]),
+            (real, vec![]),
+            (r#as, vec![]),
+            (bc, vec![]),
+            (imaginary, vec![]),
+            (both, along(3)),
+        ]);
+    }
+    let joined: Vec<Node> = vec![("Concat pk kt1 -> pk1", along(2)), ("Concat pv v1 -> pv1", along(2))];
+    let sums = |shown: &'static str| -> Vec<Node> {
+        vec![
+            ("Transpose k -> kt", vec![("perm", Is(vec![0, 1, 3, 2]))]),
+            ("MatMul qt kt -> p", vec![]),
+            ("Mul p third -> r", vec![]),
+            ("Add r bias -> r1", vec![]),
+            ("Add r1 m -> u", vec![]),
+            (shown, vec![]),
+            ("Expand one rows -> column", vec![]),
+            ("Concat u column -> u1", along(3)),
+            ("Softmax u1 -> all", vec![]),
+            ("Split all seen -> shares gone", along(3)),
+            ("MatMul shares v -> h", vec![]),
+            ("Transpose h -> h1", vec![("perm", Is(vec![0, 2, 1, 3]))]),
+            ("Reshape h1 joined -> y", vec![]),
+        ]
+    };
+    let constants = || {
+        vec![
+            ints("fewer", &[4], &[2, 3, 2, 2]),
+            ints("pairs", &[4], &[0, 0, 1, 1]),
+            ints("total", &[], &[7]),
+            ints("places", &[3], &[4, 5, 6]),
+            ints("rows", &[4], &[2, 4, 3, 1]),
+            ints("heads", &[4], &[1, 4, 1, 1]),
+            ints("seen", &[2], &[7, 1]),
+            number("third", 0.3),
+            number("none", 0.0),
+            order("m", 4),
+        ]
+    };
+    let attributes = [
+        ("num_heads", I(4)),
+        ("kv_num_heads", I(2)),
+        ("do_rotary", I(1)),
+        ("scale", F(0.3)),
+    ];
+    check(
+        "GroupQueryAttention q0x k0x v0x pk pv last total cos sin _ bias sink -> y pk1 pv1",
+        &attributes,
+        &operands(),
+        constants(),
+        &[
+            grouped_heads(),
+            turned.clone(),
+            joined.clone(),
+            shared_heads(),
+            sums("Reshape sink heads -> one"),
+        ],
+    );
+    // A key of score 0, for all heads.
+    check(
+        "GroupQueryAttention q0x k0x v0x pk pv last total cos sin _ bias -> y pk1 pv1",
+        &[&attributes[..], &[("smooth_softmax", I(1))]].concat(),
+        &operands()[..9],
+        constants(),
+        &[
+            grouped_heads(),
+            turned,
+            joined,
+            shared_heads(),
+            sums("Identity none -> one"),
+        ],
+    );
+}
+
 /// Of a batch each sequence has its own number of keys: new ones come directly behind them, and what is behind those stays.
 #[test]
 fn grouped_attention_of_a_batch_has_keys_where_each_sequence_ends() {

@@ -10,15 +10,13 @@
 use std::fmt::Write;
 
 use tlc_ir::index::IndexExpr;
-use tlc_ir::kernel::{Grid, Kernel};
+use tlc_ir::kernel::Kernel;
 use tlc_ir::target::{
-    GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_GROUP_VALUES, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES,
-    group_values, half_full_blocks,
+    GPU_ACCESS_BYTES, MOST_GROUP_VALUES, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, group_values, half_full_blocks,
 };
 
-use super::groups::multiplies_in_groups;
-use super::sequence::{BODY, arguments, part};
-use super::{CudaError, CudaKernel, CudaOptions, SHARED, capability, declared_by_launch, is_identifier, limit};
+use super::sequence::{BODY, arguments, joined_block, part};
+use super::{CudaError, CudaKernel, CudaOptions, SHARED, declared_by_launch, limit};
 
 /// Launches of one kernel that follow each other.
 struct Run {
@@ -49,23 +47,10 @@ pub fn emit_launch_group(
     name: &str,
     options: &CudaOptions,
 ) -> Result<CudaKernel, CudaError> {
-    if !is_identifier(name) {
-        return Err(CudaError::Name(name.into()));
-    }
-    capability(&options.arch)?;
     if order.is_empty() {
         return Err(CudaError::Unsupported("a group of no launches".into()));
     }
-    if kernels.iter().any(|k| multiplies_in_groups(k)) {
-        return Err(CudaError::Unsupported("a product of four warps in a group".into()));
-    }
-    let grids: Vec<Grid> = kernels
-        .iter()
-        .map(|k| k.grid().ok_or(CudaError::NoBlockLoop))
-        .collect::<Result<_, _>>()?;
-    let threads = grids.iter().map(|g| g.threads).max().unwrap_or(1);
-    limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
-    let shared_bytes = grids.iter().map(|g| g.shared_bytes).max().unwrap_or(0);
+    let (threads, shared_bytes) = joined_block(kernels, name, options)?;
     limit("bytes of shared memory", shared_bytes, MOST_OPT_IN_SHARED_BYTES)?;
     let each = |k: usize| kernels[k].params.len() + kernels[k].symbols.len();
     let given: usize = order.iter().map(|&k| each(k)).sum();

@@ -34,23 +34,10 @@ pub fn emit_sequence(
     name: &str,
     options: &CudaOptions,
 ) -> Result<CudaKernel, CudaError> {
-    if !is_identifier(name) {
-        return Err(CudaError::Name(name.into()));
-    }
-    capability(&options.arch)?;
-    if kernels.iter().any(|k| multiplies_in_groups(k)) {
-        return Err(CudaError::Unsupported("a product of four warps in a sequence".into()));
-    }
-    let grids: Vec<Grid> = kernels
-        .iter()
-        .map(|k| k.grid().ok_or(CudaError::NoBlockLoop))
-        .collect::<Result<_, _>>()?;
-    let threads = grids.iter().map(|g| g.threads).max().unwrap_or(1);
-    limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
+    let (threads, own) = joined_block(kernels, name, options)?;
     let each = |k: usize| 1 + kernels[k].params.len() + kernels[k].symbols.len();
     let values: usize = order.iter().map(|&k| each(k)).sum();
     limit("values of a sequence", values as i64, MOST_PARAMETER_VALUES as i64)?;
-    let own = grids.iter().map(|g| g.shared_bytes).max().unwrap_or(0);
     // What says where everything is comes first.
     let table = (values as i64 * 8 + GPU_ACCESS_BYTES - 1) / GPU_ACCESS_BYTES * GPU_ACCESS_BYTES;
     let shared_bytes = table + own;
@@ -87,6 +74,26 @@ pub fn emit_sequence(
         dynamic_shared_bytes: if dynamic { shared_bytes as u32 } else { 0 },
         matrices: Vec::new(),
     })
+}
+
+/// The threads, and the bytes of shared memory, of a block of a kernel of that name that runs each of these.
+pub(super) fn joined_block(kernels: &[&Kernel], name: &str, options: &CudaOptions) -> Result<(i64, i64), CudaError> {
+    if !is_identifier(name) {
+        return Err(CudaError::Name(name.into()));
+    }
+    capability(&options.arch)?;
+    if kernels.iter().any(|k| multiplies_in_groups(k)) {
+        return Err(CudaError::Unsupported(
+            "a product of four warps beside other kernels".into(),
+        ));
+    }
+    let grids: Vec<Grid> = kernels
+        .iter()
+        .map(|k| k.grid().ok_or(CudaError::NoBlockLoop))
+        .collect::<Result<_, _>>()?;
+    let threads = grids.iter().map(|g| g.threads).max().unwrap_or(1);
+    limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
+    Ok((threads, grids.iter().map(|g| g.shared_bytes).max().unwrap_or(0)))
 }
 
 /// A namespace with the function of one kernel, for blocks of so many threads. `may_alias` says whether a buffer that it writes may be

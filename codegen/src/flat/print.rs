@@ -152,28 +152,8 @@ impl<'k> Flat<'k> {
         }
     }
 
-    /// The text of each statement by itself, outer ones before those within; of loops and branches what they begin with.
-    pub fn statements(&self) -> Vec<String> {
-        fn walk(flat: &Flat<'_>, body: &Region, out: &mut Vec<String>) {
-            for item in body {
-                out.push(flat.head(item));
-                match item {
-                    Item::Loop(l) => walk(flat, &l.body, out),
-                    Item::If(i) => {
-                        walk(flat, &i.then, out);
-                        walk(flat, &i.otherwise, out);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        let mut out = Vec::new();
-        walk(self, &self.body, &mut out);
-        out
-    }
-
     /// What a statement is, without what is within it and what it carries.
-    fn head(&self, item: &Item) -> String {
+    pub fn statement(&self, item: &Item) -> String {
         match item {
             Item::Let(v) => format!("{} = {}", self.definition(*v), self.computation(*v)),
             Item::Store {
@@ -272,7 +252,7 @@ impl<'k> Flat<'k> {
     fn region(&self, f: &mut fmt::Formatter<'_>, body: &Region, depth: usize) -> fmt::Result {
         let indent = "  ".repeat(depth);
         for item in body {
-            write!(f, "{indent}{}", self.head(item))?;
+            write!(f, "{indent}{}", self.statement(item))?;
             match item {
                 Item::Loop(l) => {
                     for c in &l.carried {

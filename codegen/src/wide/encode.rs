@@ -101,7 +101,7 @@ fn on_register(code: Code, r: Register) -> Instruction {
 }
 
 /// The code of a function, in the registers and places that `output` says. What `made_again` makes is made where it is read, as
-/// [`Scanned`](super::scan::Scanned) says. Its text is made if there are statements, which then stand beside their instructions.
+/// [`Scanned`](super::scan::Scanned) says.
 ///
 /// # Errors
 /// If the encoder refuses an instruction, which is a bug of this emitter.
@@ -110,7 +110,7 @@ pub(super) fn encode(
     linear: &Linear<'_>,
     output: &Output,
     made_again: &[Number],
-    statements: Option<&[String]>,
+    listing: bool,
 ) -> Result<CompiledCode> {
     let mut used = [false; 16];
     let mut see = |a: &Allocation| {
@@ -129,7 +129,7 @@ pub(super) fn encode(
         out: Assembler::with_capacity(1024),
         fixups: Vec::new(),
         relocs: Vec::new(),
-        listed: statements.map(|_| Vec::new()),
+        listed: listing.then(Vec::new),
         statement: 0,
         saved,
         made_again,
@@ -138,7 +138,7 @@ pub(super) fn encode(
     };
     e.prologue()?;
     let offsets = e.blocks(linear, output)?;
-    e.finish(&offsets, statements.unwrap_or_default())
+    e.finish(&offsets)
 }
 
 impl<'m> Emitter<'m> {
@@ -494,7 +494,7 @@ impl<'m> Emitter<'m> {
     }
 
     /// Puts constants behind the code and writes all distances.
-    fn finish(mut self, offsets: &[usize], statements: &[String]) -> Result<CompiledCode> {
+    fn finish(mut self, offsets: &[usize]) -> Result<CompiledCode> {
         let mut bytes = std::mem::take(&mut self.out.bytes);
         let code_end = bytes.len();
         let pool = code_end.next_multiple_of(ALIGNMENT);
@@ -518,7 +518,7 @@ impl<'m> Emitter<'m> {
                     None => {}
                 }
             }
-            print(&listed, statements, &bytes[pool..], code_end, pool)
+            print(&listed, &self.machine.statements, &bytes[pool..], code_end, pool)
         });
         Ok(CompiledCode {
             bytes,

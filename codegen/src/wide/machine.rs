@@ -128,7 +128,7 @@ pub(super) struct Inst {
     pub fixed: SmallVec<[Operand; 3]>,
     /// Registers that it destroys.
     pub clobbers: PRegSet,
-    /// The statement that it is of, by its number in [`Flat::statements`](crate::flat::Flat::statements) from 1 on; 0 for none.
+    /// The statement that it is of, by its number among [`Machine::statements`] from 1 on; 0 for none.
     pub statement: u32,
 }
 
@@ -281,6 +281,8 @@ pub(super) struct Machine {
     pub registers: u32,
     /// Whether it calls anything.
     pub calls: bool,
+    /// The text of the statements whose instructions there are, if it is asked for.
+    pub statements: Vec<String>,
 }
 
 impl Machine {
@@ -294,6 +296,7 @@ impl Machine {
             pooled: FxHashMap::default(),
             registers: 0,
             calls: false,
+            statements: Vec::new(),
         }
     }
 

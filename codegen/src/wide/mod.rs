@@ -106,7 +106,7 @@ pub fn compile(kernel: &Kernel, level: Level, text: EmitText) -> Result<Compiled
 
 fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context: &mut Ctx) -> Result<CompiledCode> {
     let flat = flatten(kernel, level)?;
-    let machine = select::select(&flat, level, dots)?;
+    let machine = select::select(&flat, level, dots, text.disasm)?;
     let linear = allocate::Linear::new(&machine);
     let scanned = scan::scan(&linear);
     if cfg!(debug_assertions)
@@ -118,8 +118,7 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
         Some(scanned) => (&scanned.output, &scanned.made_again[..]),
         None => (allocate::allocate(&linear, context)?, &[][..]),
     };
-    let statements = text.disasm.then(|| flat.statements());
-    let code = encode::encode(&machine, &linear, output, made_again, statements.as_deref());
+    let code = encode::encode(&machine, &linear, output, made_again, text.disasm);
     // The allocator empties some of its tables for each value that it places, which takes as long as they are large.
     if scanned.is_none() && linear.is_large() {
         *context = Ctx::default();

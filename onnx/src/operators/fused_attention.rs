@@ -25,11 +25,11 @@ struct Attended {
     scores: Tensor,
 }
 
-/// `num_heads`, which must be positive.
-fn heads(c: &Call<'_, '_, '_>) -> Outcome<i64> {
-    match c.int("num_heads", 0)? {
+/// The attribute that is a number of heads, which must be positive.
+pub(super) fn heads(c: &Call<'_, '_, '_>, name: &str) -> Outcome<i64> {
+    match c.int(name, 0)? {
         n @ 1..=0x7fff_ffff => Ok(n),
-        n => invalid(format!("num_heads is {n}; expected it from 1 to {}", i32::MAX)),
+        n => invalid(format!("{name} is {n}; expected it from 1 to {}", i32::MAX)),
     }
 }
 
@@ -124,7 +124,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     if c.flag("past_present_share_buffer", false)? || c.value(6).is_some() {
         return unsupported("a past and present in one buffer; expected past_present_share_buffer of 0");
     }
-    let heads = heads(c)?;
+    let heads = heads(c, "num_heads")?;
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     if x.rank() != 3 || w.rank() != 2 {
         return invalid(format!(
@@ -198,7 +198,7 @@ pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
     if c.value(8).is_some() || c.value(9).is_some() {
         return unsupported("a past and present in one buffer; expected no operands 8 and 9");
     }
-    let heads = heads(c)?;
+    let heads = heads(c, "num_heads")?;
     let (q, k, v) = (c.tensor(0)?, c.optional(1)?, c.optional(2)?);
     let biased = |t: Tensor, at: usize| -> Outcome<Tensor> {
         let Some(bias) = c.optional(3)? else {

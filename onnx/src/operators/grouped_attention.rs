@@ -5,7 +5,8 @@
 
 use tlc_ir::DType;
 
-use super::attention::{Turn, apart, joined, shared, turned, weighted};
+use super::attention::{Turn, apart, joined, number, shared, shares, turned, weighted};
+use super::fused_attention::heads;
 use crate::call::{Answer, Call};
 use crate::refusal::{Outcome, invalid, unsupported};
 use tlc_record::Tensor;
@@ -33,14 +34,6 @@ struct Sizes {
     new: Dim,
     /// Keys that there is room for.
     room: Dim,
-}
-
-/// A number of heads.
-fn heads(c: &Call<'_, '_, '_>, name: &str) -> Outcome<i64> {
-    match c.int(name, 0)? {
-        n @ 1..=0x7fff_ffff => Ok(n),
-        n => invalid(format!("{name} is {n}; expected it from 1 to {}", i32::MAX)),
-    }
 }
 
 /// Attention of grouped heads over a cache.
@@ -109,8 +102,8 @@ pub(super) fn grouped(c: &mut Call<'_, '_, '_>) -> Answer {
     if c.flag("do_rotary", false)? {
         (q, k) = rotated(c, &sizes, (q, k), &before)?;
     }
-    let k = cached(&sizes, &k, past[0].as_ref(), &before);
-    let v = cached(&sizes, &v, past[1].as_ref(), &before);
+    let k = cached(&sizes, &k, past[0].as_ref(), &before)?;
+    let v = cached(&sizes, &v, past[1].as_ref(), &before)?;
     let y = attended(c, &sizes, (&q, &k, &v), &before)?;
     Ok(vec![y.into(), k.into(), v.into()])
 }
@@ -119,13 +112,13 @@ pub(super) fn grouped(c: &mut Call<'_, '_, '_>) -> Answer {
 fn before(c: &Call<'_, '_, '_>, sizes: &Sizes, total: &Dim) -> Outcome<Tensor> {
     let last = c.tensor(LAST_KEYS)?.cast(DType::I64);
     let n = c.tensor(0)?.dim(0);
-    let new = super::attention::number(&last, &sizes.new)?;
+    let new = number(&last, &sizes.new)?;
     let later = last.reshape([n, 1.into(), 1.into(), 1.into()]) + 1 - &new;
     // A first prompt, whose sequences may be shorter than the longest, starts at 0.
     Ok(match *total == sizes.new {
         true => later.zeros_like(),
         false => {
-            let first = super::attention::number(&last, total)?.eq(&new);
+            let first = number(&last, total)?.eq(&new);
             first.select(0, later).maximum(0)
         }
     })
@@ -167,23 +160,17 @@ fn rotated(
 }
 
 /// The cache with the new keys, or values, behind those that were there before.
-fn cached(sizes: &Sizes, new: &Tensor, past: Option<&Tensor>, before: &Tensor) -> Tensor {
+fn cached(sizes: &Sizes, new: &Tensor, past: Option<&Tensor>, before: &Tensor) -> Outcome<Tensor> {
     let shape = [new.dim(0), sizes.kept.into(), sizes.room.clone(), sizes.size.into()];
     let at = new
         .graph()
         .iota([Dim::from(1), 1.into(), sizes.room.clone(), 1.into()], 2, DType::I64)
         - before;
-    let last = &sizes.new - 1;
-    let is_new = match super::attention::number(new, &sizes.new) {
-        Ok(n) => at.ge(0).logical_and(at.lt(n)),
-        Err(_) => at.ge(0),
-    };
-    let from = match super::attention::number(new, &last.max(0)) {
-        Ok(last) => at.maximum(0).minimum(last),
-        Err(_) => at.maximum(0),
-    };
-    let placed = new.take_along_axis(&from.expand(shape.clone()), 2);
-    match past {
+    let count = number(new, &sizes.new)?;
+    let is_new = at.ge(0).logical_and(at.lt(&count));
+    let from = at.minimum(count - 1).maximum(0);
+    let placed = new.take_along_axis(&from.expand(shape), 2);
+    Ok(match past {
         Some(past) => {
             let more = (&sizes.room - past.dim(2)).max(0);
             let none = (Dim::from(0), Dim::from(0));
@@ -191,7 +178,7 @@ fn cached(sizes: &Sizes, new: &Tensor, past: Option<&Tensor>, before: &Tensor) -
             is_new.select(placed, padded)
         }
         None => is_new.select(placed, 0.0),
-    }
+    })
 }
 
 /// What queries see of the keys that are not behind them, `[batch, new, heads * size]`.
@@ -232,8 +219,8 @@ fn attended(
         (None, true) => Some(graph.full([1, 1, 1, 1], 0.0, wide)),
         (None, false) => None,
     };
-    let shares = match sink {
-        None => super::attention::shares(&scores),
+    let parts = match sink {
+        None => shares(&scores),
         // A further key without a value.
         Some(sink) => {
             let highest = scores.max(keep(-1)).maximum(&sink);
@@ -242,5 +229,5 @@ fn attended(
             powers / total
         }
     };
-    Ok(joined(&weighted(&shares, &v, dtype)))
+    Ok(joined(&weighted(&parts, &v, dtype)))
 }

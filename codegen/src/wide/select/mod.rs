@@ -111,9 +111,9 @@ struct Selector<'f, 'k> {
     code: Machine,
     /// Where instructions go.
     here: Block,
-    /// The number of the statement whose instructions are chosen, and how many were begun.
+    /// Whether the text of the code is asked for, and the number of the statement whose instructions are chosen, if it is.
+    listing: bool,
     statement: u32,
-    begun_statements: u32,
     entry: Block,
     /// By block: when it was begun.
     begun: Vec<u32>,
@@ -169,8 +169,9 @@ fn width(lanes: u32, bits: u32) -> usize {
     }
 }
 
-/// The code of a kernel, which multiplies bytes by the instruction for it if there are `dots`.
-pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machine> {
+/// The code of a kernel, which multiplies bytes by the instruction for it if there are `dots`, with the statements that it is of if a `listing`
+/// is asked for.
+pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -> Result<Machine> {
     let mut code = Machine::new(level);
     let entry = code.block(false);
     code.order.push(entry);
@@ -186,8 +187,8 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool) -> Result<Machin
         flat,
         code,
         here: entry,
+        listing,
         statement: 0,
-        begun_statements: 0,
         entry,
         begun: vec![0],
         forms: vec![Forms::default(); flat.values.len()],
@@ -685,8 +686,11 @@ impl Selector<'_, '_> {
     fn region(&mut self, body: &[Item]) -> Result<()> {
         let pieces = self.pieces.len();
         for item in body {
-            self.begun_statements += 1;
-            let around = std::mem::replace(&mut self.statement, self.begun_statements);
+            let around = self.statement;
+            if self.listing {
+                self.code.statements.push(self.flat.statement(item));
+                self.statement = self.code.statements.len() as u32;
+            }
             match item {
                 Item::Let(v) => self.let_(*v)?,
                 Item::Store {
