@@ -407,3 +407,48 @@ kernel @bytes(p0: f32[64] read, p1: u8[64] write, p2: i32[64] write, p3: f32[64]
         assert_eq!(asm.matches("vcvtps2").count(), 2 * (1 - apart), "{asm}");
     }
 }
+
+/// A kernel that takes the low bits of bytes twice, in the copies of a loop that is unrolled, and puts them somewhere.
+fn low_bits_twice(scratch: &str, put: &str, behind: &str) -> String {
+    format!(
+        "
+kernel @twice(p0: u8[4*s0] read, p1: i32[4*s0] readwrite) where s0 in 0..=100 {{
+  {scratch}
+  for i0 in 0..s0 parallel {{
+    for i1 in 0..2 unroll {{
+      for i2 in 0..4 lanes {{
+        %0: u8 = load p0[4*i0 + i2]
+        %1: i32 = convert %0
+        %2: i32 = const 15
+        %3: i32 = and %1, %2
+        {put}
+      }}
+    }}
+    {behind}
+  }}
+}}"
+    )
+}
+
+#[test]
+fn what_is_repeated_is_computed_once_unless_memory_may_have_changed() {
+    let counts = |text: &str| {
+        let kernel = kernel(text);
+        let flat = lowered(&kernel, &processor()).to_string();
+        ["load p0", "convert", "and ", "load r0"].map(|words| flat.matches(words).count())
+    };
+    // One parameter may lie where another does: what is loaded behind a store is loaded anew.
+    let stored = low_bits_twice("", "store p1[4*i0 + i2], %3", "");
+    assert_eq!(counts(&stored), [2, 2, 2, 0]);
+    // Scratch lies where nothing else does.
+    let sum = "for i3 in 0..4 lanes {
+      %4: i32 = load r0[i3]
+      store p1[4*i0 + i3], %4
+    }";
+    let added = |scope: &str| {
+        let scratch = format!("scratch r0: i32[4] {scope}");
+        low_bits_twice(&scratch, "accumulate add r0[i2] with %3", sum)
+    };
+    assert_eq!(counts(&added("cache")), [1, 1, 1, 3]);
+    assert_eq!(counts(&added("register")), [1, 1, 1, 0]);
+}

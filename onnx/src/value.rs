@@ -51,6 +51,17 @@ pub(super) struct Ratio {
     /// The numerators, of a type of floats.
     pub(super) sizes: Sizes,
     pub(super) over: i64,
+    /// What floats compute, if it is near the quotient and not that.
+    pub(super) product: Option<Product>,
+}
+
+/// Sizes times a factor.
+#[derive(Clone, Debug)]
+pub(super) struct Product {
+    pub(super) dims: Vec<Dim>,
+    pub(super) factor: f64,
+    /// Whether it is rounded up and down to the same integers as the quotient.
+    pub(super) rounds_alike: bool,
 }
 
 impl From<Tensor> for Value {
@@ -87,7 +98,16 @@ impl Value {
         match self {
             Value::Tensor(t, _) => Ok(t.clone()),
             Value::Sizes(s) => s.tensor(graph),
-            Value::Ratio(r) => Ok(r.sizes.tensor(graph)? / graph.constant(r.over).cast(r.sizes.dtype)),
+            Value::Ratio(r) => match &r.product {
+                None => Ok(r.sizes.tensor(graph)? / graph.constant(r.over).cast(r.sizes.dtype)),
+                Some(p) => {
+                    let whole = Sizes {
+                        dims: p.dims.clone(),
+                        ..r.sizes.clone()
+                    };
+                    Ok(whole.tensor(graph)? * graph.constant(p.factor).cast(r.sizes.dtype))
+                }
+            },
             Value::Sequence(_) => unsupported("a sequence; expected a tensor"),
         }
     }

@@ -351,7 +351,19 @@ fn as_many_of_the_best_are_taken_as_data_says() {
 
 /// A graph of `x: f32[n]` that makes a vector of as many zeros as the nodes say, from the float `f` that `n` is.
 fn through_floats(nodes: &[&str]) -> Executable {
-    let constants = [("one", 1.0), ("two", 2.0), ("three", 3.0), ("five", 5.0), ("half", 0.5)];
+    through_floats_and(nodes, 1.0)
+}
+
+/// The same, with a number of choice.
+fn through_floats_and(nodes: &[&str], scale: f32) -> Executable {
+    let constants = [
+        ("one", 1.0),
+        ("two", 2.0),
+        ("three", 3.0),
+        ("five", 5.0),
+        ("half", 0.5),
+        ("scale", scale),
+    ];
     let constants = constants.map(|(name, value)| floats(name, &[], &[value]));
     let mut all = vec![
         op("Shape x -> s", &[]),
@@ -405,6 +417,41 @@ fn a_quotient_of_sizes_is_a_number_too() {
     let e = compiled(nodes, vec![floats("three", &[], &[3.0])], &[D::Sym("n")]);
     for n in [1usize, 2, 3, 7, 64] {
         let expected: Vec<f32> = (1..=n).map(|i| i as f32 * (n as f32 / 3.0)).collect();
+        assert_eq!(run(&e, &[n]), Ok((vec![n], expected)));
+    }
+}
+
+/// Sizes times numbers that are no fractions of a power of two, as `interpolate` with a scale of 1.3 has them written: the integers that floats give, for
+/// every size up to some thousand and where products come closest to integers.
+#[test]
+fn products_of_sizes_with_any_number_are_sizes_where_they_are_rounded() {
+    for factor in [1.3f32, 0.7, 1.1, 2.7, 1.0 / 3.0, 0.1, 1.5, 2.25, 0.9, 3.3, 1.7, 0.01] {
+        for (nodes, rounded) in [
+            (&["Mul f scale -> t"][..], f32::trunc as fn(f32) -> f32),
+            (&["Mul scale f -> d", "Floor d -> t"], f32::floor),
+            (&["Mul f scale -> d", "Ceil d -> t"], f32::ceil),
+        ] {
+            let e = through_floats_and(nodes, factor);
+            for n in (1..400).chain([630, 1260, 4095, 4096, 5040]) {
+                let count = rounded(n as f32 * factor) as usize;
+                let (shape, _) = run(&e, &[n]).unwrap_or_else(|e| panic!("{nodes:?} {factor} at {n}: {e}"));
+                assert_eq!(shape, [count], "{nodes:?} {factor} at {n}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_of_sizes_is_a_number_too() {
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Cast s -> f", &[("to", I(FLOAT))]),
+        op("Mul f scale -> d", &[]),
+        op("Mul x d -> y", &[]),
+    ];
+    let e = compiled(nodes, vec![floats("scale", &[], &[1.3])], &[D::Sym("n")]);
+    for n in [1usize, 2, 3, 7, 10, 64] {
+        let expected: Vec<f32> = (1..=n).map(|i| i as f32 * (n as f32 * 1.3)).collect();
         assert_eq!(run(&e, &[n]), Ok((vec![n], expected)));
     }
 }

@@ -16,7 +16,7 @@ use super::registers::{self, RegisterScratch};
 use super::tiles::{WholeTile, whole_tiles};
 use super::turn::{Loaded, MOST_TURNED, Turned};
 use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, TiledMatrix, Value, ValueInfo, Varies};
-use super::{check, prune, range};
+use super::{check, prune, range, repeated};
 use crate::error::{Result, invalid, unsupported};
 
 /// A value of the kernel.
@@ -147,6 +147,10 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         body,
     };
     prune::prune(&mut flat, &b.unchanged);
+    // Compilers behind text do it by themselves.
+    if !has.table().has_blocks {
+        repeated::share(&mut flat, has.mask_registers());
+    }
     #[cfg(debug_assertions)]
     if let Err(what) = super::verify(&flat) {
         return Err(crate::CodegenError::Refused {

@@ -26,6 +26,7 @@ mod print;
 mod prune;
 pub(crate) mod range;
 mod registers;
+mod repeated;
 mod statements;
 mod tiles;
 mod turn;

@@ -40,7 +40,8 @@ pub(super) fn prune(flat: &mut Flat, unchanged: &[(Value, Value)]) {
     flat.body = body;
 }
 
-fn rename(body: &mut Region, to: &[Value]) {
+/// Calls each value by what it is instead.
+pub(super) fn rename(body: &mut Region, to: &[Value]) {
     let set = |v: &mut Value| *v = to[v.0 as usize];
     let place = |a: &mut Address| a.parts_mut().for_each(set);
     for item in body {

@@ -4,18 +4,26 @@
 //! Invariant: what is carried is what floats would be. Whole numbers are small enough for each to be a float, which a guard says
 //! where extents decide. A quotient by a power of two is exact; another is rounded once, and numerators are so small (2^23 of f32)
 //! that a quotient that is not whole stays between the same two integers: a fraction is at least one part of the divisor away from
-//! them, and rounding moves it by less than half of that.
+//! them, and rounding moves it by less than half of that. A product with a constant that is no such quotient, as in `floor(h * 1.3)`, is carried
+//! as the quotient of small integers that is rounded like it, which is tried for every size up to a limit, and a guard says that sizes are not larger. Where
+//! there is none (1.3 of f32 is less than 13/10, and some products are rounded to less than an integer) each call computes the product, which decides a size.
 
 use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
 
 use super::{Call, Sizes, Value, any, becomes_nonnegative, broadcast, lowest, whole};
-use crate::value::Ratio;
+use crate::value::{Product, Ratio, size_value};
 use tlc_record::Graph;
 use tlc_record::dim::Dim;
 
 /// A divisor is not larger.
 const MAX_DIVISOR: i64 = 1 << 20;
+
+/// Sizes times a constant are compared with a quotient up to this one, and carried if they agree up to the other.
+const TRIED: i64 = 1 << 20;
+const TRIED_AT_LEAST: i64 = 1 << 14;
+/// Numbers above and below the line of such a quotient are not larger.
+const MAX_TERM: i64 = 1 << 12;
 
 /// Up to here every integer is a float of that type.
 fn whole_numbers(dtype: DType) -> Option<i64> {
@@ -39,7 +47,11 @@ fn stay_within(graph: &Graph, dims: &[Dim], most: i64) -> bool {
 
 /// Operand `i` as quotients of whole numbers, and whether it is carried.
 fn operand(call: &Call<'_, '_, '_>, i: usize) -> Option<(Ratio, bool)> {
-    let of = |sizes: Sizes, over: i64| Ratio { sizes, over };
+    let of = |sizes: Sizes, over: i64| Ratio {
+        sizes,
+        over,
+        product: None,
+    };
     let (ratio, carried) = match call.value(i)? {
         Value::Ratio(r) => ((**r).clone(), true),
         Value::Sizes(s) => (of((**s).clone(), 1), true),
@@ -55,23 +67,115 @@ fn operand(call: &Call<'_, '_, '_>, i: usize) -> Option<(Ratio, bool)> {
     (carried || !ratio.sizes.dims.iter().any(zero)).then_some((ratio, carried))
 }
 
-/// A constant that is one part of a power of two, as in a scale of 0.5.
-fn fraction(call: &Call<'_, '_, '_>, i: usize) -> Option<Ratio> {
+/// The one number of operand `i`, if that is a constant.
+fn number(call: &Call<'_, '_, '_>, i: usize) -> Option<(f64, Vec<usize>, DType)> {
     let data = call.importer.known(call.value(i)?)?;
-    if data.len() != 1 || data.shape().len() > 1 {
+    let one = data.len() == 1 && data.shape().len() <= 1 && data.dtype().is_float();
+    one.then(|| (data.get(0).as_f64(), data.shape().to_vec(), data.dtype()))
+}
+
+/// A constant that is so many parts of a power of two, as in a scale of 0.5 or 1.5.
+fn fraction(call: &Call<'_, '_, '_>, i: usize) -> Option<Ratio> {
+    let (value, shape, dtype) = number(call, i)?;
+    let (mut parts, mut over) = (value, 1);
+    while parts.trunc() != parts && over < MAX_DIVISOR {
+        (parts, over) = (2.0 * parts, 2 * over);
+    }
+    let fits = parts.trunc() == parts && parts > 0.0 && parts <= MAX_TERM as f64 && over > 1;
+    fits.then(|| Ratio {
+        sizes: Sizes {
+            dims: vec![Dim::from(parts as i64)],
+            shape,
+            dtype,
+        },
+        over,
+        product: None,
+    })
+}
+
+/// A product of what is carried with a constant that is no such fraction.
+fn scaled(call: &Call<'_, '_, '_>) -> Option<Value> {
+    let (i, factor, shape, dtype) = [1, 0].into_iter().find_map(|k| {
+        let (factor, shape, dtype) = number(call, k)?;
+        Some((1 - k, factor, shape, dtype))
+    })?;
+    let sizes = any(call, i).filter(|s| s.dtype == dtype)?;
+    let graph = call.graph();
+    if sizes.dims.iter().any(|d| lowest(&graph, d) < 0) {
         return None;
     }
-    let over = data.get(0).as_f64().recip();
-    let sizes = Sizes {
-        dims: vec![Dim::from(1)],
-        shape: data.shape().to_vec(),
-        dtype: data.dtype(),
+    let (above, over, most, rounds_alike) = quotient_like(factor, dtype)?;
+    // Data decides no size in a body.
+    if !rounds_alike && graph.is_body() || !stay_within(&graph, &sizes.dims, most) {
+        return None;
+    }
+    let one = Sizes {
+        dims: vec![Dim::from(above)],
+        shape,
+        dtype,
     };
-    let power = over >= 2.0 && over <= MAX_DIVISOR as f64 && over.trunc() == over && (over as i64).count_ones() == 1;
-    power.then_some(Ratio {
-        sizes,
-        over: over as i64,
-    })
+    let (rows, shape) = broadcast([sizes, &one])?;
+    let product = Some(Product {
+        dims: rows.iter().map(|[d, _]| d.clone()).collect(),
+        factor,
+        rounds_alike,
+    });
+    let dims = rows.into_iter().map(|[d, above]| d * above).collect();
+    let sizes = Sizes { dims, shape, dtype };
+    Some(Value::Ratio(Ratio { sizes, over, product }.into()))
+}
+
+/// A quotient of small integers that is near a factor, the largest size that is multiplied, and whether every size up to that times the factor, as
+/// floats compute it, is rounded up and down to the same integers as that size times the quotient.
+fn quotient_like(factor: f64, dtype: DType) -> Option<(i64, i64, i64, bool)> {
+    if !(factor > 0.0 && factor <= MAX_TERM as f64) {
+        return None;
+    }
+    let times: fn(f64, f64) -> f64 = match dtype {
+        DType::F32 => |n, by| f64::from(n as f32 * by as f32),
+        DType::F64 => |n, by| n * by,
+        _ => return None,
+    };
+    let same = |n: i64, above: i64, over: i64| {
+        let product = times(n as f64, factor);
+        let (down, rest) = (n * above / over, n * above % over);
+        product.floor() == down as f64 && product.ceil() == (down + i64::from(rest > 0)) as f64
+    };
+    // Convergents of the factor's continued fraction. What is over a power of two counts as exact.
+    let (mut before, mut last) = ((0, 1), (1, 0));
+    let mut rest = factor;
+    let mut near = None;
+    loop {
+        let whole = rest.floor() as i64;
+        let next = (whole * last.0 + before.0, whole * last.1 + before.1);
+        if next.0 > MAX_TERM || next.1 > MAX_TERM {
+            break;
+        }
+        (before, last) = (last, next);
+        let (above, over) = last;
+        if above > 0 && over.count_ones() > 1 {
+            near = Some((above, over, TRIED, false));
+            match (0..=TRIED).find(|&n| !same(n, above, over)) {
+                None => return Some((above, over, TRIED, true)),
+                Some(n) if n > TRIED_AT_LEAST => return Some((above, over, n - 1, true)),
+                Some(_) => {}
+            }
+        }
+        rest = 1.0 / (rest - whole as f64);
+        if !rest.is_finite() || rest > MAX_TERM as f64 {
+            break;
+        }
+    }
+    near
+}
+
+/// A size that each call computes: the product of another with a factor, rounded, of which a quotient that is near it is known.
+fn decided(graph: &Graph, of: &Dim, near: Dim, (factor, up): (f64, bool), dtype: DType) -> Option<Dim> {
+    let product = size_value(graph, of, dtype).ok()? * graph.constant(factor).cast(dtype);
+    let rounded = if up { product.ceil() } else { product.floor() };
+    let upper = (near + 2).expr().clone();
+    let all = graph.iota_1d(&upper, DType::I64).ok()?;
+    Some(all.lt(&rounded.cast(DType::I64)).nonzero().dim(1))
 }
 
 /// `Add`, `Sub`, `Mul` and `Div` of floats, of which one is carried.
@@ -79,7 +183,11 @@ pub(super) fn arithmetic(call: &Call<'_, '_, '_>) -> Option<Value> {
     if call.inputs.len() != 2 {
         return None;
     }
-    let ((a, a_carried), (b, b_carried)) = (operand(call, 0)?, operand(call, 1)?);
+    let ((a, a_carried), (b, b_carried)) = match (operand(call, 0), operand(call, 1)) {
+        (Some(a), Some(b)) => (a, b),
+        _ if call.node.op_type() == "Mul" => return scaled(call),
+        _ => return None,
+    };
     let dtype = a.sizes.dtype;
     let exact = |over: i64| over.count_ones() == 1;
     if dtype != b.sizes.dtype || !(a_carried || b_carried) || !exact(a.over) {
@@ -127,7 +235,8 @@ pub(super) fn arithmetic(call: &Call<'_, '_, '_>) -> Option<Value> {
         let dims = sizes.dims.iter().map(|d| quotient(d, over)).collect();
         return Some(Value::Sizes(Sizes { dims, ..sizes }.into()));
     }
-    Some(Value::Ratio(Ratio { sizes, over }.into()))
+    let product = None;
+    Some(Value::Ratio(Ratio { sizes, over, product }.into()))
 }
 
 /// The largest integer that is not above.
@@ -146,9 +255,15 @@ pub(super) fn rounded(call: &Call<'_, '_, '_>, up: bool) -> Option<Sizes> {
     };
     let graph = call.graph();
     let positive = |d: &Dim| lowest(&graph, d) >= 0 || becomes_nonnegative(&graph, d);
-    let to_whole = |d: &Dim| quotient(&if up { d + (r.over - 1) } else { d.clone() }, r.over);
-    r.sizes.dims.iter().all(positive).then(|| Sizes {
-        dims: r.sizes.dims.iter().map(to_whole).collect(),
+    if !r.sizes.dims.iter().all(positive) {
+        return None;
+    }
+    let to_whole = |(i, d): (usize, &Dim)| match &r.product {
+        Some(p) if !p.rounds_alike => decided(&graph, &p.dims[i], quotient(d, r.over), (p.factor, up), r.sizes.dtype),
+        _ => Some(quotient(&if up { d + (r.over - 1) } else { d.clone() }, r.over)),
+    };
+    Some(Sizes {
+        dims: r.sizes.dims.iter().enumerate().map(to_whole).collect::<Option<_>>()?,
         ..r.sizes.clone()
     })
 }

@@ -26,7 +26,7 @@ use regalloc2::{Operand, OperandConstraint, OperandKind, OperandPos, RegClass};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::kernel::{Memory, Scope};
-use tlc_ir::{DType, Scalar};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::Level;
 use super::machine::{Arg, Block, End, Inst, Kind, Machine, Place, Reg, Size, general};
@@ -130,6 +130,8 @@ struct Selector<'f, 'k> {
     added_products: FxHashSet<Value>,
     /// Small integers as floats that are picked from tables.
     lookups: lookup::Lookups,
+    /// Tables combined with a number, and the block that they were made in.
+    combined_tables: FxHashMap<(Reg, ScalarOp, Value), (Reg, Block)>,
     /// Values rounded to bf16 that what converts them back makes by itself.
     rounded_back: FxHashSet<Value>,
     /// Values rounded to integers that what converts them to such rounds by itself.
@@ -198,6 +200,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -
         dots,
         added_products: FxHashSet::default(),
         lookups: lookup::Lookups::default(),
+        combined_tables: FxHashMap::default(),
         rounded_back: FxHashSet::default(),
         rounded_to_integers: FxHashSet::default(),
         halves: FxHashMap::default(),
