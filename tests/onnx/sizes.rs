@@ -428,7 +428,7 @@ fn products_of_sizes_with_any_number_are_sizes_where_they_are_rounded() {
     for factor in [1.3f32, 0.7, 1.1, 2.7, 1.0 / 3.0, 0.1, 1.5, 2.25, 0.9, 3.3, 1.7, 0.01] {
         for (nodes, rounded) in [
             (&["Mul f scale -> t"][..], f32::trunc as fn(f32) -> f32),
-            (&["Mul scale f -> d", "Floor d -> t"], f32::floor),
+            (&["Mul scale f -> d", "Identity d -> e", "Floor e -> t"], f32::floor),
             (&["Mul f scale -> d", "Ceil d -> t"], f32::ceil),
         ] {
             let e = through_floats_and(nodes, factor);
