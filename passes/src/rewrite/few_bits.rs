@@ -26,6 +26,10 @@ const LANES: i64 = 16;
 const COLUMNS: i64 = 32;
 /// The fewest rows, and columns, of a matrix that is laid out.
 const FEWEST: i64 = 128;
+/// Rows from which on a matrix whose rows lie across the sum is turned around: along the sum one scale is that of all lanes, so that a table of what its
+/// elements are worth is computed for all of a block, in place of each element. What lanes sum up is added up at the end of each column, which is little
+/// beside so many.
+const TURNED_FROM: i64 = 512;
 /// The fewest elements of a matrix that is laid out: what is smaller is kept dequantized (see `cluster::roots`), and stays in the caches.
 const FEWEST_ELEMENTS: i64 = 1 << 18;
 /// Operations between a product and the integers, at most.
@@ -77,13 +81,18 @@ pub(super) fn laid_out(
     {
         return Ok(None);
     }
+    let bits = i64::from(ty.dtype.value_bits());
+    let across = output.contains(&last);
+    let turns = across && bits < 8 && rows >= TURNED_FROM;
+    let (rows, columns) = if turns { (columns, rows) } else { (rows, columns) };
     let layout = Layout {
-        bits: i64::from(ty.dtype.value_bits()),
+        bits,
         signed: matches!(ty.dtype, DType::I8 | DType::I4 | DType::I2),
         dtype: ty.dtype,
         rows,
         columns,
-        across: output.contains(&last),
+        across: across && !turns,
+        turns,
     };
     let copies = layout.per_byte() > 1 || (layout.across && columns % layout.block() == 0);
     if copies && !budget.take_bytes((rows as u64).saturating_mul(layout.padded() as u64) / layout.per_byte() as u64) {
@@ -164,6 +173,8 @@ struct Layout {
     columns: i64,
     /// Whether the sum goes from row to row.
     across: bool,
+    /// Whether rows of the copy are columns of the matrix.
+    turns: bool,
 }
 
 impl Layout {
@@ -223,7 +234,11 @@ impl Layout {
             bare = re.add(NodeKind::Map(ScalarOp::Sub), &[bare, least])?;
         }
         let wide = re.reshape(bare, &shape(&[rows, self.padded()]))?;
-        sliced(re, wide, &[0, 0], &[rows, self.columns])
+        let wide = sliced(re, wide, &[0, 0], &[rows, self.columns])?;
+        match self.turns {
+            true => re.add(turned(), &[wide]),
+            false => Ok(wide),
+        }
     }
 
     /// The bytes of the copy, `[rows, blocks, LANES]`: bits of the elements of a block that are [`LANES`] apart, the first lowest.
@@ -237,11 +252,12 @@ impl Layout {
         let mut bits = re.add(NodeKind::Convert(DType::I32), &[bits])?;
         if self.signed {
             // The distance from the least integer, of which no sign is to be extended.
-            let high = re.splat(
-                Scalar::from_i64(DType::I32, 1 << (self.bits - 1)),
-                &shape(&[rows, self.columns]),
-            )?;
+            let of_all = re.graph.ty(bits).shape.clone();
+            let high = re.splat(Scalar::from_i64(DType::I32, 1 << (self.bits - 1)), &of_all)?;
             bits = re.add(NodeKind::Map(ScalarOp::Xor), &[bits, high])?;
+        }
+        if self.turns {
+            bits = re.add(turned(), &[bits])?;
         }
         let more = self.padded() - self.columns;
         let bits = match more {
@@ -342,11 +358,21 @@ impl Layout {
             Some(&[n, columns]) if self.across && n > 1 && columns == self.columns && columns % self.block() == 0 => {
                 in_blocks(re, at, self.block())
             }
+            Some(&[n, columns]) if self.turns && n > 1 && columns == self.rows => {
+                let rows_first = re.add(turned(), &[at])?;
+                let copy = re.add(NodeKind::Copy, &[rows_first])?;
+                re.add(turned(), &[copy])
+            }
             // Computed once.
             Some(_) if !matches!(node.kind, NodeKind::Data(_)) => re.add(NodeKind::Copy, &[at]),
             _ => Ok(at),
         }
     }
+}
+
+/// A matrix the other way round.
+fn turned() -> NodeKind {
+    NodeKind::View(View::Permute(smallvec![1, 0]))
 }
 
 /// A matrix seen through a copy of it in blocks of so many columns.
