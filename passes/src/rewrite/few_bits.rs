@@ -257,7 +257,12 @@ impl Layout {
             bits = re.add(NodeKind::Map(ScalarOp::Xor), &[bits, high])?;
         }
         if self.turns {
-            bits = re.add(turned(), &[bits])?;
+            // Bytes of their own are turned a tile at a time.
+            let bytes = re.add(NodeKind::Convert(DType::U8), &[bits])?;
+            let bytes = re.add(NodeKind::Copy, &[bytes])?;
+            let bytes = re.add(turned(), &[bytes])?;
+            let bytes = re.add(NodeKind::Copy, &[bytes])?;
+            bits = re.add(NodeKind::Convert(DType::I32), &[bytes])?;
         }
         let more = self.padded() - self.columns;
         let bits = match more {
