@@ -257,6 +257,8 @@ pub(crate) fn common_dtype(operands: &[Operand]) -> DType {
 pub(crate) fn broadcast_shape(graph: &Graph, shapes: &[&[IndexExpr]]) -> Step<Shape> {
     let rank = shapes.iter().map(|s| s.len()).max().unwrap_or(0);
     let mut result = Shape::from_elem(IndexExpr::ONE, rank);
+    // As that of a first row: what it meets decides, of which it is repeated for each.
+    let at_most_one = |d: &IndexExpr| graph.with_ir(|ir| d.interval(ir)).hi <= 1;
     for shape in shapes {
         let lead = rank - shape.len();
         for (axis, d) in shape.iter().enumerate() {
@@ -275,7 +277,7 @@ pub(crate) fn broadcast_shape(graph: &Graph, shapes: &[&[IndexExpr]]) -> Step<Sh
                     ),
                     "equal extents, or 1",
                 );
-            } else if r.as_const().is_none() && d.as_const().is_some() {
+            } else if r.as_const().is_none() && (d.as_const().is_some() || at_most_one(r) && !at_most_one(d)) {
                 *r = d.clone();
             }
         }

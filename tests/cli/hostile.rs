@@ -120,4 +120,6 @@ fn an_endless_file_is_not_read_to_its_end() {
     let p = Place::new();
     p.write("m.tlir", "graph @f(%x: f32[n]) {\n  return %x as y\n}\n");
     p.run(&["run", "m.tlir", "--input", "x=/dev/zero"]).code(3);
+    let refused = p.run(&["run", "/dev/zero"]).code(3);
+    assert!(refused.err.contains("byte 0 is 0"), "{}", refused.err);
 }

@@ -181,6 +181,33 @@ fn slices_between_symbols() {
     assert_eq!(found["dx"].as_slice::<f64>().unwrap(), [2.0, 400.0, 0.0, 0.0]);
 }
 
+/// The first row of a batch beside all of them, also of a batch that has none.
+#[test]
+fn the_first_row_of_a_batch_is_repeated() {
+    for first_first in [true, false] {
+        let g = Graph::new("first");
+        let n = g.symbol("n", 0..=64);
+        let x = g.input("x", DType::F64, (&n, 2));
+        let first = x.slice_axis(0, tlc::Slice::between(0, &n.min(1)));
+        let y = if first_first { &first * &x } else { &x * &first };
+        let d = grad(&y.sum(..), &[&x]);
+        assert_eq!((y.ty(), d[0].ty()), (x.ty(), x.ty()));
+        g.output("dx", &d[0]);
+        let run = g.compile(&CompileOptions::default()).unwrap();
+        for n in [3usize, 1, 0, 7] {
+            let data: Vec<f64> = (1..=2 * n).map(|i| i as f64).collect();
+            let rows = crate::against::host(&[n, 2], &data);
+            let found = run.run(&inputs![&rows]).unwrap_or_else(|e| panic!("{n}: {e}"));
+            let at = |i: usize| {
+                let rows: f64 = data.iter().skip(i % 2).step_by(2).sum();
+                data[i % 2] + if i < 2 { rows } else { 0.0 }
+            };
+            let expected: Vec<f64> = (0..2 * n).map(at).collect();
+            assert_eq!(found["dx"].as_slice::<f64>().unwrap(), expected, "{n}");
+        }
+    }
+}
+
 #[test]
 fn losses_refuse_what_does_not_belong_together() {
     type Loss = fn(&Graph, &Tensor) -> Tensor;

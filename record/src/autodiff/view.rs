@@ -45,11 +45,22 @@ fn inverse(permutation: &Axes) -> Vec<usize> {
 /// The sum over what was repeated.
 fn expand(x: &Tensor, d: &Tensor, shape: &Shape) -> Step {
     let lead = shape.len() - x.rank();
+    let most = |e: &IndexExpr| x.graph().with_ir(|ir| e.interval(ir)).hi;
     let is_repeated = |axis: &usize| match axis.checked_sub(lead) {
-        Some(own) => x.extents()[own].is(1) && !shape[*axis].is(1),
+        Some(own) => {
+            let (from, to) = (&x.extents()[own], &shape[*axis]);
+            from != to && most(from) <= 1 && !to.is(1)
+        }
         None => true,
     };
     let axes: Axes = (0..shape.len()).filter(is_repeated).map(|a| a as u8).collect();
+    // There may be no element to repeat, as in the first row of a batch of none.
+    let may_be_none = |own: &usize| is_repeated(&(own + lead)) && !x.extents()[*own].is(1);
+    let mut ones: Shape = x.extents().iter().cloned().collect();
+    let mut cut = false;
+    for own in (0..x.rank()).filter(may_be_none) {
+        (ones[own], cut) = (IndexExpr::ONE, true);
+    }
     let sum = match axes.is_empty() {
         true => d.clone(),
         false => d.node(NodeKind::Reduce {
@@ -57,7 +68,15 @@ fn expand(x: &Tensor, d: &Tensor, shape: &Shape) -> Step {
             axes,
         })?,
     };
-    sum.reshaped(x.extents())
+    let sum = sum.reshaped(&ones)?;
+    match cut {
+        false => Ok(sum),
+        true => sum.view(View::Slice {
+            start: vec![IndexExpr::ZERO; x.rank()].into_boxed_slice(),
+            step: vec![1; x.rank()].into_boxed_slice(),
+            size: x.extents().to_vec().into_boxed_slice(),
+        }),
+    }
 }
 
 /// Each element at its place among zeros: by padding where the sizes prove that there is no less than none of it, else by a

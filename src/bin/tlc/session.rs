@@ -32,6 +32,8 @@ use crate::tune::read_tuned;
 
 /// Longer model texts are refused before they are read.
 const MAX_MODEL_BYTES: u64 = 1 << 30;
+/// Bytes of a model's text that are looked at before the rest is read.
+const MODEL_HEAD_BYTES: u64 = 1 << 16;
 /// Errors that are shown of one file, unless all are asked for.
 const MAX_SHOWN: usize = 20;
 
@@ -122,8 +124,16 @@ pub fn read_model(path: &Path) -> Result<Source, Failure> {
         return Err(Failure::at(Code::Unsupported, &file, message));
     }
     let mut bytes = Vec::new();
-    let read = open(path)?.take(MAX_MODEL_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|e| Failure::reading(&file, &e))?;
+    let mut from = open(path)?.take(MAX_MODEL_BYTES + 1);
+    let head = from.by_ref().take(MODEL_HEAD_BYTES).read_to_end(&mut bytes);
+    head.map_err(|e| Failure::reading(&file, &e))?;
+    // What is no text at all may have no end, as a device.
+    if let Some(at) = bytes.iter().position(|&b| b == 0) {
+        let message = format!("byte {at} is 0; expected the text of a graph");
+        return Err(Failure::at(Code::Invalid, &file, message));
+    }
+    let rest = from.read_to_end(&mut bytes);
+    rest.map_err(|e| Failure::reading(&file, &e))?;
     if bytes.len() as u64 > MAX_MODEL_BYTES {
         let message = format!("more than {MAX_MODEL_BYTES} bytes; expected a smaller model text");
         return Err(Failure::at(Code::Limit, &file, message));
