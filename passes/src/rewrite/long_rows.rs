@@ -9,7 +9,9 @@
 //! - `Σ e^(x - b) = Σ over pieces of e^(m - b) · Σ e^(x - m)`, with `m` the largest element of the piece;
 //! - `Σ (x - b)² = Σ over pieces of (Σ (x - m)² + n · (m - b)²)`, with `m` the mean of the piece and `n` its elements.
 //!
-//! Both hold for any `b`. Pieces of all rows are independent, so that few rows fill a device as well.
+//! Both hold for any `b`. Pieces of all rows are independent, so that few rows fill a device as well. One kernel whose blocks went over a row twice each
+//! would read as much: the last cache is long past what its blocks read first, for those under way together have more rows than it holds. It would save
+//! a launch, and have no more blocks than rows.
 //!
 //! Invariants:
 //! - Where elements are none or infinite, results are those of the formula that was recorded: a piece whose largest element is infinite sums beside
