@@ -24,6 +24,8 @@ mod gradients;
 mod graphs;
 #[path = "cuda/launch_groups.rs"]
 mod launch_groups;
+#[path = "cuda/long_rows.rs"]
+mod long_rows;
 #[path = "cuda/memory.rs"]
 mod memory;
 #[path = "cuda/models.rs"]
@@ -132,6 +134,23 @@ fn random_products_that_fill_a_device_have_the_same_bits_at_three_schedules() {
     let folder = tempfile::tempdir().expect("a folder");
     let device = one_multiprocessor(folder.path());
     same_bits_of("tensor_cores::children::random", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
+fn few_long_rows_have_the_same_bits_at_three_schedules() {
+    same_bits("long_rows::children::few");
+}
+
+#[test]
+fn many_long_rows_have_the_same_bits_at_three_schedules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    same_bits_of("long_rows::children::many", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
+fn long_rows_of_infinities_are_what_was_recorded() {
+    same_bits("long_rows::children::of_infinities");
 }
 
 #[test]

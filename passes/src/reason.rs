@@ -19,6 +19,13 @@ pub enum FusionReason {
         /// Rows, printed.
         rows: String,
     },
+    /// Merged: the rows of a GPU's blocks, which do not stay on chip.
+    ReadAgain {
+        /// Elements in one row.
+        row: i64,
+        /// Loops of the kernel that read them.
+        times: usize,
+    },
     /// Accepted: reductions along the columns and their uses stay in one pass over a tile of columns.
     ColumnLocal {
         /// Columns, printed.
@@ -252,6 +259,7 @@ impl FusionReason {
             self,
             Self::SameSpace
                 | Self::RowLocal { .. }
+                | Self::ReadAgain { .. }
                 | Self::ColumnLocal { .. }
                 | Self::Siblings
                 | Self::OnlyUse
@@ -271,6 +279,14 @@ impl fmt::Display for FusionReason {
         match self {
             Self::SameSpace => f.write_str("same index space"),
             Self::RowLocal { rows } => write!(f, "row-local: {rows} rows, each held in cache"),
+            Self::ReadAgain { row, times } => {
+                write!(f, "row-local: rows of {row} elements do not stay on chip: ")?;
+                match times {
+                    1 => f.write_str("read once more, behind what pieces of them come to"),
+                    2 => f.write_str("read twice"),
+                    n => write!(f, "read {n} times"),
+                }
+            }
             Self::ColumnLocal { columns } => write!(f, "column-local: {columns} columns, a tile of them held in cache"),
             Self::Siblings => f.write_str("siblings over one space share their loads"),
             Self::OnlyUse => f.write_str("nothing else uses it"),

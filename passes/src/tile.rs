@@ -99,3 +99,14 @@ pub fn resident_tile(columns: Option<i64>, column_bytes: i64, resident_bytes: i6
         .or_else(|| even(4))
         .unwrap_or(most)
 }
+
+/// Rows below which each of a few long ones is no work for one thread, or for one block of a GPU.
+const FEW_ROWS: i64 = 8;
+/// Elements of such a row, and of all of them, from which on that is so.
+const LONG_ROW: i64 = 1 << 14;
+const LONG_ROWS: i64 = 1 << 16;
+
+/// Whether rows of so many elements are too few, and long enough, to be shared out among more than their number.
+pub fn are_few_rows(rows: i64, row: i64) -> bool {
+    rows < FEW_ROWS && row > LONG_ROW && rows.saturating_mul(row) > LONG_ROWS
+}

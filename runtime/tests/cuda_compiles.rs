@@ -280,7 +280,9 @@ fn every_kernel_compiles_to_machine_code() {
     // `TLC_ARCHS=sm_80,sm_90a,sm_100` compiles for all of these, which takes longer.
     let archs = std::env::var("TLC_ARCHS").unwrap_or(CudaOptions::default().arch);
     let archs: Vec<&str> = archs.split(',').collect();
-    for case in cases().into_iter().chain(random_cases(RANDOM_COMPILED)) {
+    // Rows that do not stay on chip, of which there is one for each multiprocessor: blocks of as many threads as there can be.
+    let long = cuda_graphs::softmax("softmax_of_long_rows", 108, 30_000);
+    for case in cases().into_iter().chain([long]).chain(random_cases(RANDOM_COMPILED)) {
         let (_, kernels) = gpu(&case);
         for (number, k) in kernels.iter().enumerate() {
             let name = identifier(&format!("{}_{number}_{}", case.name, k.label));

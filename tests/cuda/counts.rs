@@ -311,6 +311,73 @@ const COUNTED: &[Counted] = &[
         access_bytes: 15,
         ..PLAIN
     },
+    // Longer than what stays on chip: read twice, in pieces by as many blocks as there are, and by what writes the results.
+    Counted {
+        name: "softmax 65536",
+        text: "graph @softmax(%x: f32[132, 65536]) {
+           %0 = reduce max %x {axes=[1]} : f32[132]
+           %1 = reshape %0 : f32[132, 1]
+           %2 = expand %1 : f32[132, 65536]
+           %3 = sub %x, %2 : f32[132, 65536]
+           %4 = exp %3 : f32[132, 65536]
+           %5 = reduce add %4 {axes=[1]} : f32[132]
+           %6 = reshape %5 : f32[132, 1]
+           %7 = expand %6 : f32[132, 65536]
+           %8 = div %4, %7 : f32[132, 65536]
+           return %8
+         }",
+        kernels: 2,
+        sectors: 151,
+        access_bytes: 15,
+        ..PLAIN
+    },
+    Counted {
+        name: "softmax 100000",
+        text: "graph @softmax(%x: f32[4, 100000]) {
+           %0 = reduce max %x {axes=[1]} : f32[4]
+           %1 = reshape %0 : f32[4, 1]
+           %2 = expand %1 : f32[4, 100000]
+           %3 = sub %x, %2 : f32[4, 100000]
+           %4 = exp %3 : f32[4, 100000]
+           %5 = reduce add %4 {axes=[1]} : f32[4]
+           %6 = reshape %5 : f32[4, 1]
+           %7 = expand %6 : f32[4, 100000]
+           %8 = div %4, %7 : f32[4, 100000]
+           return %8
+         }",
+        kernels: 3,
+        // What writes the results asks for the two numbers of its row once a warp.
+        sectors: 157,
+        access_bytes: 10,
+        threads: Some(132 * 256),
+        ..PLAIN
+    },
+    Counted {
+        name: "norm 80000",
+        text: "graph @norm(%x: f32[4, 80000]) {
+           %sum = reduce add %x {axes=[1]} : f32[4]
+           %n = const 80000.0 : f32[]
+           %ns = expand %n : f32[4]
+           %mean = div %sum, %ns : f32[4]
+           %mean1 = reshape %mean : f32[4, 1]
+           %mean2 = expand %mean1 : f32[4, 80000]
+           %off = sub %x, %mean2 : f32[4, 80000]
+           %square = mul %off, %off : f32[4, 80000]
+           %squares = reduce add %square {axes=[1]} : f32[4]
+           %variance = div %squares, %ns : f32[4]
+           %root = sqrt %variance : f32[4]
+           %root1 = reshape %root : f32[4, 1]
+           %root2 = expand %root1 : f32[4, 80000]
+           %y = div %off, %root2 : f32[4, 80000]
+           return %y
+         }",
+        kernels: 3,
+        // What writes the results asks for the two numbers of its row once a warp.
+        sectors: 157,
+        access_bytes: 10,
+        threads: Some(132 * 256),
+        ..PLAIN
+    },
     // A warp for each row, which waits for no other; the last block has fewer rows than warps.
     Counted {
         name: "softmax of many",

@@ -31,6 +31,8 @@ pub fn tlc(variables: &[(&str, &str)], arguments: &[&str]) -> Option<(i32, Strin
         .args(arguments)
         .env("TLC_CUDA_DRIVER", library)
         .env("TLC_CACHE", cache())
+        // What the host was measured to do elsewhere is not told here.
+        .env("XDG_CACHE_HOME", folder.path())
         .env_remove("TLC_CUDA_CODE")
         .envs(variables.iter().copied())
         .output()

@@ -87,7 +87,7 @@ fn functions(dtype: DType, rows: &str, n: usize) -> [(&'static str, String); 3] 
     [("softmax", softmax), ("norm", norm), ("reductions", reductions)]
 }
 
-mod children {
+pub mod children {
     use super::*;
 
     /// An element of a row; of every other row a few are no numbers, infinite, or zeros of both signs.
@@ -103,7 +103,13 @@ mod children {
         }
     }
 
-    fn check(text: &str, rows: usize, bits: &mut DefaultHasher) {
+    /// Checks what is made of a graph of so many rows, and adds its bits.
+    pub fn check(text: &str, rows: usize, bits: &mut DefaultHasher) {
+        check_of(text, rows, &element, bits);
+    }
+
+    /// As [`check`], of elements by row, place and length.
+    pub fn check_of(text: &str, rows: usize, element: &dyn Fn(usize, usize, usize) -> f64, bits: &mut DefaultHasher) {
         let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
         let inputs: Vec<HostTensor> = graph
             .inputs()

@@ -28,6 +28,13 @@ pub(super) fn sums_up(kind: &NodeKind) -> bool {
     )
 }
 
+/// The roots of two groups, ascending.
+fn roots_of(a: &Group, b: &Group) -> Vec<NodeId> {
+    let mut roots = [&a.roots[..], &b.roots[..]].concat();
+    roots.sort();
+    roots
+}
+
 impl Clusterer<'_> {
     /// Merges two groups if that is legal and pays; returns why or why not.
     pub(super) fn try_merge(&mut self, a: usize, b: usize, siblings: bool) -> FusionReason {
@@ -78,8 +85,7 @@ impl Clusterer<'_> {
             if self.groups[a].roots.len() + self.groups[b].roots.len() > MAX_ROOTS {
                 return FusionReason::KernelSize { statements };
             }
-            let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
-            roots.sort();
+            let roots = roots_of(&self.groups[a], &self.groups[b]);
             let mut shared = self.loop_space(&roots);
             made(Made::Space {
                 alone: [a, b].map(|g| self.groups[g].space.as_ref()),
@@ -118,6 +124,9 @@ impl Clusterer<'_> {
             FusionReason::ColumnLocal {
                 columns: self.graph.dim_text(&IndexExpr::product(&space.parallel)),
             }
+        } else if inner && let Some((row, times)) = self.read_again(&roots_of(&self.groups[a], &self.groups[b]), &space)
+        {
+            FusionReason::ReadAgain { row, times }
         } else if inner {
             FusionReason::RowLocal {
                 rows: self.graph.dim_text(&IndexExpr::product(&space.parallel)),

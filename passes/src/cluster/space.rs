@@ -4,6 +4,7 @@ use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::target::Target;
 use tlc_ir::{NodeId, NodeKind, ScalarOp};
 
 use super::merge::sums_up;
@@ -11,7 +12,7 @@ use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
 use crate::access::{MAX_INDEX_SIZE, space};
 use crate::contraction::layouts::has_column_blocks;
 use crate::reason::FusionReason;
-use crate::tile::{COLUMN_VALUE_BYTES, NARROWEST_TILE};
+use crate::tile::{COLUMN_VALUE_BYTES, NARROWEST_TILE, are_few_rows};
 
 /// Operations of a kernel, with those that are computed again because they are needed at several places, as a multiple of
 /// what computing everything once takes: beyond it values are written down.
@@ -237,6 +238,23 @@ impl Clusterer<'_> {
     /// How many loops over inner axes a kernel of the roots has: one for each extent of such axes among the reductions that wait
     /// for equally many others.
     fn passes(&self, roots: &[NodeId], merged: &LoopSpace) -> u32 {
+        self.inner_loops(roots, merged).len() as u32
+    }
+
+    /// Elements of rows that do not stay on the chip of a GPU, and how many loops of a kernel read them.
+    pub(super) fn read_again(&self, roots: &[NodeId], merged: &LoopSpace) -> Option<(i64, usize)> {
+        let target = self.placement.target(roots[0]);
+        if !matches!(target, Target::Gpu(_)) {
+            return None;
+        }
+        let loops = self.inner_loops(roots, merged).into_iter();
+        let rows = loops.map(|(_, inner)| self.typical(&IndexExpr::product(&inner)));
+        let long: Vec<i64> = rows.filter(|row| row.saturating_mul(4) > target.row_bytes()).collect();
+        long.iter().max().map(|&row| (row, long.len()))
+    }
+
+    /// The loops over inner axes that [`Self::passes`] counts: for how many reductions each waits, and the extents.
+    fn inner_loops(&self, roots: &[NodeId], merged: &LoopSpace) -> FxHashSet<(u32, Shape)> {
         let spaces: Vec<_> = roots.iter().map(|&r| space(self.graph, r)).collect();
         let mut waits = vec![0u32; roots.len()];
         let mut loops: FxHashSet<(u32, Shape)> = FxHashSet::default();
@@ -251,7 +269,7 @@ impl Clusterer<'_> {
             let inner = inner.filter(|(role, _)| matches!(role, Role::Inner(_)));
             loops.insert((waits[k], inner.map(|(_, extent)| extent.clone()).collect()));
         }
-        loops.len() as u32
+        loops
     }
 
     /// Why roots that could share their loops should not.
@@ -278,7 +296,7 @@ impl Clusterer<'_> {
         if self.sums_across(roots, merged) {
             return Some(FusionReason::StridedRows);
         }
-        if rows < 8 && row > 1 << 14 && rows.saturating_mul(row) > 1 << 16 {
+        if are_few_rows(rows, row) {
             return Some(FusionReason::FewRows { rows, row });
         }
         // Rows of different values, which would be read one after the other.
@@ -288,7 +306,13 @@ impl Clusterer<'_> {
             return Some(FusionReason::FewRows { rows, row });
         }
         // What stays close must hold the row in f32.
-        (row.saturating_mul(4) > self.placement.target(roots[0]).row_bytes()).then_some(FusionReason::LongRows { row })
+        let target = self.placement.target(roots[0]);
+        let long = row.saturating_mul(4) > target.row_bytes();
+        match target {
+            // Each loop over a row reads what a kernel of its own would read, of which the last cache still has a part; but a row is one block's.
+            Target::Gpu(gpu) if rows >= gpu.multiprocessors => None,
+            _ => long.then_some(FusionReason::LongRows { row }),
+        }
     }
 
     /// Whether a root sums up products with a matrix whose elements lie side by side along the parallel axis, and another one stores a row for

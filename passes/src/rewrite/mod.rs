@@ -15,6 +15,7 @@ mod few_bits;
 pub mod fold;
 pub mod hoist;
 pub mod late_reshape;
+pub mod long_rows;
 pub mod narrow;
 pub mod own_outputs;
 pub mod pack;
@@ -70,7 +71,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 15] = [
+pub const PASSES: [&dyn Pass; 16] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
@@ -82,6 +83,7 @@ pub const PASSES: [&dyn Pass; 15] = [
     &words::Words,
     &quotients::Quotients,
     &widen::Widen,
+    &long_rows::LongRows,
     &split_reduce::SplitReduce,
     &channels_last::ChannelsLast,
     &hoist::Hoist,

@@ -68,6 +68,8 @@ const SHARED_BLOCKS: i64 = 2;
 const SHARED_ROWS: i64 = 4;
 /// Turns of a thread that looks for the position of an extremum.
 const ARG_TURNS: i64 = 4;
+/// Of elements of the longest loop over a row, those of one that is little beside it.
+const LITTLE: i64 = 256;
 /// Rows from which short ones are worth a thread each.
 const MANY_ROWS: i64 = 64;
 
@@ -172,8 +174,11 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Form::Rows => {
             let pieces = || pieces_of_rows(&kernel, parallel).chain([1]);
             let mut by_warps = pieces().map(|lanes| attempt(&|g| g.rows_by_warps(parallel, lanes)));
-            let mut by_blocks =
-                pieces().map(|lanes| attempt(&|g| g.rows(parallel, lanes, row_threads(kept_bytes, gpu))));
+            let threads = match stays_on_chip(nest, gpu) {
+                true => row_threads(kept_bytes, gpu),
+                false => MAX_BLOCK_THREADS,
+            };
+            let mut by_blocks = pieces().map(|lanes| attempt(&|g| g.rows(parallel, lanes, threads)));
             let done = by_warps.find_map(Result::ok).or_else(|| by_blocks.find_map(Result::ok));
             done.ok_or(DirectiveRefusal::Factor(1))
         }
@@ -286,6 +291,16 @@ fn row_threads(row_bytes: i64, gpu: &Target) -> i64 {
         true => MAX_BLOCK_THREADS,
         false => THREADS,
     }
+}
+
+/// Whether rows may be short enough to be kept. Of others there are few for each multiprocessor, and each has all threads there can be, as where there is
+/// room for few of them.
+fn stays_on_chip(nest: &Nest, gpu: &Target) -> bool {
+    let k = &nest.kernel;
+    let row = nest.parallel.last().and_then(|&v| tree::loop_body(&k.body, v));
+    let loops = walk(row.unwrap_or(&k.body)).flat_map(|s| s.defined_vars());
+    let longest = loops.map(|v| k.extents[v.0 as usize].interval(k).lo).max().unwrap_or(0);
+    longest.saturating_mul(4) <= gpu.opt_in_shared_bytes.max(gpu.shared_bytes)
 }
 
 /// Bytes that a block with a row shares: so many of the row, and accumulators, one for each thread.
@@ -747,8 +762,13 @@ impl Gpu {
         let mut nests = self.row_nests(row);
         let mut pieces = Vec::new();
         if lanes > 1 {
-            let made = self.row_pieces(&nests, (lanes, WARP_THREADS))?;
-            nests = made.iter().map(|p| (p.around, p.piece)).collect();
+            // What pieces of a long row have come to is little, and an element at a time is soon enough.
+            let extent = |var: VarId| self.kernel.extents[var.0 as usize].interval(&self.kernel).hi;
+            let longest = nests.iter().map(|n| extent(n.1)).max().unwrap_or(0);
+            let little = |n: &(VarId, VarId)| extent(n.1) < lanes * WARP_THREADS && extent(n.1) < longest / LITTLE;
+            let (few, long): (Vec<_>, Vec<_>) = nests.into_iter().partition(little);
+            let made = self.row_pieces(&long, (lanes, WARP_THREADS))?;
+            nests = made.iter().map(|p| (p.around, p.piece)).chain(few).collect();
             pieces = made.into_iter().map(|p| p.lane).collect();
         }
         let longest = nests

@@ -10,6 +10,7 @@ mod grids;
 mod index_size;
 mod kernel_plan_text;
 mod kernel_size;
+mod long_rows;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod phases;

@@ -396,6 +396,7 @@ pub fn cases() -> Vec<Case> {
     let mut all = vec![
         chain(),
         softmax("softmax", 6, 1000),
+        softmax("softmax_in_pieces", 3, 24000),
         softmax("short_softmax", 200, 10),
         long_row(),
         column_sum(),
