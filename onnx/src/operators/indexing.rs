@@ -10,7 +10,7 @@ use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 
 /// Indices into an axis of that extent, none negative.
-fn from_start(indices: &Tensor, extent: &Dim) -> Outcome<Tensor> {
+pub(super) fn from_start(indices: &Tensor, extent: &Dim) -> Outcome<Tensor> {
     if !indices.dtype().is_int() {
         return invalid(format!("indices of {}; expected integers", indices.dtype()));
     }
@@ -27,7 +27,7 @@ fn from_start(indices: &Tensor, extent: &Dim) -> Outcome<Tensor> {
 
 /// Refuses constant indices, which are operand 1, that lie outside of their axes: `extents` are those of the axes that its elements
 /// index in turn. Where data decides, what lies outside reads zero and is not written.
-fn within(c: &Call<'_, '_, '_>, extents: &[Dim]) -> Outcome<()> {
+pub(super) fn within(c: &Call<'_, '_, '_>, extents: &[Dim]) -> Outcome<()> {
     let Some(known) = c.importer.known(c.required(1)?) else {
         return Ok(());
     };

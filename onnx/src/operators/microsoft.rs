@@ -1,6 +1,6 @@
 //! Operators of the domain `com.microsoft` that ONNX Runtime's tools write beside ONNX's own, as its documentation of contributed operators says them. Here are
-//! those of its quantizer, operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, and products
-//! with weights of few bits; in `fused.rs`, `fused_attention.rs` and `grouped_attention.rs` are those of its optimizers.
+//! those of its quantizer, operators on bytes with a scale and a zero point, whose values between bytes are f32 and sums of products i32, products
+//! with weights of few bits and slices of such; in `fused.rs`, `fused_attention.rs` and `grouped_attention.rs` are those of its optimizers.
 
 use tlc_formats::onnx::{per_byte, unpacked};
 use tlc_ir::{DType, HostTensor};
@@ -8,11 +8,12 @@ use tlc_ir::{DType, HostTensor};
 use super::linear::centered;
 use super::quantization::{self, quantized};
 use super::table::Run;
-use super::{activation, arrange, fused, fused_attention, grouped_attention, pooling};
+use super::{activation, arrange, fused, fused_attention, grouped_attention, indexing, pooling};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::signature::{MANY, Signature, row};
 use tlc_record::Tensor;
+use tlc_record::dim::Dim;
 
 /// The domain.
 pub(crate) const DOMAIN: &str = "com.microsoft";
@@ -77,6 +78,16 @@ const OPERATORS: &[(Signature, Run)] = &[
         fused::matmul,
     ),
     (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
+    (
+        row(
+            "GatherBlockQuantized",
+            1,
+            (3, 4),
+            (1, 1),
+            "bits=int block_size=int gather_axis=int quantize_axis=int",
+        ),
+        gather_in_blocks,
+    ),
     (
         row(
             "GroupQueryAttention",
@@ -418,6 +429,83 @@ fn matmul_nbits(c: &mut Call<'_, '_, '_>) -> Answer {
         Some(bias) => y + bias,
         None => y,
     })
+}
+
+/// Slices of a matrix that is dequantized in blocks, as rows of an embedding: those that are asked for alone are dequantized. In u8 lie constants as
+/// [`matmul_nbits`] has them, so many in a byte of the last axis, with the middle of the range as their zero point unless another is given.
+fn gather_in_blocks(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (indices, scale) = (c.tensor(1)?, c.tensor(2)?);
+    let block = match c.int("block_size", 128)? {
+        n @ 16..=0x7fff_ffff if n.count_ones() == 1 => n,
+        n => return invalid(format!("blocks of {n}; expected a power of two from 16 on")),
+    };
+    let stored = c.required(0)?;
+    let (bytes, in_bytes) = (stored.shape(), stored.dtype() == DType::U8);
+    let rank = bytes.len();
+    let gathered = c.axis(c.int("gather_axis", 0)?, rank)?;
+    let quantized = c.axis(c.int("quantize_axis", 1)?, rank)?;
+    if gathered == quantized {
+        return unsupported(format!(
+            "slices along axis {gathered}, which is the one of the blocks; expected another"
+        ));
+    }
+    let bits = c.int("bits", 4)?;
+    let (data, zero) = if in_bytes {
+        let dtype = match bits {
+            4 => DType::U4,
+            8 => DType::U8,
+            other => return unsupported(format!("numbers of {other} bits; expected 4 or 8")),
+        };
+        if quantized + 1 != rank {
+            return invalid(format!(
+                "blocks along axis {quantized} of numbers in bytes; expected the last"
+            ));
+        }
+        let extents: Option<Vec<i64>> = bytes.iter().map(Dim::as_const).collect();
+        let Some(mut extents) = extents else {
+            return unsupported("numbers in bytes of symbolic extents; expected a constant");
+        };
+        let rows = extents[..quantized].iter().product::<i64>();
+        extents[quantized] *= per_byte(dtype) as i64;
+        let columns = extents[quantized];
+        let unpacked = |c: &mut Call<'_, '_, '_>, at: usize, columns: i64| -> Outcome<Tensor> {
+            let mut shape = extents.clone();
+            shape[quantized] = columns;
+            match rows * columns {
+                0 => invalid(format!("operand {at} has no elements; expected some")),
+                _ => Ok(constant_of_bits(c, at, dtype, rows as usize, columns as usize)?.reshape(shape)),
+            }
+        };
+        let zero = match c.value(3) {
+            Some(_) => unpacked(c, 3, (columns - 1) / block + 1)?,
+            None => c.graph().scalar(1 << (dtype.value_bits() - 1), DType::U8),
+        };
+        (unpacked(c, 0, columns)?, Some(zero))
+    } else {
+        (c.tensor(0)?, c.optional(3)?)
+    };
+    if scale.rank() != rank {
+        return invalid(format!("scales of rank {}; expected {rank}", scale.rank()));
+    }
+    let axis = gathered as i64;
+    let extent = data.dim(axis);
+    indexing::within(c, &[extent.clone()])?;
+    let along = indexing::from_start(&indices, &extent)?;
+    let slices = |t: &Tensor| t.take_from_start(&along, axis);
+    let zero = zero.map(|z| if z.rank() == 0 { z } else { slices(&z) });
+    let behind = match quantized > gathered {
+        true => quantized + indices.rank() - 1,
+        false => quantized,
+    };
+    let scale = slices(&scale);
+    let dtype = scale.dtype();
+    one(quantization::dequantized(
+        &slices(&data),
+        &scale,
+        zero.as_ref(),
+        (behind as i64, block),
+        dtype,
+    )?)
 }
 
 #[cfg(test)]
