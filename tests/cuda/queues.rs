@@ -47,7 +47,9 @@ fn a_wait_that_is_left_out_is_found() {
         let Some((_, found)) = with_findings(test, &[]) else {
             return;
         };
-        assert!(found.contains("order"), "{test}: {found}");
+        // Whether the reader comes before the writer, whose slot is not alive yet, or beside it, is left to the delays of streams.
+        let early = found.contains("past slot") || found.contains("nobody wrote");
+        assert!(early || found.contains("order"), "{test}: {found}");
     }
 }
 
