@@ -68,9 +68,9 @@ mod children {
 
     /// Chains of products and norms, some of which read what another one left, and all of which meet.
     fn chains(draw: &mut Draw) -> (String, Vec<[usize; 2]>) {
-        let (rows, side) = ([192, 256, 320][draw.below(3)], [96, 128, 160][draw.below(3)]);
+        let (rows, side) = ([192, 256][draw.below(2)], [64, 96, 128][draw.below(3)]);
         let whole = format!("f16[{rows}, {side}]");
-        let count = 2 + draw.below(3);
+        let count = 2 + draw.below(2);
         let inputs: Vec<String> = (0..count).map(|k| format!("%x{k}: {whole}")).collect();
         let mut text = format!("graph @chains({}, %w: f16[{side}, {side}]) {{\n", inputs.join(", "));
         let mut ends: Vec<String> = Vec::new();
@@ -153,7 +153,7 @@ mod children {
     fn random() {
         let mut draw = Draw(90_017);
         let mut there = 0;
-        for _ in 0..8 {
+        for _ in 0..4 {
             let (text, shapes) = chains(&mut draw);
             let graph = parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
             let inputs: Vec<HostTensor> = shapes.iter().enumerate().map(|(k, s)| filled(*s, k)).collect();
