@@ -41,6 +41,8 @@ mod products;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "onnx/proto.rs"]
 mod proto;
+#[path = "cuda/queues.rs"]
+mod queues;
 #[path = "states/random.rs"]
 mod random_states;
 #[path = "cuda/recorded.rs"]

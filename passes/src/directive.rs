@@ -721,6 +721,17 @@ pub enum DirectiveRefusal {
     /// A factor below 1.
     #[error("factor {0} is below 1")]
     Factor(i64),
+    /// Threads do not move so many neighbours at once: a loop is shorter, or what it touches does not lie along it.
+    #[error(
+        "there are no {0} neighbours for each thread: a loop is too short, or what it touches does not lie together along it"
+    )]
+    Neighbours(i64),
+    /// Nothing that was tried for such a nest fits it.
+    #[error("no division of its loops among blocks and threads fits")]
+    NoDivision,
+    /// No multiprocessor holds so many blocks, or the kernel has none.
+    #[error("a multiprocessor cannot hold {0} blocks of it")]
+    Residents(i64),
     /// A parameter is not stored once per iteration, side by side.
     #[error("parameter {param} is not stored side by side in i{}, or not only", .var.0)]
     NotSideBySide {

@@ -11,6 +11,9 @@
 //! compiled for half of the threads ([`half_full_blocks`](tlc_ir::target::half_full_blocks)). A launch of no more blocks than there are
 //! multiprocessors has one for each of them either way.
 //!
+//! What the caller gives is copied to a device before the first step that reads it. Where a launch could come to a group but for such copies, they go
+//! ahead of the group, as long as these bytes, which then live from there, are few.
+//!
 //! Invariant: steps change places only with steps that they touch no bytes in common with that one of them writes.
 
 use rustc_hash::FxHashSet;
@@ -26,7 +29,9 @@ use crate::sequences::Symbols;
 /// A launch that takes so many times as long as to begin one gains nothing worth mentioning.
 const MOST_BEGINNINGS: f64 = 8.0;
 /// Bytes that the launches of a group write in the arena at most.
-const MOST_WRITTEN_BYTES: i64 = 4 << 20;
+pub(crate) const MOST_WRITTEN_BYTES: i64 = 4 << 20;
+/// Bytes that are copied ahead of a group at most.
+const MOST_COPIED_BYTES: i64 = 4 << 20;
 /// Distinct kernels of a group: they are compiled together, by one thread.
 const MOST_KERNELS: usize = 16;
 /// Groups that further launches may come to, of each kind: so many steps of chains beside each other are grouped level by level.
@@ -77,7 +82,7 @@ impl Candidate {
 }
 
 /// The most bytes that a launch writes in the arena.
-fn written_bytes(l: &Launch, plan: &Plan) -> i64 {
+pub(crate) fn written_bytes(l: &Launch, plan: &Plan) -> i64 {
     let params = &plan.kernels[l.kernel.0 as usize].params;
     let written = l.args.iter().zip(params);
     let written = written.filter(|(_, p)| p.access != tlc_ir::kernel::Access::Read);
@@ -101,6 +106,8 @@ struct Open {
     threads: i64,
     shared_bytes: i64,
     written_bytes: i64,
+    /// Bytes that are copied ahead of it.
+    copied_bytes: i64,
     kernels: FxHashSet<KernelId>,
     /// Threads and bytes of shared memory of the blocks of those launches that have more of them than there are multiprocessors, each once.
     filling: Vec<(i64, i64)>,
@@ -122,6 +129,7 @@ impl Open {
             threads: 0,
             shared_bytes: 0,
             written_bytes: 0,
+            copied_bytes: 0,
             kernels: FxHashSet::default(),
             filling: Vec::new(),
             touched: Touched::default(),
@@ -177,6 +185,46 @@ impl Open {
     }
 }
 
+/// A copy of what the caller gives to a device, which may come earlier.
+struct Early {
+    /// Its number.
+    at: usize,
+    /// The slot that it writes, which no step before it touches.
+    dst: SlotId,
+    bytes: i64,
+}
+
+impl Early {
+    fn of(step: &Step, at: usize, touched: &FxHashSet<SlotId>, plan: &Plan) -> Option<Early> {
+        let Step::Copy { src, dst } = step else { return None };
+        let [from, to] = [src, dst].map(|s| &plan.slots[s.0 as usize]);
+        let may = matches!(from.storage, Storage::Input(_))
+            && from.device == DeviceId::HOST
+            && to.device != DeviceId::HOST
+            && to.storage == Storage::Arena
+            && !touched.contains(dst);
+        let bytes = to
+            .len
+            .interval(&Symbols(plan))
+            .hi
+            .saturating_mul(to.dtype.bytes() as i64);
+        may.then_some(Early { at, dst: *dst, bytes })
+    }
+}
+
+/// The copies behind a step, by their places among all, that must come before it for a launch to come to it.
+fn needed(early: &[Early], behind: usize, step: &Step, plan: &Plan) -> Vec<usize> {
+    let mut touched: FxHashSet<SlotId> = FxHashSet::default();
+    let mut touch = |s: SlotId, _| {
+        touched.insert(plan.root(s));
+    };
+    step.visit_slots(&mut touch, &plan.kernels);
+    let all = early.iter().enumerate();
+    all.filter(|(_, e)| e.at > behind && touched.contains(&e.dst))
+        .map(|(k, _)| k)
+        .collect()
+}
+
 /// Joins independent launches of a GPU into groups. `gpus` says by device what it is; none where launches stay apart. `in_place` has a list
 /// for each step, and `launches` a report for each launch of the plan, in order; both move along.
 pub(crate) fn group_launches(
@@ -191,11 +239,24 @@ pub(crate) fn group_launches(
     let (mut made, all) = Regrouped::begin(plan, in_place, launches);
     // Ascending.
     let mut open: Vec<Open> = Vec::new();
+    // In the order of the steps.
+    let mut early: Vec<Early> = Vec::new();
+    let mut touched: FxHashSet<SlotId> = FxHashSet::default();
     for (step, pairs, reports) in all {
+        let copy = Early::of(&step, made.steps.len(), &touched, plan);
+        let mut touch = |s: SlotId, _| {
+            touched.insert(plan.root(s));
+        };
+        step.visit_slots(&mut touch, &plan.kernels);
+        if let Some(copy) = copy {
+            early.push(copy);
+            made.push(step, pairs, reports);
+            continue;
+        }
         let candidate = Candidate::of(&step, plan, gpus);
         let gpu = candidate.as_ref().and_then(|c| gpus[c.device.0 as usize]);
         let found = candidate.as_ref().zip(gpu);
-        let found = found.and_then(|(c, gpu)| place(&open, c, &step, plan, gpu));
+        let found = found.and_then(|(c, gpu)| place((&open, &early), c, &step, plan, gpu));
         let joined = found.unwrap_or(open.len());
         open[..joined].iter_mut().for_each(|o| o.behind.add(&step, plan));
         let (Some(number), Some(candidate), Some(gpu)) = (found, &candidate, gpu) else {
@@ -214,6 +275,17 @@ pub(crate) fn group_launches(
             made.push(step, pairs, reports);
             continue;
         };
+        for k in needed(&early, open[number].at, &step, plan) {
+            let (to, from) = (open[number].at, early[k].at);
+            made.hoist(from, to);
+            // What was between is one further behind.
+            let between = |at: usize| usize::from((to..from).contains(&at));
+            open.iter_mut().for_each(|o| o.at += between(o.at));
+            early.iter_mut().for_each(|e| e.at += between(e.at));
+            early[k].at = to;
+            open[number].copied_bytes += early[k].bytes;
+        }
+        early.sort_by_key(|e| e.at);
         let group = &mut open[number];
         group.add(candidate, &step, plan, gpu);
         let Step::Launch(launch) = step else {
@@ -232,13 +304,23 @@ pub(crate) fn group_launches(
 }
 
 /// The first open step that a launch may come to.
-fn place(open: &[Open], candidate: &Candidate, step: &Step, plan: &Plan, gpu: &Gpu) -> Option<usize> {
+fn place(
+    (open, early): (&[Open], &[Early]),
+    candidate: &Candidate,
+    step: &Step,
+    plan: &Plan,
+    gpu: &Gpu,
+) -> Option<usize> {
     let mut found = None;
     for (number, o) in open.iter().enumerate().rev() {
         if !o.behind.leaves_alone(step, plan) {
             break;
         }
-        if o.takes(candidate, step, plan, gpu) {
+        let copied = needed(early, o.at, step, plan);
+        let copied = copied
+            .iter()
+            .fold(o.copied_bytes, |n, &k| n.saturating_add(early[k].bytes));
+        if o.takes(candidate, step, plan, gpu) && copied <= MOST_COPIED_BYTES {
             found = Some(number);
         }
     }

@@ -111,6 +111,13 @@ impl Regrouped {
         self.reports.push(reports);
     }
 
+    /// Has a step come before an earlier one, and what is between behind it.
+    pub(crate) fn hoist(&mut self, from: usize, to: usize) {
+        self.steps[to..=from].rotate_right(1);
+        self.in_place[to..=from].rotate_right(1);
+        self.reports[to..=from].rotate_right(1);
+    }
+
     /// A launch that joins the launch, or the group, at `at`.
     pub(crate) fn join(
         &mut self,

@@ -288,7 +288,7 @@ fn settle(
     grids::group_launches(plan, in_place, launches, gpus);
     sequences::join_launches(plan, in_place, gpus);
     made(Made::Groups { plan, in_place });
-    queues::take_turns(plan);
+    queues::take_turns(plan, gpus);
     let mut aliases = memory::choose_aliases(plan, in_place);
     made(Made::Aliases {
         plan,

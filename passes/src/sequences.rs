@@ -21,7 +21,7 @@ const MOST_BYTES: i64 = 1 << 20;
 /// A launch that takes so many times as long as to begin one gains nothing worth mentioning.
 const MOST_BEGINNINGS: f64 = 8.0;
 /// Seconds from which on a block has what it loaded, computed with it and stored it, however little that is.
-const BLOCK_SECONDS: f64 = 0.4e-6;
+pub(crate) const BLOCK_SECONDS: f64 = 0.4e-6;
 /// Threads of a block beside which each may have as many registers as the products of a warp ask for.
 const THREADS_OF_PRODUCTS: i64 = 256;
 

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
-use tlc_ir::plan::{Arena, DeviceId, KernelId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
+use tlc_ir::plan::{Arena, DeviceId, KernelId, Launch, Layout, Plan, QueueId, Repeat, SlotId, Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Occupancy, STATIC_SHARED_BYTES};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
@@ -393,7 +393,7 @@ pub fn device_text(plan: &Plan, device: DeviceId) -> String {
     }
 }
 
-/// Which launches of a GPU are one, and why.
+/// Which launches of a GPU are one or run beside others, and why.
 fn write_joined(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::Result {
     let begin = |launches: &[Launch]| {
         let slot = launches.first().and_then(|l| l.args.first());
@@ -437,6 +437,27 @@ fn write_joined(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::R
             "  step {number}: one block does {} launches in turn, none of which gains more from other multiprocessors than beginning a launch \
              takes ({begin})",
             all.len(),
+        )?;
+    }
+    let mut queues: Vec<(QueueId, Vec<String>)> = Vec::new();
+    for number in 0..plan.steps.len() {
+        let Some(queue) = plan.beside(number) else { continue };
+        match queues.iter_mut().find(|q| q.0 == queue) {
+            Some(known) => known.1.push(number.to_string()),
+            None => queues.push((queue, vec![number.to_string()])),
+        }
+    }
+    for (k, (queue, steps)) in queues.into_iter().enumerate() {
+        if k == 0 {
+            writeln!(out, "\nqueues")?;
+        }
+        let s = if steps.len() == 1 { "" } else { "s" };
+        writeln!(
+            out,
+            "  {}: queue {} has step{s} {}, beside launches that they do not depend on: both leave at least half of the multiprocessors idle",
+            device_text(plan, plan.queue_device(queue)),
+            queue.0,
+            steps.join(", "),
         )?;
     }
     Ok(())

@@ -193,7 +193,7 @@ pub enum RunError {
     #[error(transparent)]
     Unavailable(#[from] Unavailable),
     /// A device has no memory left.
-    #[error("{device} has no memory for {wanted} bytes more: {free} of {total} are free")]
+    #[error("{device} has no memory for {wanted} bytes more{}: {free} of {total} are free", needed_for(.what))]
     DeviceMemory {
         /// Its name.
         device: String,
@@ -203,6 +203,8 @@ pub enum RunError {
         free: u64,
         /// All there are.
         total: u64,
+        /// What they are for: a step of the plan, or the value of the caller's.
+        what: Option<String>,
     },
     /// What was compiled for the host alone is asked for results in the memory of a device.
     #[error("the graph was compiled for the processor alone; expected CompileOptions::device to name a GPU")]
@@ -233,7 +235,8 @@ pub enum RunError {
     },
     /// A call needs more memory of a device than it has free. Nothing was allocated, and nothing has run.
     #[error(
-        "{device} has too little memory: a call needs {peak} bytes there, {missing} more than are allocated; {free} of {total} are free"
+        "{device} has too little memory: a call needs {peak} bytes there, {missing} more than are allocated{}; {free} of {total} are free",
+        needed_for(.what)
     )]
     DeviceTooSmall {
         /// The device, by number and name.
@@ -246,6 +249,8 @@ pub enum RunError {
         free: u64,
         /// All there are.
         total: u64,
+        /// The step of the plan at which most values are alive.
+        what: Option<String>,
     },
     /// A call needs more memory than it may use.
     #[error("a call needs {needed} bytes of memory{}; expected at most {limit}", of_device(.device))]
@@ -493,6 +498,20 @@ pub enum RunError {
     /// A worker panicked.
     #[error(transparent)]
     Worker(#[from] PoolPanic),
+}
+
+fn needed_for(what: &Option<String>) -> String {
+    what.as_ref().map_or(String::new(), |w| format!(", for {w}"))
+}
+
+impl RunError {
+    /// Says of memory of a device that there is too little of what it is for, unless that is known.
+    pub(crate) fn needed_for(mut self, is: impl FnOnce() -> String) -> RunError {
+        if let RunError::DeviceMemory { what, .. } | RunError::DeviceTooSmall { what, .. } = &mut self {
+            what.get_or_insert_with(is);
+        }
+        self
+    }
 }
 
 fn of_device(device: &Option<String>) -> String {

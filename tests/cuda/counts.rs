@@ -70,6 +70,100 @@ const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "relu",
+        text: "graph @relu(%x: f32[64, 1024]) {
+           %c = const 0.0 : f32[]
+           %c1 = expand %c : f32[64, 1024]
+           %0 = max %x, %c1 : f32[64, 1024]
+           return %0
+         }",
+        // A load, a store, four comparisons, and five.
+        instructions: Some(110),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "scaled sum",
+        text: "graph @axpy(%x: f32[64, 1024], %y: f32[64, 1024]) {
+           %c = const 1.5 : f32[]
+           %c1 = expand %c : f32[64, 1024]
+           %0 = mul %x, %c1 : f32[64, 1024]
+           %1 = add %0, %y : f32[64, 1024]
+           return %1
+         }",
+        // Two loads, a store, four products and as many sums, and five.
+        instructions: Some(160),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "bounded",
+        text: "graph @bounded(%x: f32[64, 1024], %y: f32[64, 1024]) {
+           %0 = lt %x, %y : bool[64, 1024]
+           %1 = select %0, %x, %y : f32[64, 1024]
+           return %1
+         }",
+        // Two loads, a store, four comparisons and as many choices, and five.
+        instructions: Some(160),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "root and quotient",
+        text: "graph @quotient(%x: f32[64, 1024], %y: f32[64, 1024]) {
+           %0 = sqrt %x : f32[64, 1024]
+           %1 = div %y, %0 : f32[64, 1024]
+           return %1
+         }",
+        // Two loads, a store, four roots and as many quotients, and five.
+        instructions: Some(160),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "add i32",
+        text: "graph @add(%x: i32[64, 1024], %y: i32[64, 1024]) {
+           %0 = add %x, %y : i32[64, 1024]
+           return %0
+         }",
+        instructions: Some(120),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "mul f64",
+        text: "graph @mul(%x: f64[64, 1024], %y: f64[64, 1024]) {
+           %0 = mul %x, %y : f64[64, 1024]
+           return %0
+         }",
+        // Two loads, a store, two products, and five.
+        instructions: Some(100),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "add f16",
+        text: "graph @add(%x: f16[64, 1024], %y: f16[64, 1024]) {
+           %0 = add %x, %y : f16[64, 1024]
+           return %0
+         }",
+        // Two loads, a store, and five; eight sums of f32, with 24 conversions.
+        instructions: Some(400),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "rounded",
+        text: "graph @rounded(%x: f32[64, 1024]) {
+           %0 = convert %x : bf16[64, 1024]
+           return %0
+         }",
+        // Two loads, a store, eight conversions, and five. What is stored takes half as many bytes as what is loaded.
+        instructions: Some(160),
+        access_bytes: 12,
+        ..PLAIN
+    },
+    Counted {
         name: "adam",
         text: "graph @adam(%w: f32[65536], %g: f32[65536], %m: f32[65536], %v: f32[65536]) {
            %b1 = const 0.9 : f32[]
@@ -832,6 +926,31 @@ const COUNTED: &[Counted] = &[
          }",
         sectors: 150,
         products: Some([2 * 2 * 128 * 128 * 64, 9999]),
+        ..PLAIN
+    },
+    // Queries and results once, keys and values for each 64 queries: 8 times, of four equal tensors.
+    Counted {
+        name: "attention of 12 heads",
+        text: "graph @attention(%q: f16[12, 512, 64], %k: f16[12, 512, 64], %v: f16[12, 512, 64]) {
+           %s = einsum %q, %k {abc,adc->abd; acc=f32} : f32[12, 512, 512]
+           %c = const 0.125 : f32[]
+           %c1 = expand %c : f32[12, 512, 512]
+           %x = mul %s, %c1 : f32[12, 512, 512]
+           %max = reduce max %x {axes=[2]} : f32[12, 512]
+           %max1 = reshape %max : f32[12, 512, 1]
+           %max2 = expand %max1 : f32[12, 512, 512]
+           %away = sub %x, %max2 : f32[12, 512, 512]
+           %power = exp %away : f32[12, 512, 512]
+           %sum = reduce add %power {axes=[2]} : f32[12, 512]
+           %sum1 = reshape %sum : f32[12, 512, 1]
+           %sum2 = expand %sum1 : f32[12, 512, 512]
+           %p = div %power, %sum2 : f32[12, 512, 512]
+           %r = convert %p : f16[12, 512, 512]
+           %y = einsum %r, %v {abd,adc->abc; acc=f32} : f16[12, 512, 64]
+           return %y
+         }",
+        sectors: (2 + 8 * 2) * 100 / 4,
+        products: Some([2 * 12 * 512 * 512 * 64, 9999]),
         ..PLAIN
     },
     Counted {

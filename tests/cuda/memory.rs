@@ -150,11 +150,13 @@ mod children {
                 free,
                 total,
                 ref device,
+                what: Some(ref what),
             } = refused
             else {
                 panic!("{refused}");
             };
             assert_eq!(device, "cuda:0 (Small GPU)");
+            assert!(what.starts_with("what is alive at step "), "{what}");
             assert!(peak >= 8 << 20 && missing <= peak && free <= total, "{refused}");
             assert!(context.live_bytes() <= before, "round {round}");
             let fits = executable.run(&inputs![&short]).expect("it fits");

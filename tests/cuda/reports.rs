@@ -185,6 +185,7 @@ fn a_device_is_measured() {
             "f32 multiply-add",
             "f16 products of matrices (mma.sync)",
             "the smallest kernel",
+            "a captured graph of one kernel",
             "cuda:0 is simulated: its times say nothing of a real device",
         ],
     );
@@ -199,6 +200,8 @@ fn a_device_is_measured() {
         "tf32_matrix_flops_per_second",
         "kernel_ns",
         "call_ns",
+        "graph_host_ns",
+        "graph_device_ns",
     ] {
         assert!(said[rate].as_f64().is_some_and(|r| r > 0.0), "{rate}: {said}");
     }
@@ -243,4 +246,47 @@ fn what_is_emitted_and_predicted_is_for_the_gpu_that_is_here() {
     assert!(in_groups(emit("a100", &["--device", "cuda:1"])));
     let slow = plan("laptop-4gib").expect("a device");
     assert_ne!(slow, plan("h200").expect("a device"), "the laptop is as fast");
+}
+
+/// Two chains of products, each of which leaves most of the device idle.
+const CHAINS: &str = "graph @chains(%x: f16[192, 160], %y: f16[192, 160], %w: f16[160, 160]) {
+  %a = einsum %x, %w {ab,bc->ac; acc=f32} : f16[192, 160]
+  %b = einsum %a, %w {ab,bc->ac; acc=f32} : f16[192, 160]
+  %c = einsum %b, %w {ab,bc->ac; acc=f32} : f16[192, 160]
+  %d = einsum %y, %w {ab,bc->ac; acc=f32} : f16[192, 160]
+  %e = einsum %d, %w {ab,bc->ac; acc=f32} : f16[192, 160]
+  %f = einsum %e, %w {ab,bc->ac; acc=f32} : f16[192, 160]
+  %0 = add %c, %f : f16[192, 160]
+  return %0
+}
+";
+
+#[test]
+fn launches_beside_others_are_said_to_be() {
+    if no_nvrtc() {
+        return;
+    }
+    let folder = TempDir::new().expect("a folder");
+    let path = folder.path().join("chains.tlir");
+    std::fs::write(&path, CHAINS).expect("written");
+    let path = path.to_str().expect("a path in UTF-8");
+    let of = |command| [command, path, "--device", "cuda"];
+    expect(
+        tlc(&[], &of("explain")),
+        0,
+        &["\nqueues\n", "gpu 1: queue 4 has step", "multiprocessors idle"],
+    );
+    expect(tlc(&[], &of("plan")), 0, &[", in queue 4"]);
+    expect(
+        tlc(&[], &[&of("profile")[..], &["--time", "0.01"]].concat()),
+        0,
+        &["; in queue 4"],
+    );
+    let Some(profile) = json(&[&of("profile")[..], &["--time", "0.01"]].concat()) else {
+        return;
+    };
+    let steps = profile["steps"].as_array().expect("steps");
+    let there = steps.iter().filter(|s| s["queue"] == 4).count();
+    assert!(there >= 2, "{profile}");
+    assert!(steps.iter().any(|s| s["queue"].is_null()), "{profile}");
 }

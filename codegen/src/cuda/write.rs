@@ -5,7 +5,7 @@
 
 use tlc_ir::DType;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
-use tlc_ir::target::WARP_THREADS;
+use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
 
 use super::index::Width;
 use super::quads::Quads;
@@ -25,6 +25,8 @@ const TILE_OF_SUMS: usize = 8;
 const UNROLLED_STEPS: i64 = 16;
 /// Iterations of a loop that waits for memory which are written out, so that their loads are under way together.
 const LOADS_UNDER_WAY: i64 = 8;
+/// Of loads of 16 bytes each beside a tile of sums so many: more of them leave the sums no registers.
+const WIDE_LOADS_UNDER_WAY: i64 = 4;
 /// Definitions of a loop's body, above which it is not one that waits for memory.
 const MOST_UNROLLED: usize = 32;
 
@@ -442,6 +444,17 @@ impl<'f, 'k> Writer<'f, 'k> {
         long && simple && short && l.carried.is_empty() && l.body.iter().any(loads)
     }
 
+    /// Whether a loop loads as many bytes from global memory at once as there can be.
+    fn loads_wide(&self, l: &Loop) -> bool {
+        l.body.iter().any(|i| {
+            let Item::Let(v) = i else { return false };
+            let value = &self.flat.values[v.0 as usize];
+            let bytes = i64::from(value.lanes) * value.dtype.bytes() as i64;
+            matches!(&value.op, Op::Load { address, .. } if matches!(address.memory, Memory::Param(_)))
+                && bytes >= GPU_ACCESS_BYTES
+        })
+    }
+
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {
         for c in &l.carried {
             self.variable(c.initial, c.outcome)?;
@@ -459,7 +472,10 @@ impl<'f, 'k> Writer<'f, 'k> {
         let stores = l.body.iter();
         let stores = stores.filter(|i| matches!(i, Item::Store { address, .. } if own(address.memory)));
         if short && stores.count() >= TILE_OF_SUMS {
-            self.line("#pragma unroll");
+            match self.loads_wide(l) {
+                true => self.line(&format!("#pragma unroll {WIDE_LOADS_UNDER_WAY}")),
+                false => self.line("#pragma unroll"),
+            }
         } else if self.waits_for_memory(l) {
             self.line(&format!("#pragma unroll {LOADS_UNDER_WAY}"));
         }

@@ -16,7 +16,7 @@
 
 use smallvec::SmallVec;
 
-use super::{DeviceId, Plan, SlotId};
+use super::{DeviceId, Plan, SlotId, Step};
 
 /// A queue of a plan, by its number; [`QueueId::HOST`] always exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
@@ -228,6 +228,14 @@ impl Plan {
         }
         let alive = |known: Option<(usize, Clock)>| known.map(|(first, clock)| (first, order.end(&clock)));
         touched.into_iter().map(alive).collect()
+    }
+
+    /// The queue of a step of the call, if that is one of launches beside those of its device's first queue.
+    pub fn beside(&self, step: usize) -> Option<QueueId> {
+        let queue = self.turns.get(step)?.queue;
+        let first = self.queues.iter().position(|d| *d == self.queue_device(queue))?;
+        let launches = !matches!(self.steps.get(step)?, Step::Copy { .. });
+        (launches && first != queue.0 as usize).then_some(queue)
     }
 
     /// The device that a queue belongs to.

@@ -180,7 +180,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
             };
             let mut by_blocks = pieces().map(|lanes| attempt(&|g| g.rows(parallel, lanes, threads)));
             let done = by_warps.find_map(Result::ok).or_else(|| by_blocks.find_map(Result::ok));
-            done.ok_or(DirectiveRefusal::Factor(1))
+            done.ok_or(DirectiveRefusal::NoDivision)
         }
         Form::Columns => {
             let width = tile(nest, &kernel, kept_bytes, gpu);
@@ -195,7 +195,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
                 let mut made = lanes.map(|lanes| attempt(&|g| g.columns(nest, width, lanes, None)));
                 made.find_map(Result::ok)
             };
-            shared.or_else(apart).ok_or(DirectiveRefusal::Factor(1))
+            shared.or_else(apart).ok_or(DirectiveRefusal::NoDivision)
         }
         // Written for blocks as it was lowered.
         Form::Tiles => within(i64::MAX, &|g| g.reside(gpu)),
@@ -456,7 +456,7 @@ impl Gpu {
         let all = self.one_loop(parallel)?;
         let extent = &self.kernel.extents[all.0 as usize];
         if extent.interval(&self.kernel).hi < LARGE {
-            return Err(DirectiveRefusal::Factor(lanes));
+            return Err(DirectiveRefusal::Neighbours(lanes));
         }
         let whole = IndexExpr::modulo(extent, &IndexExpr::Const(lanes)).is(0);
         let split = |g: &mut Gpu, var| {
@@ -468,7 +468,7 @@ impl Gpu {
                     g.why = ScheduleReason::BlocksAndThreads;
                     Ok((piece, made.get(2).copied()))
                 }
-                _ => Err(DirectiveRefusal::Factor(lanes)),
+                _ => Err(DirectiveRefusal::Neighbours(lanes)),
             }
         };
         // What is left over would be outside of the blocks, so that it is only cut off where there is some.
@@ -497,13 +497,13 @@ impl Gpu {
     fn transposition(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
         let loops = fuse_clean(&mut self.kernel, &mut self.schedule, parallel);
         let Some((&last, outer)) = loops.split_last() else {
-            return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+            return Err(DirectiveRefusal::NoDivision);
         };
         let length = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi;
         let long = |v: VarId| length(v) >= TRANSPOSED_SIDE;
         let mut across = outer.iter().rev().map(|&v| (v, self.walked_across(v, last)));
         let Some((row, turned)) = across.find(|(v, params)| long(*v) && long(last) && !params.is_empty()) else {
-            return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+            return Err(DirectiveRefusal::NoDivision);
         };
         let piece = self.transposed_piece(length(row).min(length(last)), last);
         let side = TRANSPOSED_PIECES * piece;
@@ -537,7 +537,7 @@ impl Gpu {
                 scope: Scope::Shared,
             })?;
             let &[first, last] = &made[..] else {
-                return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+                return Err(DirectiveRefusal::NoDivision);
             };
             copies.push((first, last));
             tiles.push(scratch);
@@ -739,15 +739,15 @@ impl Gpu {
         let mut made = Vec::new();
         for &(around, var) in nests {
             if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * threads {
-                return Err(DirectiveRefusal::Factor(lanes));
+                return Err(DirectiveRefusal::Neighbours(lanes));
             }
             self.why = ScheduleReason::Vectors { lanes };
             let split = Directive::Split { var, factor: lanes };
             let [piece, lane] = self.apply(split)?[..] else {
-                return Err(DirectiveRefusal::Factor(lanes));
+                return Err(DirectiveRefusal::Neighbours(lanes));
             };
             if !self.moves_together(lane, lanes) {
-                return Err(DirectiveRefusal::Factor(lanes));
+                return Err(DirectiveRefusal::Neighbours(lanes));
             }
             let around = if around == var { piece } else { around };
             made.push(RowPiece { around, piece, lane });
@@ -812,7 +812,7 @@ impl Gpu {
         let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
         let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
         let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
-        let var = parallel.pop().ok_or(DirectiveRefusal::Factor(width))?;
+        let var = parallel.pop().ok_or(DirectiveRefusal::NoDivision)?;
         self.why = ScheduleReason::ColumnTile { columns: width };
         let made = self.apply(Directive::TileColumns { var, width })?;
         self.why = ScheduleReason::BlocksAndThreads;
@@ -830,7 +830,7 @@ impl Gpu {
             let mut lane = None;
             if lanes > 1 {
                 if !self.widen_where(&mut column, lanes, |g, lane| g.moves_together(lane, lanes)) {
-                    return Err(DirectiveRefusal::Factor(lanes));
+                    return Err(DirectiveRefusal::Neighbours(lanes));
                 }
                 lane = self.chain(column).get(1).copied();
                 self.why = ScheduleReason::BlocksAndThreads;

@@ -26,7 +26,7 @@ pub(super) fn reside(kernel: &mut Kernel, blocks: i64) -> Result<Vec<VarId>, Dir
             kernel.residents = n;
             Ok(Vec::new())
         }
-        _ => Err(DirectiveRefusal::Factor(blocks)),
+        _ => Err(DirectiveRefusal::Residents(blocks)),
     }
 }
 

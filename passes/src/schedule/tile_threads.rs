@@ -48,11 +48,11 @@ pub(super) fn distribute_tile(
     let ends = [outer, inner].map(|v| kernel.extents[v.0 as usize].clone());
     for (end, most) in ends.iter().zip([rows, columns]) {
         if most < 1 || end.interval(kernel).hi > most {
-            return Err(DirectiveRefusal::Factor(most));
+            return Err(DirectiveRefusal::NoDivision);
         }
     }
     if lanes < 1 || columns % lanes != 0 || !is_multiple(&ends[1], lanes) {
-        return Err(DirectiveRefusal::Factor(lanes));
+        return Err(DirectiveRefusal::Neighbours(lanes));
     }
     let across = columns / lanes;
     if threads % across != 0 || rows % (threads / across) != 0 {

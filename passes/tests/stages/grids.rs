@@ -10,6 +10,11 @@ use tlc_passes::devices::Devices;
 use tlc_passes::{Options, compile};
 
 fn plan_with(text: &str, limits: Vec<u64>) -> Plan {
+    // Copies from the host would stand between launches.
+    plan_for(text, limits, DeviceId(1))
+}
+
+fn plan_for(text: &str, limits: Vec<u64>, caller: DeviceId) -> Plan {
     let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
     let gpu = Gpu {
         products: None,
@@ -18,8 +23,7 @@ fn plan_with(text: &str, limits: Vec<u64>) -> Plan {
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let options = Options {
         arena_limits: limits,
-        // Copies from the host would stand between launches.
-        caller: DeviceId(1),
+        caller,
         ..Options::new(Devices::new(host, [gpu]))
     };
     let compiled = compile(&graph, &options).expect("it compiles");
@@ -67,6 +71,19 @@ fn independent_launches_are_one_grid() {
     };
     let changes = all.windows(2).filter(|p| p[0].kernel != p[1].kernel).count();
     assert_eq!(changes, 2, "{many}");
+}
+
+#[test]
+fn what_the_caller_gives_is_copied_ahead_of_a_group() {
+    let from_host = |text: &str| plan_for(text, Vec::new(), DeviceId::HOST);
+    let many = from_host(&branches(20, |k| [64, 256 + 128 * (k % 3)]));
+    assert_eq!(groups(&many), [20], "{many}");
+    let group = many.steps.iter().position(|s| matches!(s, Step::Group(_)));
+    let is_copy = |s: &Step| matches!(s, Step::Copy { .. });
+    assert!(many.steps[..group.expect("a group")].iter().all(is_copy), "{many}");
+    // A megabyte and a half each: two groups have two of them ahead, the other one is alone.
+    let larger = from_host(&branches(5, |_| [384, 1024]));
+    assert_eq!(groups(&larger), [2, 2], "{larger}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 use tlc_ir::target::EmitterId;
@@ -91,6 +92,52 @@ pub fn shared(ordinal: u32) -> Result<Arc<dyn Queued>, RunError> {
 /// What a kernel is given, where a buffer is.
 type Values<'v> = &'v dyn Fn(&DeviceBuffer) -> [u64; 3];
 
+/// A device with one kernel, which is given as text with its name.
+fn with_text(context: &Arc<Context>, (text, name): (&str, &str)) -> Result<Arc<Gpu>, RunError> {
+    let gpu = Arc::new(Gpu::new(context, 1, true));
+    let (loaded, function) = compile::from_text(context, text, name)?;
+    {
+        let mut state = gpu.state();
+        state.loaded.push(loaded);
+        state.kernels.push(function);
+    }
+    Ok(gpu)
+}
+
+/// Launches of a graph that was captured, which are given one behind another.
+const GRAPHS: u32 = 32;
+
+/// Nanoseconds of a launch of a graph of one kernel, which is given as text with its name, has three values and touches nothing: what the host
+/// takes to give it, and what the device takes for each where they are given one behind another; the least of several times.
+pub(super) fn timed_graph(context: &Arc<Context>, text: (&str, &str), times: usize) -> Result<[f64; 2], RunError> {
+    let gpu = with_text(context, text)?;
+    gpu.record(RECORDED)?;
+    let given = gpu.given((RECORDED, KernelHandle(0)), (1, 32), SmallVec::from_slice(&[0; 3]));
+    let number = gpu.recorded(RECORDED, None);
+    given?;
+    let number = number?;
+    let mut least = [f64::INFINITY; 2];
+    let mut measure = || -> Result<(), RunError> {
+        for _ in 0..times.max(1) + 1 {
+            gpu.time(0, false)?;
+            let started = Instant::now();
+            // SAFETY: the kernel touches nothing.
+            let given = (0..GRAPHS).try_for_each(|_| unsafe { gpu.replay(0, number) });
+            let on_host = started.elapsed().as_nanos() as f64;
+            let given = given.and(gpu.time(0, true));
+            gpu.settle(0)?;
+            given?;
+            let on_device = gpu.time_taken(0)?.unwrap_or(0).max(1) as f64;
+            let found = [on_host, on_device].map(|ns| ns / f64::from(GRAPHS));
+            least = [least[0].min(found[0]), least[1].min(found[1])];
+        }
+        Ok(())
+    };
+    let measured = measure();
+    gpu.forget(number);
+    measured.map(|()| least)
+}
+
 /// Nanoseconds of a kernel that is given as text with its name, the least of several times: so many blocks of threads, and values that know
 /// where a buffer of so many bytes is.
 pub(super) fn timed_text(
@@ -100,15 +147,9 @@ pub(super) fn timed_text(
     (bytes, values): (usize, Values<'_>),
     times: usize,
 ) -> Result<u64, RunError> {
-    let gpu = Arc::new(Gpu::new(context, 1, true));
+    let gpu = with_text(context, (text, name))?;
     let device: Arc<dyn Queued> = Arc::clone(&gpu) as Arc<dyn Queued>;
     let out = DeviceBuffer::new(&device, bytes)?;
-    let (loaded, function) = compile::from_text(context, text, name)?;
-    {
-        let mut state = gpu.state();
-        state.loaded.push(loaded);
-        state.kernels.push(function);
-    }
     let mut least = u64::MAX;
     // The first may take longer for what it touches first.
     for _ in 0..times.max(1) + 1 {

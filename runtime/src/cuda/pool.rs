@@ -245,6 +245,7 @@ impl Context {
                     wanted: bytes as u64,
                     free,
                     total,
+                    what: None,
                 })
             }
             Err(Refused::Driver(e)) => Err(RunError::Device {

@@ -202,8 +202,10 @@ impl Executable {
         state.arenas.resize_with(self.others.len(), || None);
         self.check_room(binding, state, wanted)?;
         for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
-            let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
-            state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;
+            let number = DeviceId(k as u32 + 1);
+            let bytes = binding.sizes.layout.arena(number).bytes as usize;
+            let grown = grown(buffer, device, bytes);
+            state.frame.arenas[k + 1] = grown.map_err(|e| e.needed_for(|| self.fullest(binding, number)))?;
         }
         Ok(())
     }

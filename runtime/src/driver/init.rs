@@ -10,7 +10,7 @@ use tlc_ir::plan::recipe::{Init, Piece};
 use tlc_ir::plan::{DeviceId, SlotId, Storage};
 
 use super::kept::{self, Buffer, Kept, KeptBefore, KeptName, KeptValue, Named};
-use super::walk::Finish;
+use super::walk::{Finish, slot_text};
 use super::{Bound, CallState, Executable, RunError, lock};
 use crate::device::DeviceBuffer;
 use crate::memory::AlignedBuffer;
@@ -131,7 +131,8 @@ impl Executable {
                             let own = &self.others[other as usize];
                             let shared = named.iter().any(|value| value.slot == i);
                             let lasting = shared.then(|| own.lasting()).flatten();
-                            Buffer::Other(DeviceBuffer::new(lasting.as_ref().unwrap_or(own), bytes)?)
+                            let made = DeviceBuffer::new(lasting.as_ref().unwrap_or(own), bytes);
+                            Buffer::Other(made.map_err(|e| e.needed_for(|| slot_text(plan, i)))?)
                         }
                     };
                     state.frame.slots[i] = buffers[i].insert(buffer).start();

@@ -7,6 +7,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{DeviceId, Slot, Storage};
 
 use super::packed::packed_bytes;
+use super::walk::step_label;
 use super::{Bound, CallState, Executable, RunError, Sources, scratch_of_all};
 use crate::binding::Sizes;
 use crate::device::{DeviceBuffer, Queued, Room};
@@ -257,10 +258,37 @@ impl Executable {
                     missing: need.missing,
                     free: room.free,
                     total: room.total,
-                });
+                    what: None,
+                }
+                .needed_for(|| self.fullest(binding, DeviceId(k as u32 + 1))));
             }
         }
         Ok(())
+    }
+
+    /// The step of a call at which values in the arena of a device have the most bytes, for messages.
+    pub(super) fn fullest(&self, binding: &Bound, device: DeviceId) -> String {
+        let mut change = vec![0i128; self.plan.steps.len() + 1];
+        let lives = self.plan.lives().into_iter().zip(&self.plan.slots);
+        for ((life, slot), &bytes) in lives.zip(&binding.sizes.slot_bytes) {
+            if let (Some((first, last)), Storage::Arena) = (life, &slot.storage)
+                && slot.device == device
+            {
+                change[first] += i128::from(bytes);
+                change[last + 1] -= i128::from(bytes);
+            }
+        }
+        let alive = change.iter().scan(0, |alive, c| {
+            *alive += c;
+            Some(*alive)
+        });
+        let mut most = (0, 0);
+        for (step, bytes) in alive.enumerate() {
+            if bytes > most.1 {
+                most = (step, bytes);
+            }
+        }
+        format!("what is alive at step {}, {}", most.0, step_label(&self.plan, most.0))
     }
 
     /// Bytes of outputs on the device after the host of that number that are wanted there and need no new memory.

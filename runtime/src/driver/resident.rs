@@ -18,7 +18,7 @@ use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, HostTensor};
 
 use super::state_memory::same_memory;
-use super::walk::Finish;
+use super::walk::{Finish, slot_text};
 use super::{Bound, Description, Executable, MemoryNeed, RunError, TensorView, grown, located_behind, lock};
 use crate::binding::steps::BoundWork;
 use crate::cuda;
@@ -468,7 +468,10 @@ impl Executable {
                 let slot = o.slot.0 as usize;
                 let memory = match memory {
                     Some(memory) => memory,
-                    None => memory.insert(Memory::new(device, binding.sizes.slot_bytes[slot] as usize)?),
+                    None => {
+                        let made = Memory::new(device, binding.sizes.slot_bytes[slot] as usize);
+                        memory.insert(made.map_err(|e| e.needed_for(|| slot_text(&self.plan, slot)))?)
+                    }
                 };
                 state.frame.slots[slot] = memory.start;
             }

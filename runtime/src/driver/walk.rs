@@ -59,6 +59,29 @@ pub(super) fn step_label(plan: &Plan, number: usize) -> &str {
     })
 }
 
+/// A slot and the first step that touches it, of a call or of those that run once, for messages.
+pub(super) fn slot_text(plan: &Plan, slot: usize) -> String {
+    let name = &plan.slots[slot].name;
+    let touches = |s: &Step| {
+        let mut found = false;
+        s.visit_slots(
+            &mut |other, _| found |= plan.root(other).0 as usize == slot,
+            &plan.kernels,
+        );
+        found
+    };
+    if let Some(number) = plan.init.iter().position(touches) {
+        return format!("`{name}`, which step {number} of those that run once touches first");
+    }
+    match plan.steps.iter().position(touches) {
+        Some(number) => format!(
+            "`{name}`, which step {number}, {}, touches first",
+            step_label(plan, number)
+        ),
+        None => format!("`{name}`"),
+    }
+}
+
 /// Writes down where a launch's buffers are.
 #[inline]
 fn point(l: &BoundLaunch, frame: &mut Frame) {
@@ -163,10 +186,10 @@ impl<'r, H: Host> Walk<'r, H> {
     #[cold]
     #[inline(never)]
     pub(super) fn located(&self, number: usize, error: RunError) -> RunError {
-        let RunError::Device { device, message } = error else {
-            return error;
-        };
         let what = step_label(self.plan, number);
+        let RunError::Device { device, message } = error else {
+            return error.needed_for(|| format!("step {number}, {what}"));
+        };
         let message = format!("{message}; found at step {number}, {what}");
         RunError::Device { device, message }
     }

@@ -444,6 +444,25 @@ pub fn products() -> Vec<Case> {
     ]
 }
 
+/// Some of the graphs that are timed on devices (`tests/gpu/timed`).
+pub fn timed() -> Vec<Case> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/gpu/timed");
+    let names = [
+        "attention",
+        "attention_causal",
+        "attention_f32",
+        "convolution_f16",
+        "layer_norm_f16",
+        "product_f32",
+    ];
+    let case = |name: &str| {
+        let file = folder.join(format!("{name}.tlir"));
+        let text = std::fs::read_to_string(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        parsed(name, &[], &text)
+    };
+    names.into_iter().map(case).collect()
+}
+
 fn parsed(name: &str, symbols: &[i64], text: &str) -> Case {
     Case {
         name: name.into(),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tlc::explain::time_text;
 use tlc::{CompileOptions, DType, Device, Executable, Graph, Input, OutputMut, Specialize};
-use tlc_runtime::cuda::{self, MatrixRates, Properties, Transfers};
+use tlc_runtime::cuda::{self, GraphLaunch, MatrixRates, Properties, Transfers};
 
 use crate::data::number_json;
 use crate::failure::{Code, Failure};
@@ -35,6 +35,8 @@ struct Measured {
     matrices: MatrixRates,
     /// The device's time of the smallest kernel.
     kernel_ns: f64,
+    /// A launch of a captured graph alone.
+    graph: GraphLaunch,
     /// The host's time of a call with the smallest kernel, inputs and outputs.
     call_ns: f64,
 }
@@ -73,6 +75,7 @@ pub fn run(session: &Session, number: u32, effort: usize) -> Result<(), Failure>
         matrices,
         f32_flops_per_second: (2 * CHAIN * effort.elements) as f64 / computed * 1e9,
         kernel_ns: kernel_ns(&smallest, 1, effort.times)?,
+        graph: cuda::graph_launch(&context, effort.times).map_err(|e| failed(&e))?,
         call_ns: call_ns(&smallest, effort.times)?,
     };
     match session.console.json() {
@@ -163,6 +166,11 @@ fn table(device: &Properties, m: &Measured) -> String {
             format!("{:.1} GFLOP/s", m.matrices.tf32 / 1e9),
         ),
         ("the smallest kernel", time_text(m.kernel_ns)),
+        (
+            "a captured graph of one kernel, for the host",
+            time_text(m.graph.host_ns),
+        ),
+        ("the same, for the device", time_text(m.graph.device_ns)),
         ("a call with it, its input and its output", time_text(m.call_ns)),
     ] {
         out += &format!("{name:<44} {value:>16}\n");
@@ -183,6 +191,8 @@ fn for_programs(device: &Properties, m: &Measured) -> Value {
         "bf16_matrix_flops_per_second": number_json(m.matrices.bf16),
         "tf32_matrix_flops_per_second": number_json(m.matrices.tf32),
         "kernel_ns": number_json(m.kernel_ns),
+        "graph_host_ns": number_json(m.graph.host_ns),
+        "graph_device_ns": number_json(m.graph.device_ns),
         "call_ns": number_json(m.call_ns),
     })
 }

@@ -115,6 +115,9 @@ fn write_steps(out: &mut String, plan: &tlc_ir::Plan, predicted: &Prediction, se
             write!(out, "  {:<13}", place(s))?;
         }
         write!(out, "  at {start:>9}  {time:>9}  {}: {}", s.what, s.label)?;
+        if plan.beside(s.counted.step).is_some() {
+            write!(out, ", in queue {}", s.counted.queue.0)?;
+        }
         if several && !s.counted.waits.is_empty() {
             let waits: Vec<String> = s.counted.waits.iter().map(usize::to_string).collect();
             write!(out, ", after {}", waits.join(", "))?;

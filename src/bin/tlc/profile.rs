@@ -54,6 +54,8 @@ struct Row {
     occupancy: Option<(Occupancy, Option<u32>)>,
     /// The bytes of local memory of its threads, if the driver says.
     local_bytes: Option<u32>,
+    /// The queue of its device that it is in, beside launches of the first one.
+    queue: Option<u32>,
     /// Of a loop: how often its body ran.
     iterations: Option<u64>,
     inner: Vec<Row>,
@@ -112,6 +114,7 @@ impl Rows<'_> {
             advice: String::new(),
             occupancy: None,
             local_bytes: None,
+            queue: self.plan.beside(number).map(|q| q.0),
             iterations: None,
             inner: vec![],
         };
@@ -223,6 +226,7 @@ fn json_of(row: &Row, total: f64) -> Value {
         "occupancy": row.occupancy.as_ref().map(|(o, _)| occupancy_json(o)),
         "registers": row.occupancy.and_then(|(_, registers)| registers),
         "local_bytes": row.local_bytes,
+        "queue": row.queue,
         "iterations": row.iterations,
         "inner": row.inner.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
     })
@@ -347,7 +351,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
             format!("{} of ", counted(usize::try_from(n).unwrap_or(usize::MAX), "iteration"))
         });
         text += &format!(
-            "{:>number$}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {iterations}{}; {}{}\n",
+            "{:>number$}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {iterations}{}; {}{}{}\n",
             r.number,
             r.what,
             time_text(r.ns),
@@ -359,7 +363,8 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
             r.bound,
             r.label,
             r.advice,
-            occupancy_text(r)
+            occupancy_text(r),
+            r.queue.map_or(String::new(), |q| format!("; in queue {q}"))
         );
     }
     for (device, pool) in session.pool_uses() {
