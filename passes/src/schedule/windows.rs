@@ -37,6 +37,9 @@ const ROWS_OF_UNKNOWN_LENGTH: i64 = 4;
 /// times a power of two.
 const COVERING_ROWS: i64 = 7;
 
+/// Elements of windows that one piece of code covers though they are not padded.
+const LARGE_WINDOW: i64 = 25;
+
 /// Rows whose windows run together: each takes a register for its sum and one for what it loads, beside that of the weight
 /// that they share.
 fn rows_together(emitter: &Emitter) -> i64 {
@@ -192,23 +195,25 @@ impl Scheduler<'_> {
         };
         let known = |v: VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
         let known = known(before) && known(last);
-        let covers = masks && !known;
-        let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body, covers);
+        let unknown = masks && !known;
+        let padded = is_padded(body);
         let strided = strides(body, last);
+        let products = self.elements_of_window(body).unwrap_or(1);
+        // Without padding whole vectors have no masks elsewhere, which only costs more than they save where windows are large.
+        let covers = unknown && (padded || !strided && products >= LARGE_WINDOW);
+        let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body, covers);
         let most = match strided {
             true => rows_together_strided(self.emitter),
             false => rows_together(self.emitter),
         };
-        let products = self.elements_of_window(body).unwrap_or(1);
         // All products are copied out: rows that share an element save less and less, and code takes time to make.
         let copied = (PRODUCTS / products)
             .max(SHARING_ROWS)
             .min(MOST_SLIDING_PRODUCTS / products);
         let most = most.min(copied.max(2));
         let most = if known { most } else { most.min(ROWS_OF_UNKNOWN_LENGTH) };
-        let padded = is_padded(body);
         // What whole vectors leave over of a row of unknown length is left out as padding is.
-        let in_masks = padded || covers;
+        let in_masks = padded || unknown;
         // One register is the image's, one the mask's where masks are vectors.
         let registers = i64::from(self.emitter.vector_registers) - 2;
         let many = self.least_images(outer) >= MANY_IMAGES;
