@@ -230,6 +230,16 @@ directives! {
         /// Iterations of the new loops.
         lanes: i64,
     },
+    /// Runs so many iterations of a loop at once, which may run in any order: as `Inward`, for each piece of the loop. The last piece may have
+    /// more iterations than are left, which masks keep from memory; a load that the masks which it has keep inside its memory in any
+    /// iteration stays as it is, and of windows that slide one is left out where the last iteration's window ends. Returns the loop over pieces,
+    /// then what each of them became.
+    Cover "cover" {
+        /// The loop.
+        var: VarId,
+        /// Iterations of a piece.
+        factor: i64,
+    },
     /// A loop that finds the position of an extremum takes the extremum of whole blocks, then searches the block that has
     /// it; then what is left as before. Returns the loop over blocks, and the one over the rest if there may be one.
     Narrow "narrow" {
@@ -903,6 +913,7 @@ pieces i1 factor=8 again
 pieces i1 factor=8
 inward i1
 inward-masked i1 lanes=8
+cover i1 factor=4
 narrow i1 lanes=4 vectors=8 squares
 peel i1 from=1 behind=0
 cases i1

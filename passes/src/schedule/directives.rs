@@ -78,6 +78,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Pieces { var, factor, again } => inward::pieces(kernel, *var, *factor, *again),
         Directive::Inward { var } => inward::inward(kernel, *var, None),
         Directive::InwardMasked { var, lanes } => inward::inward(kernel, *var, Some(*lanes)),
+        Directive::Cover { var, factor } => super::cover::cover(kernel, *var, *factor),
         Directive::Narrow {
             var,
             lanes,

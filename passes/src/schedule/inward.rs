@@ -92,10 +92,10 @@ pub(super) fn stores_apart(
     for s in body {
         match s {
             Stmt::Let { .. } | Stmt::Clamp { .. } => {}
+            // Under a mask it is one of these elements, or none.
             Stmt::Store {
                 memory: memory @ Memory::Param(_),
                 index,
-                mask: None,
                 ..
             } => {
                 if !apart(kernel, index, var, inside) {
@@ -168,7 +168,7 @@ fn set_where_used(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
 
 /// The scratch of iterations that may run in any order, side by side, or twice: registers that each sets before all else,
 /// while what it stores is its own and never loaded.
-fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal> {
+pub(super) fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
         return Err(DirectiveRefusal::Recurrence(var));
@@ -295,23 +295,9 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
     if !(iterations..=MAX_UNROLL).contains(&n) {
         return Err(DirectiveRefusal::Factor(n));
     }
-    for &i in &own {
-        let len = kernel.scratch[i as usize].len.as_const();
-        if len.is_none_or(|len| len * n > 4 * MAX_UNROLL) {
-            return Err(DirectiveRefusal::Recurrence(var));
-        }
-    }
     let mut work = kernel.clone();
-    let wide = own
-        .iter()
-        .map(|&i| {
-            let s = work.scratch[i as usize].clone();
-            let len = s.len * IndexExpr::Const(n);
-            (Memory::Scratch(i), work.new_scratch(s.dtype, len, s.scope))
-        })
-        .collect();
-    let mut made = Vec::new();
-    let mut refusal = None;
+    let wide = side_by_side(&mut work, var, &own, n)?;
+    let mut made = Ok(Vec::new());
     rewrite(&mut work, var, &mut |kernel, _, mut body| {
         if n > iterations || !known {
             kernel.extents[var.0 as usize] = IndexExpr::Const(n);
@@ -319,24 +305,16 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
             let has = mask_memory(kernel, &mut body, (var, &extent), &registers);
             body.splice(0..0, has);
         }
-        let in_lanes = walk(&body).any(is_lanes);
-        let mut pass = Inward {
-            kernel,
-            var,
-            n,
-            own: &own,
-            wide: &wide,
-            in_lanes,
-            varying: FxHashSet::default(),
-            defined: FxHashMap::default(),
-            made: Vec::new(),
+        let out = match runs(kernel, body, (var, n), (&own, &wide)) {
+            Ok((out, loops)) => {
+                made = Ok(loops);
+                out
+            }
+            Err(refusal) => {
+                made = Err(refusal);
+                Vec::new()
+            }
         };
-        let out = pass.block(body);
-        made = std::mem::take(&mut pass.made);
-        let out = out.unwrap_or_else(|r| {
-            refusal = Some(r);
-            Vec::new()
-        });
         if range.lo > 0 {
             return out;
         }
@@ -347,11 +325,55 @@ pub(super) fn inward(kernel: &mut Kernel, var: VarId, lanes: Option<i64>) -> Res
             body: out,
         }]
     });
-    if let Some(refusal) = refusal {
-        return Err(refusal);
-    }
+    let made = made?;
     *kernel = work;
     Ok(made)
+}
+
+/// Scratch with an element of these for each of `n` iterations of `var`, beside each of them.
+pub(super) fn side_by_side(
+    kernel: &mut Kernel,
+    var: VarId,
+    own: &[u32],
+    n: i64,
+) -> Result<Vec<(Memory, Memory)>, DirectiveRefusal> {
+    let small = |kernel: &Kernel, i: u32| {
+        let len = kernel.scratch[i as usize].len.as_const();
+        len.is_some_and(|len| len * n <= 4 * MAX_UNROLL)
+    };
+    if !own.iter().all(|&i| small(kernel, i)) {
+        return Err(DirectiveRefusal::Recurrence(var));
+    }
+    let mut made = own.iter().map(|&i| {
+        let s = kernel.scratch[i as usize].clone();
+        let len = s.len * IndexExpr::Const(n);
+        (Memory::Scratch(i), kernel.new_scratch(s.dtype, len, s.scope))
+    });
+    Ok(made.by_ref().collect())
+}
+
+/// The body of a loop of `n` iterations with the loop inside those of the body, and the loops that it became. What the iterations have of
+/// their own lies as [`side_by_side`] says.
+pub(super) fn runs(
+    kernel: &mut Kernel,
+    body: Vec<Stmt>,
+    (var, n): (VarId, i64),
+    (own, wide): (&[u32], &[(Memory, Memory)]),
+) -> Result<(Vec<Stmt>, Vec<VarId>), DirectiveRefusal> {
+    let in_lanes = walk(&body).any(is_lanes);
+    let mut pass = Inward {
+        kernel,
+        var,
+        n,
+        own,
+        wide,
+        in_lanes,
+        varying: FxHashSet::default(),
+        defined: FxHashMap::default(),
+        made: Vec::new(),
+    };
+    let out = pass.block(body)?;
+    Ok((out, pass.made))
 }
 
 /// Whether a statement is a loop of lanes.
@@ -364,7 +386,7 @@ struct Inward<'k> {
     var: VarId,
     n: i64,
     own: &'k [u32],
-    wide: &'k Vec<(Memory, Memory)>,
+    wide: &'k [(Memory, Memory)],
     /// Whether there are loops of lanes.
     in_lanes: bool,
     /// Values that differ from iteration to iteration, and what they are.

@@ -11,6 +11,7 @@ mod cascade;
 mod cases;
 mod columns;
 mod contract;
+mod cover;
 mod direct;
 pub mod directives;
 mod elementwise;

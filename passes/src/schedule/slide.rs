@@ -23,7 +23,7 @@ use super::peel::{Known, decided};
 use crate::directive::{DirectiveRefusal, MOST_SLIDING_PRODUCTS};
 
 /// Rows of an image from one row of results to the next, at most: those of small windows share none that are further apart.
-const MOST_ROWS_APART: i64 = 8;
+pub(super) const MOST_ROWS_APART: i64 = 8;
 
 /// The nest of a loop over the rows of a window, taken apart.
 struct Nest {

@@ -33,6 +33,13 @@ const SHARING_ROWS: i64 = 4;
 /// what is left over of them is taken by fewer and fewer.
 const ROWS_OF_UNKNOWN_LENGTH: i64 = 4;
 
+/// As many where one piece of code covers all rows, whose masks and addresses are found for each block of them: most images of networks are 7 rows high
+/// times a power of two.
+const COVERING_ROWS: i64 = 7;
+
+/// Elements of windows that one piece of code covers though they are not padded.
+const LARGE_WINDOW: i64 = 25;
+
 /// Rows whose windows run together: each takes a register for its sum and one for what it loads, beside that of the weight
 /// that they share.
 fn rows_together(emitter: &Emitter) -> i64 {
@@ -44,11 +51,11 @@ fn rows_together_strided(emitter: &Emitter) -> i64 {
     i64::from(emitter.vector_registers / 4).max(1)
 }
 
-/// Whether all that is accumulated is added up.
-fn only_sums(body: &[Stmt]) -> bool {
+/// Whether all that is accumulated is added up, or, with `largest`, is the largest of all.
+fn only_sums(body: &[Stmt], largest: bool) -> bool {
     walk(body).all(|s| match s {
         Stmt::Let { .. } | Stmt::Store { .. } => true,
-        Stmt::Accumulate { monoid, .. } => *monoid == Monoid::Add,
+        Stmt::Accumulate { monoid, .. } => *monoid == Monoid::Add || (largest && *monoid == Monoid::Max),
         Stmt::Loop { .. } => true,
         _ => false,
     })
@@ -186,24 +193,27 @@ impl Scheduler<'_> {
         let Some(body) = tree::loop_body(&self.kernel.body, last) else {
             return false;
         };
-        let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body);
+        let known = |v: VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
+        let known = known(before) && known(last);
+        let unknown = masks && !known;
+        let padded = is_padded(body);
         let strided = strides(body, last);
+        let products = self.elements_of_window(body).unwrap_or(1);
+        // Without padding whole vectors have no masks elsewhere, which only costs more than they save where windows are large.
+        let covers = unknown && (padded || !strided && products >= LARGE_WINDOW);
+        let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body, covers);
         let most = match strided {
             true => rows_together_strided(self.emitter),
             false => rows_together(self.emitter),
         };
-        let products = self.elements_of_window(body).unwrap_or(1);
         // All products are copied out: rows that share an element save less and less, and code takes time to make.
         let copied = (PRODUCTS / products)
             .max(SHARING_ROWS)
             .min(MOST_SLIDING_PRODUCTS / products);
         let most = most.min(copied.max(2));
-        let known = |v: VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
-        let known = known(before) && known(last);
         let most = if known { most } else { most.min(ROWS_OF_UNKNOWN_LENGTH) };
-        let padded = is_padded(body);
         // What whole vectors leave over of a row of unknown length is left out as padding is.
-        let in_masks = padded || masks && !known;
+        let in_masks = padded || unknown;
         // One register is the image's, one the mask's where masks are vectors.
         let registers = i64::from(self.emitter.vector_registers) - 2;
         let many = self.least_images(outer) >= MANY_IMAGES;
@@ -214,6 +224,18 @@ impl Scheduler<'_> {
         };
         let rows = self.choose(Tunable::WindowRows, model, |s| s.rows_that_divide(before, most));
         let saved = (self.kernel.clone(), self.schedule.clone());
+        if covers {
+            let most = match strided {
+                true => rows_together_strided(self.emitter),
+                false => rows_together(self.emitter),
+            };
+            let rows = most.min(COVERING_ROWS).min(MOST_SLIDING_PRODUCTS / products).max(2);
+            let held = rows + products <= registers;
+            if self.rows_that_cover(outer, before, last, (rows, held)).is_some() {
+                return true;
+            }
+            (self.kernel, self.schedule) = saved.clone();
+        }
         let (whole, masked) = lanes;
         // Rows of padded images and of unknown length have masks of their own.
         let masked = masked.filter(|_| !in_masks);
@@ -410,6 +432,35 @@ impl Scheduler<'_> {
         }
         self.schedule.inner.push(Ok(lanes as u32));
         self.parallel(&shared);
+        Some(())
+    }
+
+    /// As [`Self::rows_of_masked_windows`], of an image of unknown size, with one piece of code for all of its rows and vectors.
+    fn rows_that_cover(
+        &mut self,
+        outer: &[VarId],
+        before: VarId,
+        last: VarId,
+        (rows, held): (i64, bool),
+    ) -> Option<()> {
+        let lanes = self.emitter.lanes(DType::F32);
+        self.because(ScheduleReason::WindowsTogether { rows });
+        self.apply(Directive::Cover {
+            var: before,
+            factor: rows,
+        })?;
+        self.because(ScheduleReason::ResultsInLanes { lanes });
+        let (var, factor) = (last, lanes);
+        let made = self.apply(Directive::Cover { var, factor })?;
+        for &var in &made[1..] {
+            let bind = Bind::Lanes;
+            self.apply(Directive::Bind { var, bind })?;
+        }
+        if self.windows_slide(held) == 0 {
+            return None;
+        }
+        self.schedule.inner.push(Ok(lanes as u32));
+        self.parallel(outer);
         Some(())
     }
 

@@ -103,6 +103,10 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             again: rng.pick(&[false, true]),
         },
         13 => Directive::Inward { var },
+        14 if rng.chance(50) => Directive::Cover {
+            var,
+            factor: rng.pick(&[2i64, 3, 4, 8]),
+        },
         14 => Directive::InwardMasked {
             var,
             lanes: rng.pick(&[2i64, 4, 8]),
