@@ -563,7 +563,7 @@ fn windows_over_images_of_random_size_that_is_not_known() {
             _ => mean,
         };
         let g = Graph::new("windows");
-        let least = (dilation * (size - 1) + 1).saturating_sub(2 * padding);
+        let least = (dilation * (size - 1) + 1_usize).saturating_sub(2 * padding);
         let n = g.symbol("n", 0..=16);
         let [h, w] = ["h", "w"].map(|name| g.symbol(name, least as i64..=1 << 20));
         let x = g.input("x", DType::F32, (&n, 20, &h, &w));

@@ -489,7 +489,7 @@ fn gather_in_blocks(c: &mut Call<'_, '_, '_>) -> Answer {
     }
     let axis = gathered as i64;
     let extent = data.dim(axis);
-    indexing::within(c, &[extent.clone()])?;
+    indexing::within(c, std::slice::from_ref(&extent))?;
     let along = indexing::from_start(&indices, &extent)?;
     let slices = |t: &Tensor| t.take_from_start(&along, axis);
     let zero = zero.map(|z| if z.rank() == 0 { z } else { slices(&z) });

@@ -175,7 +175,7 @@ fn decided(graph: &Graph, of: &Dim, near: Dim, (factor, up): (f64, bool), dtype:
     let rounded = if up { product.ceil() } else { product.floor() };
     let upper = (near + 2).expr().clone();
     let all = graph.iota_1d(&upper, DType::I64).ok()?;
-    Some(all.lt(&rounded.cast(DType::I64)).nonzero().dim(1))
+    Some(all.lt(rounded.cast(DType::I64)).nonzero().dim(1))
 }
 
 /// `Add`, `Sub`, `Mul` and `Div` of floats, of which one is carried.
