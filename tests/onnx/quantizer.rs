@@ -21,6 +21,7 @@ fn element(dtype: DType) -> i64 {
         DType::U16 => 4,
         DType::I16 => 5,
         DType::I32 => 6,
+        DType::I64 => INT64,
         other => panic!("{other}"),
     }
 }
