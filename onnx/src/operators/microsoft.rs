@@ -77,7 +77,6 @@ const OPERATORS: &[(Signature, Run)] = &[
         ),
         fused::matmul,
     ),
-    (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
     (
         row(
             "GatherBlockQuantized",
@@ -86,6 +85,7 @@ const OPERATORS: &[(Signature, Run)] = &[
             (1, 1),
             "bits=int block_size=int gather_axis=int quantize_axis=int",
         ),
+    (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
         gather_in_blocks,
     ),
     (
