@@ -168,13 +168,13 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn many() {
         let mut bits = DefaultHasher::new();
-        for (k, n) in [60_000, 65_536, 70_001, 131_073].into_iter().enumerate() {
+        for (k, n) in [60_000, 70_001, 131_073].into_iter().enumerate() {
             for (dtype, text) in [FLOATS[0], FLOATS[1 + k % 3]]
                 .into_iter()
                 .flat_map(|d| functions(d, "r", n).into_iter().map(move |t| (d, t)))
             {
                 if dtype == DType::F32 || text.len() % 2 == k % 2 {
-                    check(&text, 7, &mut bits);
+                    check(&text, 4, &mut bits);
                 }
             }
         }

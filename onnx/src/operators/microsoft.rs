@@ -85,9 +85,9 @@ const OPERATORS: &[(Signature, Run)] = &[
             (1, 1),
             "bits=int block_size=int gather_axis=int quantize_axis=int",
         ),
-    (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
         gather_in_blocks,
     ),
+    (row("Gelu", 1, (1, 1), (1, 1), ""), fused::gelu),
     (
         row(
             "GroupQueryAttention",
