@@ -60,7 +60,9 @@ pub(super) struct Ratio {
 pub(super) struct Product {
     pub(super) dims: Vec<Dim>,
     pub(super) factor: f64,
-    /// Whether it is rounded up and down to the same integers as the quotient.
+    /// The largest size of which the quotient says how the product is rounded.
+    pub(super) most: i64,
+    /// Whether it is rounded up and down to the same integers as the quotient, and not only near them.
     pub(super) rounds_alike: bool,
 }
 

@@ -425,7 +425,23 @@ fn a_quotient_of_sizes_is_a_number_too() {
 /// every size up to some thousand and where products come closest to integers.
 #[test]
 fn products_of_sizes_with_any_number_are_sizes_where_they_are_rounded() {
-    for factor in [1.3f32, 0.7, 1.1, 2.7, 1.0 / 3.0, 0.1, 1.5, 2.25, 0.9, 3.3, 1.7, 0.01] {
+    for factor in [
+        1.3f32,
+        0.7,
+        1.1,
+        2.7,
+        1.0 / 3.0,
+        0.1,
+        1.5,
+        2.25,
+        0.9,
+        3.3,
+        1.7,
+        0.01,
+        33.3337,
+        100.37,
+        0.715_31,
+    ] {
         for (nodes, rounded) in [
             (&["Mul f scale -> t"][..], f32::trunc as fn(f32) -> f32),
             (&["Mul scale f -> d", "Identity d -> e", "Floor e -> t"], f32::floor),

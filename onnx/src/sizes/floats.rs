@@ -22,6 +22,12 @@ const MAX_DIVISOR: i64 = 1 << 20;
 /// Sizes times a constant are compared with a quotient up to this one, and carried if they agree up to the other.
 const TRIED: i64 = 1 << 20;
 const TRIED_AT_LEAST: i64 = 1 << 14;
+/// Those of a quotient that is near the product alone.
+const MAX_NEAR_TERM: i64 = 1 << 18;
+/// Floats of 32 bits below this are apart by at most a half.
+const EXACT_TO_HALVES: f64 = (1 << 22) as f64;
+/// A product that each call computes may have a size up to this one, or it is not carried.
+const LARGEST_AT_LEAST: i64 = 1 << 10;
 /// Numbers above and below the line of such a quotient are not larger.
 const MAX_TERM: i64 = 1 << 12;
 
@@ -106,7 +112,7 @@ fn scaled(call: &Call<'_, '_, '_>) -> Option<Value> {
     }
     let (above, over, most, rounds_alike) = quotient_like(factor, dtype)?;
     // Data decides no size in a body.
-    if !rounds_alike && graph.is_body() || !stay_within(&graph, &sizes.dims, most) {
+    if !rounds_alike && graph.is_body() {
         return None;
     }
     let one = Sizes {
@@ -118,6 +124,7 @@ fn scaled(call: &Call<'_, '_, '_>) -> Option<Value> {
     let product = Some(Product {
         dims: rows.iter().map(|[d, _]| d.clone()).collect(),
         factor,
+        most,
         rounds_alike,
     });
     let dims = rows.into_iter().map(|[d, above]| d * above).collect();
@@ -125,7 +132,7 @@ fn scaled(call: &Call<'_, '_, '_>) -> Option<Value> {
     Some(Value::Ratio(Ratio { sizes, over, product }.into()))
 }
 
-/// A quotient of small integers that is near a factor, the largest size that is multiplied, and whether every size up to that times the factor, as
+/// A quotient of integers that is near a factor, the largest size that is multiplied, and whether every size up to that times the factor, as
 /// floats compute it, is rounded up and down to the same integers as that size times the quotient.
 fn quotient_like(factor: f64, dtype: DType) -> Option<(i64, i64, i64, bool)> {
     if !(factor > 0.0 && factor <= MAX_TERM as f64) {
@@ -148,21 +155,28 @@ fn quotient_like(factor: f64, dtype: DType) -> Option<(i64, i64, i64, bool)> {
     loop {
         let whole = rest.floor() as i64;
         let next = (whole * last.0 + before.0, whole * last.1 + before.1);
-        if next.0 > MAX_TERM || next.1 > MAX_TERM {
+        if next.0.max(next.1) > MAX_NEAR_TERM {
             break;
         }
         (before, last) = (last, next);
         let (above, over) = last;
         if above > 0 && over.count_ones() > 1 {
-            near = Some((above, over, TRIED, false));
-            match (0..=TRIED).find(|&n| !same(n, above, over)) {
-                None => return Some((above, over, TRIED, true)),
-                Some(n) if n > TRIED_AT_LEAST => return Some((above, over, n - 1, true)),
-                Some(_) => {}
+            // Up to here the quotient is at most half away from the product, and floats round that by at most as much.
+            let apart = (factor - above as f64 / over as f64).abs();
+            let most = (0.5 / apart).min(EXACT_TO_HALVES / factor).min(TRIED as f64) as i64;
+            near = (most >= LARGEST_AT_LEAST)
+                .then_some((above, over, most, false))
+                .or(near);
+            if above.max(over) <= MAX_TERM {
+                match (0..=TRIED).find(|&n| !same(n, above, over)) {
+                    None => return Some((above, over, TRIED, true)),
+                    Some(n) if n > TRIED_AT_LEAST => return Some((above, over, n - 1, true)),
+                    Some(_) => {}
+                }
             }
         }
         rest = 1.0 / (rest - whole as f64);
-        if !rest.is_finite() || rest > MAX_TERM as f64 {
+        if !rest.is_finite() || rest > MAX_NEAR_TERM as f64 {
             break;
         }
     }
@@ -173,7 +187,8 @@ fn quotient_like(factor: f64, dtype: DType) -> Option<(i64, i64, i64, bool)> {
 fn decided(graph: &Graph, of: &Dim, near: Dim, (factor, up): (f64, bool), dtype: DType) -> Option<Dim> {
     let product = size_value(graph, of, dtype).ok()? * graph.constant(factor).cast(dtype);
     let rounded = if up { product.ceil() } else { product.floor() };
-    let upper = (near + 2).expr().clone();
+    // At most 1 away from the quotient, of which `near` has lost a part, and rounded up.
+    let upper = (near + 3).expr().clone();
     let all = graph.iota_1d(&upper, DType::I64).ok()?;
     Some(all.lt(rounded.cast(DType::I64)).nonzero().dim(1))
 }
@@ -255,7 +270,9 @@ pub(super) fn rounded(call: &Call<'_, '_, '_>, up: bool) -> Option<Sizes> {
     };
     let graph = call.graph();
     let positive = |d: &Dim| lowest(&graph, d) >= 0 || becomes_nonnegative(&graph, d);
-    if !r.sizes.dims.iter().all(positive) {
+    // What is never rounded has no limit.
+    let within = r.product.as_ref().is_none_or(|p| stay_within(&graph, &p.dims, p.most));
+    if !within || !r.sizes.dims.iter().all(positive) {
         return None;
     }
     let to_whole = |(i, d): (usize, &Dim)| match &r.product {
