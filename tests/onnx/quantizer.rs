@@ -675,7 +675,7 @@ fn other_operators_of_the_domain_and_bad_operands_are_refused() {
         sizes.map(|(name, size)| (name, A::I(size))).to_vec()
     };
     let scales = tensor::<f32>(&[2], &[0.5, 0.25]);
-    let cases: [Refused; 12] = [
+    let cases: [Refused; 13] = [
         (
             "MatMulNBits a w s -> y",
             of_bits(3),
@@ -711,6 +711,13 @@ fn other_operators_of_the_domain_and_bad_operands_are_refused() {
             vec![("block_size", A::I(16)), ("quantize_axis", A::I(0))],
             vec![w.clone(), tensor::<i64>(&[1], &[0]), scales.clone()],
             "slices along axis 0, which is the one of the blocks",
+        ),
+        // Slices beyond the scales would be zeros.
+        (
+            "GatherBlockQuantized w i s -> y",
+            vec![("block_size", A::I(16)), ("quantize_axis", A::I(2))],
+            vec![w.clone(), tensor::<i64>(&[1], &[0]), tensor::<f32>(&[1, 1, 1], &[0.5])],
+            "expected one for each 16 along axis 2",
         ),
         (
             "GatherBlockQuantized w i s -> y",

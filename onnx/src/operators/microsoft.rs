@@ -484,8 +484,18 @@ fn gather_in_blocks(c: &mut Call<'_, '_, '_>) -> Answer {
     } else {
         (c.tensor(0)?, c.optional(3)?)
     };
-    if scale.rank() != rank {
-        return invalid(format!("scales of rank {}; expected {rank}", scale.rank()));
+    let mut blocks = data.shape();
+    blocks[quantized] = (&blocks[quantized] + (block - 1)) / block;
+    let parameters = std::iter::once(&scale).chain(zero.iter().filter(|z| z.rank() > 0));
+    for t in parameters {
+        let differ = |(a, b): (&Dim, &Dim)| a.as_const().zip(b.as_const()).is_some_and(|(a, b)| a != b);
+        if t.rank() != rank || t.shape().iter().zip(&blocks).any(differ) {
+            return invalid(format!(
+                "scales or zero points of {} for {}; expected one for each {block} along axis {quantized}",
+                t.type_text(),
+                data.type_text()
+            ));
+        }
     }
     let axis = gathered as i64;
     let extent = data.dim(axis);

@@ -5,7 +5,7 @@
 //! where extents decide. A quotient by a power of two is exact; another is rounded once, and numerators are so small (2^23 of f32)
 //! that a quotient that is not whole stays between the same two integers: a fraction is at least one part of the divisor away from
 //! them, and rounding moves it by less than half of that. A product with a constant that is no such quotient, as in `floor(h * 1.3)`, is carried
-//! as the quotient of small integers that is rounded like it, which is tried for every size up to a limit, and a guard says that sizes are not larger. Where
+//! as the quotient of small integers that is rounded like it, which is tried for sizes up to a limit where it is whole, and a guard says that sizes are not larger. Where
 //! there is none (1.3 of f32 is less than 13/10, and some products are rounded to less than an integer) each call computes the product, which decides a size.
 
 use tlc_ir::DType;
@@ -19,7 +19,7 @@ use tlc_record::dim::Dim;
 /// A divisor is not larger.
 const MAX_DIVISOR: i64 = 1 << 20;
 
-/// Sizes times a constant are compared with a quotient up to this one, and carried if they agree up to the other.
+/// Sizes times a constant are compared with a quotient up to this one, and carried as it if they agree at least up to the other.
 const TRIED: i64 = 1 << 20;
 const TRIED_AT_LEAST: i64 = 1 << 14;
 /// Those of a quotient that is near the product alone.
@@ -138,15 +138,11 @@ fn quotient_like(factor: f64, dtype: DType) -> Option<(i64, i64, i64, bool)> {
     if !(factor > 0.0 && factor <= MAX_TERM as f64) {
         return None;
     }
-    let times: fn(f64, f64) -> f64 = match dtype {
-        DType::F32 => |n, by| f64::from(n as f32 * by as f32),
-        DType::F64 => |n, by| n * by,
+    // The product, and by what part of it at most it is rounded.
+    let (times, rounding): (fn(f64, f64) -> f64, f64) = match dtype {
+        DType::F32 => (|n, by| f64::from(n as f32 * by as f32), f64::from(f32::EPSILON) / 2.0),
+        DType::F64 => (|n, by| n * by, f64::EPSILON / 2.0),
         _ => return None,
-    };
-    let same = |n: i64, above: i64, over: i64| {
-        let product = times(n as f64, factor);
-        let (down, rest) = (n * above / over, n * above % over);
-        product.floor() == down as f64 && product.ceil() == (down + i64::from(rest > 0)) as f64
     };
     // Convergents of the factor's continued fraction. What is over a power of two counts as exact.
     let (mut before, mut last) = ((0, 1), (1, 0));
@@ -162,16 +158,20 @@ fn quotient_like(factor: f64, dtype: DType) -> Option<(i64, i64, i64, bool)> {
         let (above, over) = last;
         if above > 0 && over.count_ones() > 1 {
             // Up to here the quotient is at most half away from the product, and floats round that by at most as much.
-            let apart = (factor - above as f64 / over as f64).abs();
+            let apart = (factor - above as f64 / over as f64).abs() + factor * f64::EPSILON;
             let most = (0.5 / apart).min(EXACT_TO_HALVES / factor).min(TRIED as f64) as i64;
             near = (most >= LARGEST_AT_LEAST)
                 .then_some((above, over, most, false))
                 .or(near);
             if above.max(over) <= MAX_TERM {
-                match (0..=TRIED).find(|&n| !same(n, above, over)) {
-                    None => return Some((above, over, TRIED, true)),
-                    Some(n) if n > TRIED_AT_LEAST => return Some((above, over, n - 1, true)),
-                    Some(_) => {}
+                // A quotient that is not whole is at least one part of the divisor away from an integer: so far products are on its side.
+                let clear = 1.0 / (over as f64 * (apart + factor * rounding));
+                let clear = (clear.min(TRIED as f64) as i64 - 1).max(0);
+                // Those that are whole are tried.
+                let differs = |&k: &i64| times((k * over) as f64, factor) != (k * above) as f64;
+                let most = (1..=clear / over).find(differs).map_or(clear, |k| k * over - 1);
+                if most >= TRIED_AT_LEAST {
+                    return Some((above, over, most, true));
                 }
             }
         }

@@ -11,10 +11,11 @@ use tlc_passes::{Options, compile};
 
 fn plan_with(text: &str, limits: Vec<u64>) -> Plan {
     // Copies from the host would stand between launches.
-    plan_for(text, limits, DeviceId(1))
+    plan_on(text, 1, limits, DeviceId(1))
 }
 
-fn plan_for(text: &str, limits: Vec<u64>, caller: DeviceId) -> Plan {
+/// The plan of a graph for a processor and so many GPUs, verified.
+pub fn plan_on(text: &str, gpus: usize, limits: Vec<u64>, caller: DeviceId) -> Plan {
     let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
     let gpu = Gpu {
         products: None,
@@ -24,7 +25,7 @@ fn plan_for(text: &str, limits: Vec<u64>, caller: DeviceId) -> Plan {
     let options = Options {
         arena_limits: limits,
         caller,
-        ..Options::new(Devices::new(host, [gpu]))
+        ..Options::new(Devices::new(host, vec![gpu; gpus]))
     };
     let compiled = compile(&graph, &options).expect("it compiles");
     let planned = &compiled.planned;
@@ -75,7 +76,7 @@ fn independent_launches_are_one_grid() {
 
 #[test]
 fn what_the_caller_gives_is_copied_ahead_of_a_group() {
-    let from_host = |text: &str| plan_for(text, Vec::new(), DeviceId::HOST);
+    let from_host = |text: &str| plan_on(text, 1, Vec::new(), DeviceId::HOST);
     let many = from_host(&branches(20, |k| [64, 256 + 128 * (k % 3)]));
     assert_eq!(groups(&many), [20], "{many}");
     let group = many.steps.iter().position(|s| matches!(s, Step::Group(_)));

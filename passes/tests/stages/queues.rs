@@ -1,37 +1,20 @@
 //! Which launches of a GPU run beside others, in a second queue.
 
-use std::sync::Arc;
-
 use tlc_ir::HostTensor;
 use tlc_ir::interp;
 use tlc_ir::plan::interp::interpret_shuffled;
-use tlc_ir::plan::verify::{PlanReport, PlanRule, verify, verify_layout};
+use tlc_ir::plan::verify::{PlanRule, verify, verify_layout};
 use tlc_ir::plan::{DeviceId, Layout, Plan, QueueId, SlotId, Step, Storage};
-use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
-use tlc_passes::devices::Devices;
 use tlc_passes::memory::pack;
-use tlc_passes::{Options, compile};
+
+use crate::grids::plan_on;
 
 /// The second queue of kernels of one GPU, and those of two.
 const SECOND: [QueueId; 3] = [QueueId(4), QueueId(7), QueueId(8)];
 
 fn plan_with(text: &str, gpus: usize, limits: Vec<u64>) -> Plan {
-    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
-    let gpu = Gpu {
-        products: None,
-        ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
-    };
-    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
-    let options = Options {
-        arena_limits: limits,
-        caller: DeviceId(1),
-        ..Options::new(Devices::new(host, vec![gpu; gpus]))
-    };
-    let compiled = compile(&graph, &options).expect("it compiles");
-    let plan = compiled.planned.plan;
-    assert_eq!(verify(&plan), PlanReport::default(), "{plan}");
-    Arc::unwrap_or_clone(plan)
+    plan_on(text, gpus, limits, DeviceId(1))
 }
 
 fn plan(text: &str) -> Plan {

@@ -1,28 +1,12 @@
 //! Which launches of a GPU one block does in turn.
 
-use std::sync::Arc;
+use tlc_ir::plan::{DeviceId, Plan, Step};
+use tlc_ir::text::no_data;
 
-use tlc_ir::plan::verify::{PlanReport, verify};
-use tlc_ir::plan::{Plan, Step};
-use tlc_ir::target::{Cpu, Gpu};
-use tlc_ir::text::{no_data, parse_graph};
-use tlc_passes::devices::Devices;
-use tlc_passes::{Options, compile};
+use crate::grids::plan_on;
 
 fn plan_with(text: &str, limits: Vec<u64>) -> Plan {
-    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
-    let gpu = Gpu {
-        products: None,
-        ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
-    };
-    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
-    let options = Options {
-        arena_limits: limits,
-        ..Options::new(Devices::new(host, [gpu]))
-    };
-    let plan = compile(&graph, &options).expect("it compiles").planned.plan;
-    assert_eq!(verify(&plan), PlanReport::default(), "{plan}");
-    Arc::unwrap_or_clone(plan)
+    plan_on(text, 1, limits, DeviceId::HOST)
 }
 
 fn plan(text: &str) -> Plan {
