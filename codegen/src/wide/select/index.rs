@@ -4,12 +4,16 @@
 //! - Terms of an address are added outermost loop first, each where it is known, so that in a loop only what changes there is left.
 //! - The counter of a loop is kept as the greatest common byte stride of the accesses, as itself, or both, and is added by the
 //!   access itself: `[pointer + counter * {1, 2, 4, 8} + constant]`.
+//! - Of addresses that differ by a multiple of one value that is known in front of all loops, as those of an image's rows do if their length is
+//!   not known, each is found from the last one: else what changes in each loop around would be added to every one of them there, and all would
+//!   have to be kept.
 
 use iced_x86::Code;
 use regalloc2::Operand;
 use smallvec::SmallVec;
+use tlc_ir::kernel::Memory;
 
-use super::{Arg, Block, Inst, Place, Reg, Selector, Size, general};
+use super::{Arg, Block, Inst, Place, Pointer, PointerKey, Reg, Selector, Size, general};
 use crate::error::{Result, invalid};
 use crate::flat::{Address, Op, Value};
 use crate::wide::machine::Base;
@@ -154,12 +158,93 @@ impl Selector<'_, '_> {
         if let Some(known) = self.pointers.get(&key) {
             return Ok(*known);
         }
-        let (base, home) = self.pointer(a, before)?;
         let bytes = self.flat.kernel.memory_dtype(a.memory).bytes() as i64;
-        let (reg, k, at) = self.term(term, k.wrapping_mul(bytes))?;
-        let home = self.inner(home, at);
-        let made = (self.at(home, |s| s.plus_times(base, reg, k)), home);
+        let shared = self.terms_in_loops(a.memory, terms)?;
+        let near = match &shared {
+            Some((in_loops, outside)) => self.from_nearest(in_loops, outside, bytes)?,
+            None => None,
+        };
+        let made = match near {
+            Some(made) => made,
+            None => {
+                let (base, home) = self.pointer(a, before)?;
+                let (reg, k, at) = self.term(term, k.wrapping_mul(bytes))?;
+                let home = self.inner(home, at);
+                (self.at(home, |s| s.plus_times(base, reg, k)), home)
+            }
+        };
+        if let Some((in_loops, outside)) = shared {
+            let (register, home) = made;
+            self.nearest.insert(
+                in_loops,
+                Pointer {
+                    outside,
+                    register,
+                    home,
+                },
+            );
+        }
         self.pointers.insert(key, made);
+        Ok(made)
+    }
+
+    /// The terms of an address that change in loops, and the others; none where all sizes are known, for distances are constants then.
+    #[expect(clippy::type_complexity)]
+    fn terms_in_loops(
+        &mut self,
+        memory: Memory,
+        terms: &[(Value, i64)],
+    ) -> Result<Option<(PointerKey, SmallVec<[(Value, i64); 4]>)>> {
+        if self.flat.kernel.symbols.is_empty() {
+            return Ok(None);
+        }
+        let (mut inside, mut outside) = (SmallVec::new(), SmallVec::new());
+        for &(v, k) in terms {
+            match self.term(v, k)?.2 == self.entry {
+                true => outside.push((v, k)),
+                false => inside.push((v, k)),
+            }
+        }
+        Ok((!inside.is_empty()).then_some(((memory, inside), outside)))
+    }
+
+    /// An address from the last one that was made with the same terms in loops, if it differs from that by a multiple of one value.
+    fn from_nearest(
+        &mut self,
+        in_loops: &PointerKey,
+        outside: &[(Value, i64)],
+        bytes: i64,
+    ) -> Result<Option<(Reg, Block)>> {
+        let Some(near) = self.nearest.get(in_loops) else {
+            return Ok(None);
+        };
+        let (register, home) = (near.register, near.home);
+        let mut apart: SmallVec<[(Value, i64); 4]> = SmallVec::from_slice(outside);
+        for &(v, k) in &near.outside {
+            match apart.iter_mut().find(|(other, _)| *other == v) {
+                Some((_, other)) => *other = other.wrapping_sub(k),
+                None => apart.push((v, k.wrapping_neg())),
+            }
+        }
+        apart.retain(|(_, k)| *k != 0);
+        let [(v, k)] = apart[..] else { return Ok(None) };
+        let k = k.wrapping_mul(bytes);
+        let (distance, k) = match k {
+            1 | 2 | 4 | 8 => (self.term(v, 1)?.0, k),
+            _ => (self.distance(v, k)?, 1),
+        };
+        Ok(Some((self.at(home, |s| s.plus_times(register, distance, k)), home)))
+    }
+
+    /// `v * k` in front of all loops, where `v` is known.
+    fn distance(&mut self, v: Value, k: i64) -> Result<Reg> {
+        if let Some(known) = self.distances.get(&(v, k)) {
+            return Ok(*known);
+        }
+        let (reg, k_kept, _) = self.term(v, k)?;
+        let entry = self.entry;
+        let made = self.at(entry, |s| s.times(reg, k_kept));
+        self.distances.insert((v, k), made);
         Ok(made)
     }
 

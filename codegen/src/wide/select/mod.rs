@@ -93,6 +93,14 @@ impl Form {
 /// A memory with the first terms of an address.
 type PointerKey = (Memory, SmallVec<[(Value, i64); 4]>);
 
+/// An address of memory.
+struct Pointer {
+    /// Its terms that are known in front of all loops.
+    outside: SmallVec<[(Value, i64); 4]>,
+    register: Reg,
+    home: Block,
+}
+
 /// Constants in vectors: by the bits of an element and how many those are.
 type Constants = FxHashMap<(u64, u32), Reg>;
 
@@ -142,6 +150,10 @@ struct Selector<'f, 'k> {
     counters: FxHashMap<Value, Counter>,
     /// Addresses of memory with the first so many terms.
     pointers: FxHashMap<PointerKey, (Reg, Block)>,
+    /// The last address that was made of those that share their terms in loops.
+    nearest: FxHashMap<PointerKey, Pointer>,
+    /// Distances in bytes, as multiples of values that are known in front of all loops.
+    distances: FxHashMap<(Value, i64), Reg>,
     /// Constants in vectors, by the bits of an element and how many those are.
     constants: Constants,
     /// The pieces around that have their own, outermost first.
@@ -207,6 +219,8 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -
         counter_uses: counter_uses(flat),
         counters: FxHashMap::default(),
         pointers: FxHashMap::default(),
+        nearest: FxHashMap::default(),
+        distances: FxHashMap::default(),
         constants: FxHashMap::default(),
         pieces: Vec::new(),
         full: 0,
