@@ -28,8 +28,9 @@ use crate::tuning::Tunable;
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
 const FEWEST_TURNED: i64 = 3;
 
-/// Shares of the next block's weights where nobody knows how many tiles a block has.
-const SHARES: i64 = 8;
+/// Shares of the next block's weights where nobody knows how many tiles a block has: as few as an image of 7 by 7 pixels has, for what further tiles
+/// ask for is there already.
+const SHARES: i64 = 3;
 
 /// Steps of a sum without windows, between which the next block's weights are asked for.
 const STEPS: i64 = 8;

@@ -178,6 +178,9 @@ impl Scheduler<'_> {
 
     /// Vectorizes a row, what is conditional at its ends apart.
     pub(super) fn row_of_image(&mut self, row: VarId) {
+        if self.row_that_is_covered(row) {
+            return;
+        }
         let (parts, middle) = self.peeled(row);
         for part in parts {
             // The few elements of an edge are no row.
@@ -189,6 +192,27 @@ impl Scheduler<'_> {
                 false => self.vectorize_row(part),
             }
         }
+    }
+
+    /// Computes a row of unknown length that has padding in vectors with masks, whose lanes load what is no padding: the rows of most images are short,
+    /// and loops over their edges, their vectors and what these leave over would take longer than a few masks. Returns whether it was done.
+    fn row_that_is_covered(&mut self, row: VarId) -> bool {
+        let unknown = self.kernel.extents[row.0 as usize].as_const().is_none();
+        let Ok(lanes) = self.lanes(row) else { return false };
+        if !unknown || lanes < 2 || !self.pads() || self.accumulates(row) || !self.masks_windows(row) {
+            return false;
+        }
+        self.because(ScheduleReason::Vectors { lanes });
+        let (var, factor) = (row, lanes);
+        let Some(made) = self.apply(Directive::Cover { var, factor }) else {
+            return false;
+        };
+        for &var in &made[1..] {
+            let bind = Bind::Lanes;
+            self.apply(Directive::Bind { var, bind });
+        }
+        self.schedule.inner.push(Ok(lanes as u32));
+        true
     }
 
     /// Whole vectors only, the last one overlapping, where that is possible; else as [`Self::vectorize`].

@@ -97,10 +97,20 @@ fn lines(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<V
         }
         a.index.affine_in(var)?;
         let mut behind = vec![0i64];
+        // Elements that lie an unknown distance apart, as those of rows of unknown length do, are in lines of their own.
+        let mut firsts = vec![a.index.clone()];
         for &v in inside.iter().filter(|v| a.index.uses(**v)) {
             let (step, _) = a.index.affine_in(v)?;
-            let (step, n) = (step.as_const()?, kernel.extents[v.0 as usize].as_const()?);
-            if n < 1 || n.checked_mul(behind.len() as i64)? > MOST_ELEMENTS {
+            let n = kernel.extents[v.0 as usize].as_const().filter(|n| *n >= 1)?;
+            let Some(step) = step.as_const() else {
+                if n.checked_mul(firsts.len() as i64)? > MOST_RUNS as i64 {
+                    return None;
+                }
+                let at = |e: &IndexExpr, i| e.replace_vars(&mut |w| (w == v).then_some(IndexExpr::Const(i)));
+                firsts = firsts.iter().flat_map(|e| (0..n).map(move |i| at(e, i))).collect();
+                continue;
+            };
+            if n.checked_mul(behind.len() as i64)? > MOST_ELEMENTS {
                 return None;
             }
             let at = |i: i64| step.checked_mul(i);
@@ -108,13 +118,13 @@ fn lines(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<V
                 .flat_map(|i| behind.iter().map(move |b| at(i)?.checked_add(*b)))
                 .collect::<Option<Vec<i64>>>()?;
         }
-        let first = a
-            .index
-            .replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO));
-        let first = first.simplify(kernel);
-        match read.iter_mut().find(|r| r.0 == first) {
-            Some(r) => r.1.extend(behind),
-            None => read.push((first, behind)),
+        for first in firsts {
+            let first = first.replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO));
+            let first = first.simplify(kernel);
+            match read.iter_mut().find(|r| r.0 == first) {
+                Some(r) => r.1.extend(&behind),
+                None => read.push((first, behind.clone())),
+            }
         }
     }
     let mut asked = Vec::new();

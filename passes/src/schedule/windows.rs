@@ -6,7 +6,7 @@
 
 use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
@@ -152,7 +152,18 @@ impl Scheduler<'_> {
 
     /// How many images loops go through at least; a batch of unknown size is taken to have one.
     pub(super) fn least_images(&self, loops: &[VarId]) -> i64 {
-        let least = |v: &VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).lo.max(1);
+        let least = |v: &VarId| {
+            let extent = &self.kernel.extents[v.0 as usize];
+            // Of a batch of images that are one range with their channels, the channels are known.
+            let known = match extent {
+                IndexExpr::Node(n) => match &**n {
+                    IndexNode::Sum { terms, constant: 0, .. } => terms.iter().map(|t| t.1).min().unwrap_or(1),
+                    _ => 1,
+                },
+                IndexExpr::Const(_) => 1,
+            };
+            extent.interval(&self.kernel).lo.max(known).max(1)
+        };
         loops.iter().map(least).fold(1, i64::saturating_mul)
     }
 
