@@ -27,12 +27,17 @@ pub struct PanelBlocks {
     pub summed: Labels,
     /// Elements of a block.
     pub width: i64,
+    /// Elements of the last block that are none of the operand's.
+    pub padding: i64,
     /// The label of the sum, if its neighbours lie together two by two at each place of a block.
     pub paired: Option<u16>,
     /// Of a matrix whose rows lie along the sum, which is one label: the loops that the sum becomes, outermost first, each as its iterations and how far it
     /// goes with one, so that the steps of the sum come in an order in which a kernel adds up such rows.
     pub steps: SmallVec<[(i64, i64); 6]>,
 }
+
+/// Columns that a matrix has for each of zeros that are multiplied with it.
+const FEW_COLUMNS_OF_ZEROS: i64 = 16;
 
 /// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
 /// good. That pays where the operand never changes: the caller knows whether it does.
@@ -51,7 +56,12 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
         DType::I32 | DType::BF16 => WORD_PANEL,
         _ => i64::from(width),
     };
-    if width == 0 || extent == 0 || extent % width != 0 {
+    if width == 0 || extent == 0 {
+        return None;
+    }
+    // Columns of zeros make the last block whole, where they are few: of words and halves sums of another extent are packed otherwise.
+    let padding = (width - extent % width) % width;
+    if padding != 0 && (!dtype.is_float() || dtype == DType::BF16 || padding > extent / FEW_COLUMNS_OF_ZEROS) {
         return None;
     }
     let g = groups(graph, id)?;
@@ -84,6 +94,7 @@ pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProduct
         outer: g.batch.iter().chain(before).map(short).collect(),
         summed: g.summed.iter().map(short).collect(),
         width,
+        padding,
         paired,
         steps: SmallVec::new(),
     })
@@ -250,6 +261,7 @@ pub fn vector_blocks(
         outer: outer.filter(|l| *l != label && !summed.contains(l)).collect(),
         summed,
         width,
+        padding: 0,
         paired: None,
         steps,
     };

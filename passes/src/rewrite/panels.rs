@@ -167,10 +167,20 @@ fn in_blocks(
         outer,
         summed,
         width,
+        padding,
         paired,
         ..
     } = blocks;
     let width = IndexExpr::Const(width);
+    // The extent of the label as whole blocks, in the operand and in the result.
+    let whole = |labels: &Labels, shape: &[IndexExpr]| -> Shape {
+        let axes = labels.iter().zip(shape);
+        axes.map(|(&l, d)| match l == label {
+            true => d.clone() + IndexExpr::Const(padding),
+            false => d.clone(),
+        })
+        .collect()
+    };
     let place = label;
     let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
     let (pair, two) = (number + 1, IndexExpr::Const(2));
@@ -183,8 +193,16 @@ fn in_blocks(
         });
         both.unzip()
     };
-    let (labels, shape) = split(&inputs[operand], &graph.ty(node.operands[operand]).shape);
-    let cut = re.reshape(operands[operand], &shape)?;
+    let of_operand = &graph.ty(node.operands[operand]).shape;
+    let mut whole_operand = operands[operand];
+    if padding != 0 {
+        let none: Shape = of_operand.iter().map(|_| IndexExpr::ZERO).collect();
+        let behind = whole(&inputs[operand], &none);
+        let zero = graph.ty(node.operands[operand]).dtype.zero();
+        whole_operand = re.padded(whole_operand, none, behind, zero)?;
+    }
+    let (labels, shape) = split(&inputs[operand], &whole(&inputs[operand], of_operand));
+    let cut = re.reshape(whole_operand, &shape)?;
     let order = outer.iter().chain([&number]).chain(&summed).chain([&place]);
     let order = order.chain(paired.is_some().then_some(&pair));
     let order: Labels = order.copied().collect();
@@ -198,9 +216,21 @@ fn in_blocks(
         let (labels, shape) = split(&inputs[other], &graph.ty(node.operands[other]).shape);
         (all[other], values[other]) = (labels, re.reshape(operands[other], &shape)?);
     }
-    let (out, _) = split(output, &graph.ty(id).shape);
+    let of_result = &graph.ty(id).shape;
+    let (out, _) = split(output, of_result);
     let product = add_canonical(re, &node.kind, all, out, &values)?;
-    re.reshape(product, &graph.ty(id).shape)
+    let product = re.reshape(product, &whole(output, of_result))?;
+    match padding {
+        0 => Ok(product),
+        _ => re.add(
+            NodeKind::View(View::Slice {
+                start: of_result.iter().map(|_| IndexExpr::ZERO).collect(),
+                step: of_result.iter().map(|_| 1).collect(),
+                size: of_result.iter().cloned().collect(),
+            }),
+            &[product],
+        ),
+    }
 }
 
 /// The product of a vector with a matrix that is seen through a copy in blocks of columns: whatever is computed of it knows nothing of them.
