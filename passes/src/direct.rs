@@ -245,6 +245,10 @@ pub fn weight_blocks(
     let elements = window_sizes(graph, graph.node(id).operands[1 - w.weights]).all(|size| size.is(1));
     let pixels = (rows.clone() * columns.clone()).as_const();
     let large = pixels.is_some_and(|n| n > MOST_PRODUCT_PIXELS);
+    // Images of one pixel, whatever their number, are the rows of a matrix.
+    if !words && elements && groups.is_none() && pixels == Some(1) {
+        return None;
+    }
     let shortest = if words { SHORTEST_SUM_OF_WORDS } else { SHORTEST_SUM };
     let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= block_bytes;
     let all_channels = graph.ty(id).shape[w.output.len() - 3].as_const()?;
