@@ -418,12 +418,8 @@ impl Clusterer<'_> {
 
     /// Whether all that reads a padded image are sums of windows of known sizes that slide over it, whatever is padding left out by masks.
     fn slides(&self, pad: NodeId) -> bool {
-        let known = self.graph.ty(pad).shape.iter().all(|d| d.as_const().is_some());
         let image = self.graph.node(pad).operands[0];
-        known
-            && self.in_rows(image)
-            && self.masks_floats(pad)
-            && self.users[pad.index()].iter().all(|u| self.slides_from(*u, 1))
+        self.in_rows(image) && self.masks_floats(pad) && self.users[pad.index()].iter().all(|u| self.slides_from(*u, 1))
     }
 
     /// Whether a value is an image of which [`Self::slides`] holds, or some of the views through which its windows are read.
@@ -495,7 +491,12 @@ impl Clusterer<'_> {
     fn slides_from(&self, at: NodeId, elements: i64) -> bool {
         let users = |elements| self.users[at.index()].iter().all(|u| self.slides_from(*u, elements));
         match self.kind(at) {
-            NodeKind::View(View::Window { size, stride: 1, .. }) => {
+            NodeKind::View(View::Window {
+                size,
+                stride: 1,
+                dilation: 1,
+                ..
+            }) => {
                 let elements = size.as_const().and_then(|n| n.checked_mul(elements));
                 elements.is_some_and(|n| n <= MOST_SLIDING && users(n))
             }

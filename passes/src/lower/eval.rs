@@ -125,7 +125,9 @@ impl Lowerer<'_> {
     pub(super) fn inside(&mut self, e: &IndexExpr, extent: &IndexExpr) -> ValueId {
         let (a, b) = (e.interval(self), extent.interval(self));
         let fits = |v: i64| i32::try_from(v).is_ok();
-        let dtype = if fits(a.lo) && fits(a.hi) && fits(b.hi) {
+        // A number that is too large for 32 bits, but not by more than these have again, is negative there, which is asked where any number may be.
+        let wraps = a.lo < 0 && a.hi <= i64::from(u32::MAX);
+        let dtype = if fits(a.lo) && (fits(a.hi) || wraps) && fits(b.hi) {
             DType::I32
         } else {
             DType::I64
