@@ -43,7 +43,13 @@ const FEW_COLUMNS_OF_ZEROS: i64 = 16;
 /// good. That pays where the operand never changes: the caller knows whether it does.
 pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProducts) -> Option<PanelBlocks> {
     let (operands, inputs, output) = library_einsum(graph, id, products)?;
-    let label = *output.last()?;
+    // Axes of one element, as an image of one pixel has, are none.
+    let axes = output.iter().zip(&graph.ty(id).shape).rev();
+    let label = axes
+        .clone()
+        .find(|(_, d)| !d.is(1))
+        .or(axes.clone().next())
+        .map(|(l, _)| *l)?;
     let side = match (inputs[0].contains(&label), inputs[1].contains(&label)) {
         (true, false) => 0,
         (false, true) => 1,
