@@ -187,11 +187,31 @@ fn constant_weights_are_laid_out_once_as_the_library_reads_them() {
             assert_eq!(run(&e), run(&two), "{n} rows of {inner} by {outer}");
         }
     }
-    // Columns that make no blocks stay where they are.
-    let g = Graph::new("labels");
-    let x = g.input("x", F32, [8, 64]);
-    g.output("y", &x.matmul(&g.constant(matrix(64, 1000))));
-    let e = compile(&g, 1);
-    assert_eq!((e.plan().init.len(), e.plan().steps.len()), (0, 1), "{}", e.explain());
-    agrees(&e, &g, &[host(&matrix(8, 64))], 1e-5);
+    // Where the last block is nearly whole zeros fill it up, and what they give is left out behind the product on each of its rows; columns
+    // that lack more stay where they are.
+    for (columns, laid_out) in [(1000, 1), (900, 0)] {
+        let g = Graph::new("labels");
+        let n = g.symbol("n", 0..=4096);
+        let x = g.input("x", F32, [n, 64.into()]);
+        g.output("y", &x.matmul(&g.constant(matrix(64, columns))));
+        let [e, two] = [1, 2].map(|threads| compile(&g, threads));
+        let counts = (e.plan().init.len(), e.plan().steps.len());
+        assert_eq!(counts, (laid_out, 1), "{}", e.explain());
+        for n in [0, 1, 2, 7, 48] {
+            let mut values = matrix(n, 64);
+            let x = [host(&values)];
+            agrees(&e, &g, &x, 1e-5);
+            let run = |e: &Executable, x: &HostTensor| e.run(&[Input::from(x)]).unwrap()[0].to_host();
+            let found = run(&e, &x[0]);
+            assert_eq!(found, run(&two, &x[0]), "{n} rows by {columns}");
+            // What infinity makes of the zeros is no number, and in no result: other rows are as before.
+            if n > 1 {
+                values.row_mut(1).fill(f32::INFINITY);
+                let with = run(&e, &host(&values));
+                let others = (0..found.len()).filter(|i| i / columns != 1);
+                others.into_iter().for_each(|i| assert_eq!(found.get(i), with.get(i)));
+                assert!((0..columns).all(|j| !with.get(columns + j).as_f64().is_finite()));
+            }
+        }
+    }
 }

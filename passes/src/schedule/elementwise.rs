@@ -1,8 +1,9 @@
 //! Parallel loops only: blocks of a flat loop, rows of a nest, and tiles of a transposition.
 
+use rustc_hash::FxHashSet;
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::visit::Effect;
-use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Stmt};
+use tlc_ir::kernel::visit::{Effect, walk};
+use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Stmt, ValueId};
 use tlc_ir::target::Cpu;
 
 use super::vectorize::UNROLL;
@@ -154,6 +155,25 @@ impl Scheduler<'_> {
         accesses.any(|a| a.effect == Effect::Load && a.is_conditional())
     }
 
+    /// Whether all that is loaded along a row is left out where it is padding of the row: then it is known to be of the row whatever lanes there are,
+    /// and a kernel that stands behind a product for each of its rows still does.
+    fn pads_along(&self, row: VarId) -> bool {
+        let Some(body) = tree::loop_body(&self.kernel.body, row) else {
+            return false;
+        };
+        let mut along: FxHashSet<ValueId> = FxHashSet::default();
+        for s in walk(body) {
+            if s.indices().any(|e| e.uses(row)) || s.operands().any(|v| along.contains(&v)) {
+                along.extend(s.defined_value());
+            }
+        }
+        let accesses = walk(body).flat_map(|s| s.accesses());
+        let mut loads = accesses
+            .filter(|a| a.effect == Effect::Load && a.index.uses(row))
+            .peekable();
+        loads.peek().is_some() && loads.all(|a| a.mask.is_some_and(|m| along.contains(&m)))
+    }
+
     /// Rows at the edge of an image apart from the others, if images are many enough to share among threads without their
     /// rows. Returns the innermost loops that there are then.
     fn rows_apart(&mut self, outer: &mut Vec<VarId>, inner: VarId) -> Vec<VarId> {
@@ -199,7 +219,7 @@ impl Scheduler<'_> {
     fn row_that_is_covered(&mut self, row: VarId) -> bool {
         let unknown = self.kernel.extents[row.0 as usize].as_const().is_none();
         let Ok(lanes) = self.lanes(row) else { return false };
-        if !unknown || lanes < 2 || !self.pads() || self.accumulates(row) || !self.masks_windows(row) {
+        if !unknown || lanes < 2 || self.accumulates(row) || !self.masks_windows(row) || !self.pads_along(row) {
             return false;
         }
         self.because(ScheduleReason::Vectors { lanes });

@@ -397,6 +397,7 @@ impl<'k> Search<'k> {
     /// Expressions of which a mask says that they lie in `low..high`.
     fn ranges(&mut self, mask: ValueId, ops: &FxHashMap<ValueId, &Op>) -> Vec<Range> {
         let mut out: Vec<Range> = Vec::new();
+        let mut wrapped: Vec<IndexExpr> = Vec::new();
         let mut work = vec![mask];
         for _ in 0..MAX_CONDITIONS {
             let Some(Op::Map(op, args)) = work.pop().and_then(|m| ops.get(&m)) else {
@@ -414,9 +415,14 @@ impl<'k> Search<'k> {
                 ScalarOp::Lt => IndexExpr::ZERO,
                 _ => continue,
             };
-            let (Some(a), Some(b)) = (self.integer(a, ops), self.integer(b, ops)) else {
+            let (Some((a, a_wraps)), Some((b, b_wraps))) = (self.integer(a, ops), self.integer(b, ops)) else {
                 continue;
             };
+            if a_wraps && b_wraps || a_wraps && !a.has_vars() || b_wraps && !b.has_vars() {
+                continue;
+            }
+            wrapped.extend(a_wraps.then(|| a.clone()));
+            wrapped.extend(b_wraps.then(|| b.clone()));
             let mut entry = |e: IndexExpr| match out.iter().position(|r| r.0 == e) {
                 Some(at) => at,
                 None => {
@@ -432,24 +438,28 @@ impl<'k> Search<'k> {
                 out[at].2 = Some(b + end);
             }
         }
+        // A number that is negative where 32 bits do not hold it is itself where it is known not to be.
+        let not_negative = |low: &Option<IndexExpr>| low.as_ref().is_some_and(|l| nonnegative(l, self.kernel));
+        out.retain(|(e, low, _)| not_negative(low) || !wrapped.contains(e));
         out
     }
 
-    /// The index expression that an integer value is.
-    fn integer(&mut self, value: ValueId, ops: &FxHashMap<ValueId, &Op>) -> Option<IndexExpr> {
+    /// The index expression that an integer value is, and whether the value is negative where the expression is too large for it.
+    fn integer(&mut self, value: ValueId, ops: &FxHashMap<ValueId, &Op>) -> Option<(IndexExpr, bool)> {
         match ops.get(&value)? {
-            Op::Const(c) if matches!(c.dtype(), DType::I32 | DType::I64) => IndexExpr::from_data(c.as_i64()),
+            Op::Const(c) if matches!(c.dtype(), DType::I32 | DType::I64) => {
+                IndexExpr::from_data(c.as_i64()).map(|e| (e, false))
+            }
             Op::Index(e, dtype) => {
-                let below = |low: IndexExpr, high: &IndexExpr| nonnegative(&(high.clone() - low), self.kernel);
-                let exact = match dtype {
+                let least = e.clone() - IndexExpr::Const(i32::MIN.into());
+                let up_to = |most: i64| nonnegative(&(IndexExpr::Const(most) - e.clone()), self.kernel);
+                let fits = *dtype == DType::I64 || up_to(i32::MAX.into());
+                let known = match dtype {
                     DType::I64 => true,
-                    DType::I32 => {
-                        below(IndexExpr::Const(i32::MIN.into()), e)
-                            && below(e.clone(), &IndexExpr::Const(i32::MAX.into()))
-                    }
+                    DType::I32 => nonnegative(&least, self.kernel) && (fits || up_to(u32::MAX.into())),
                     _ => false,
                 };
-                exact.then(|| self.divided(e))
+                known.then(|| (self.divided(e), !fits))
             }
             _ => None,
         }
