@@ -6,8 +6,8 @@
 //! direct is decided once, where its weights are laid out (`rewrite/pack.rs`); from then on it is its weights' layout that says so.
 //!
 //! The decision depends on the weights and the emitter alone, and on no size of the image: results are the same bits whatever is
-//! known of these sizes. The exceptions are windows of one element over large images, and over those of unknown size where tiles are
-//! narrow, which are the library's as long as it sums in the same order, and sums so long that they are the library's but for the elements of a window that are padding for all results of an
+//! known of these sizes. The exceptions are windows of one element over images of one pixel, which are matrix products, over large images, and over
+//! those of unknown size where tiles are narrow, which are the library's as long as it sums in the same order, and sums so long that they are the library's but for the elements of a window that are padding for all results of an
 //! image of known size: what is left of them is shorter, and added up in the order of a shorter sum. (Where sizes are unknown the library leaves out what is
 //! padding of such sums if windows are dilated, and adds up one element of all windows after another: `contraction/windowed.rs`.)
 

@@ -610,4 +610,29 @@ mod tests {
         assert_eq!(padded("%3"), None);
         assert_eq!(padded("%4"), None);
     }
+
+    /// Rows of `s0` elements, which may be as many as 32 bits hold, in vectors of 16 with one element of padding on each side, under the given mask.
+    fn long_rows(behind: i64, mask: &str) -> Option<(String, String)> {
+        let body = format!(
+            "  for i0 in 0..6 parallel {{\n    for i1 in 0..div(s0 + 17, 16) serial {{\n      for i2 in 0..16 serial {{\n        \
+             %0: i32 = const 0\n        %1: i32 = index s0\n        %2: i32 = index 16*i1 + i2 - {behind}\n        %3: bool = le %0, %2\n        \
+             %4: bool = lt %2, %1\n        %5: bool = and %3, %4\n        \
+             %6: f32 = load p0[s0*i0 + 16*i1 + i2 - {behind}] if {mask}\n        store p1[s0*i0], %6\n      }}\n    }}\n  }}"
+        );
+        found("where s0 in 1..=2147483647", "6*s0", &body)
+    }
+
+    #[test]
+    fn a_number_that_wraps_is_itself_where_it_is_not_negative() {
+        // The last vector of the longest row ends beyond what 32 bits hold: such a number is negative.
+        assert!(is(long_rows(1, "%5"), "1", "s0"));
+        // Of which nothing is known where it may be.
+        assert_eq!(long_rows(1, "%4"), None);
+        assert_eq!(long_rows(1, "%3"), None);
+        // One that wraps to a number that is not negative again is not known either.
+        let body = "  for i0 in 0..6 parallel {\n    for i1 in 0..3*s0 serial {\n      %0: i32 = const 0\n      %1: i32 = index s0\n      \
+             %2: i32 = index i1\n      %3: bool = le %0, %2\n      %4: bool = lt %2, %1\n      %5: bool = and %3, %4\n      \
+             %6: f32 = load p0[s0*i0 + i1] if %5\n      store p1[s0*i0], %6\n    }\n  }";
+        assert_eq!(found("where s0 in 1..=2147483647", "6*s0", body), None);
+    }
 }
