@@ -95,6 +95,7 @@ impl Selector<'_, '_> {
                     Mask { reg, bits }
                 }
             }),
+            (None, None) if self.zeros.is_late(v) => self.late_mask(v, bits)?,
             (None, None) => return invalid(format!("%{} is not defined", v.0)),
         };
         self.forms[v.0 as usize].set_mask(made);

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tlc_ir::{DType, ScalarOp};
 
 use super::masks::{Logic, Mask};
+use super::zeros::is_uniform_in_part;
 use super::{Arg, Form, Inst, Kind, Reg, Selector, Size, general, width};
 use crate::error::{Result, unsupported};
 use crate::flat::{Address, BlockCopy, Op, Value};
@@ -77,13 +78,15 @@ impl Selector<'_, '_> {
     ) -> Result<(Form, Reg)> {
         let bytes = dtype.bytes();
         let most = offsets.iter().copied().max().unwrap_or(0);
-        let place = self.place(a, i64::from(most) * bytes as i64)?;
+        let span = i64::from(most) * bytes as i64;
+        let place = self.place(a, span)?;
         if lanes == 1 {
             return match mask {
                 None => Ok(self.load_scalar(dtype, place)),
                 Some(_) => unsupported("a masked load of a scalar"),
             };
         }
+        let (place, mask) = self.or_zeros(place, span, mask)?;
         if let Some(mask) = mask.filter(|_| !is_consecutive(offsets)) {
             return Ok((Form::Vector, self.load_apart_masked(bytes, place, offsets, mask)?));
         }
@@ -332,7 +335,7 @@ impl Selector<'_, '_> {
         let home = self.home(mask);
         let masks = match self.flat.op(mask) {
             Op::Splat(_) => [self.mask(mask, bits)?; 2],
-            Op::Map(ScalarOp::And, both) if both.iter().any(|v| self.is_uniform_in_part(*v)) => {
+            Op::Map(ScalarOp::And, both) if is_uniform_in_part(self.flat, mask) => {
                 let a = self.masks_apart(bytes, lanes, both[0], elements)?;
                 let b = self.masks_apart(bytes, lanes, both[1], elements)?;
                 let both = |s: &mut Self, i: usize| s.logic(Logic::And, a[i], b[i], 2 * lanes);
@@ -345,15 +348,6 @@ impl Selector<'_, '_> {
         };
         self.masks_apart.insert((mask, bytes), masks);
         Ok(masks)
-    }
-
-    /// Whether a mask, or one of the conditions that it is true of together, is the same in all lanes.
-    fn is_uniform_in_part(&self, mask: Value) -> bool {
-        match self.flat.op(mask) {
-            Op::Splat(_) => true,
-            Op::Map(ScalarOp::And, both) => both.iter().any(|v| self.is_uniform_in_part(*v)),
-            _ => false,
-        }
     }
 
     /// The masks of two loads from which lanes pick those elements: an element has the mask of the lane that picks it.

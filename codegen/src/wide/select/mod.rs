@@ -20,6 +20,7 @@ mod left;
 mod lookup;
 mod masks;
 mod memory;
+mod zeros;
 
 use iced_x86::Code;
 use regalloc2::{Operand, OperandConstraint, OperandKind, OperandPos, RegClass};
@@ -152,6 +153,8 @@ struct Selector<'f, 'k> {
     pointers: FxHashMap<PointerKey, (Reg, Block)>,
     /// The last address that was made of those that share their terms in loops.
     nearest: FxHashMap<PointerKey, Pointer>,
+    /// Rows that are loaded from zeros.
+    zeros: zeros::Zeros,
     /// Distances in bytes, as multiples of values that are known in front of all loops.
     distances: FxHashMap<(Value, i64), Reg>,
     /// Constants in vectors, by the bits of an element and how many those are.
@@ -221,6 +224,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -
         pointers: FxHashMap::default(),
         nearest: FxHashMap::default(),
         distances: FxHashMap::default(),
+        zeros: zeros::Zeros::default(),
         constants: FxHashMap::default(),
         pieces: Vec::new(),
         full: 0,
@@ -235,6 +239,9 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -
     };
     s.count(&flat.body);
     s.left_loads = left::left_loads(flat, &s.uses);
+    if s.has_mask_registers() {
+        s.zeros = zeros::Zeros::of(flat);
+    }
     s.added_products = bytes::added_products(flat, &s.uses);
     s.rounded_back = convert::rounded_back(flat, &s.uses);
     if s.has_mask_registers() {
@@ -745,6 +752,10 @@ impl Selector<'_, '_> {
             // Made when it is asked for.
             Op::Sum { .. } => return Ok(()),
             Op::AnyLane(_) | Op::AllLanes(_) => {
+                self.forms[v.0 as usize].home = Some(self.here);
+                return Ok(());
+            }
+            Op::Map(..) | Op::Splat(_) if self.zeros.is_late(v) => {
                 self.forms[v.0 as usize].home = Some(self.here);
                 return Ok(());
             }

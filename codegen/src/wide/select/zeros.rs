@@ -1,0 +1,224 @@
+//! Loads that a condition leaves out which is the same in all lanes, as that of a row of an image is: they load zeros among the constants.
+//!
+//! Each row of an image of unknown size has a condition, and each column a mask. To combine the two for each load takes more than to load, and there
+//! are few registers for masks. Here a row that is none has the address of zeros, which is chosen once for all of its loads, and a load has the mask
+//! of its column alone.
+//!
+//! Invariants:
+//! - What is loaded from zeros is as far from where they begin as it is from the row's address, which bounds how far that may be.
+//! - Masks that only such loads need are never made; any other use has them made where they are defined.
+
+use iced_x86::Code;
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use tlc_ir::ScalarOp;
+
+use super::masks::{Logic, Mask};
+use super::{Arg, Block, Inst, Place, Reg, Selector, Size};
+use crate::error::Result;
+use crate::flat::{Flat, Item, Op, Value};
+use crate::wide::machine::Base;
+
+/// The fewest loads one after another for which addresses are chosen.
+const FEWEST_LOADS: usize = 8;
+/// Bytes of zeros, and how far the address that rows have is from the first.
+const ZEROS: i64 = 512;
+const BEFORE: i64 = 64;
+/// Bytes behind an element that a load may touch: a vector.
+const VECTOR: i64 = 64;
+
+/// What a mask is true of together.
+#[derive(Clone)]
+struct Conditions {
+    /// Conditions that are the same in all lanes.
+    uniform: SmallVec<[Value; 2]>,
+    /// The one of lanes, if there is one.
+    lanes: Option<Value>,
+}
+
+/// Masks of loads that are the same in all lanes in part.
+#[derive(Default)]
+pub(super) struct Zeros {
+    masks: FxHashMap<Value, Conditions>,
+    /// Those, and what they are made of, which is made where it is needed.
+    made_late: FxHashSet<Value>,
+    /// The address of zeros.
+    first: Option<Reg>,
+    /// That less an index, by the index and the block.
+    behind: FxHashMap<(Option<(Reg, u8)>, Block), Reg>,
+    /// What rows have for an address, by their own, their conditions, the index that is added, and the block.
+    chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Option<(Reg, u8)>, Block), Reg>,
+}
+
+impl Zeros {
+    /// The masks of a kernel of which some size is not known; others have few rows with conditions.
+    pub(super) fn of(flat: &Flat<'_>) -> Zeros {
+        let mut found = Zeros::default();
+        if !flat.kernel.symbols.is_empty() {
+            found.region(flat, &flat.body);
+        }
+        found
+    }
+
+    fn region(&mut self, flat: &Flat<'_>, body: &[Item]) {
+        let mut here = Vec::new();
+        for item in body {
+            match item {
+                Item::Let(v) => {
+                    if let Op::Load { mask: Some(mask), .. } = flat.op(*v)
+                        && flat.info(*v).lanes > 1
+                        && let Some(conditions) = conditions(flat, *mask)
+                    {
+                        here.push((*mask, conditions));
+                    }
+                }
+                Item::Loop(l) => self.region(flat, &l.body),
+                Item::If(i) => {
+                    self.region(flat, &i.then);
+                    self.region(flat, &i.otherwise);
+                }
+                _ => {}
+            }
+        }
+        if here.len() < FEWEST_LOADS {
+            return;
+        }
+        for (mask, conditions) in here {
+            self.late(flat, mask);
+            self.masks.insert(mask, conditions);
+        }
+    }
+
+    fn late(&mut self, flat: &Flat<'_>, mask: Value) {
+        match flat.op(mask) {
+            Op::Splat(_) => {
+                self.made_late.insert(mask);
+            }
+            Op::Map(ScalarOp::And, both) if is_uniform_in_part(flat, mask) => {
+                self.made_late.insert(mask);
+                both.iter().for_each(|v| self.late(flat, *v));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a value is made where it is needed.
+    pub(super) fn is_late(&self, v: Value) -> bool {
+        self.made_late.contains(&v)
+    }
+}
+
+/// Whether a mask, or one of the conditions that it is true of together, is the same in all lanes.
+pub(super) fn is_uniform_in_part(flat: &Flat<'_>, mask: Value) -> bool {
+    match flat.op(mask) {
+        Op::Splat(_) => true,
+        Op::Map(ScalarOp::And, both) => both.iter().any(|v| is_uniform_in_part(flat, *v)),
+        _ => false,
+    }
+}
+
+/// The conditions that a mask is true of together, of which some are the same in all lanes and at most one is not.
+fn conditions(flat: &Flat<'_>, mask: Value) -> Option<Conditions> {
+    let mut found = Conditions {
+        uniform: SmallVec::new(),
+        lanes: None,
+    };
+    let mut open: SmallVec<[Value; 4]> = smallvec::smallvec![mask];
+    while let Some(at) = open.pop() {
+        match flat.op(at) {
+            Op::Splat(a) if flat.constant(*a).is_none() => {
+                if !found.uniform.contains(a) {
+                    found.uniform.push(*a);
+                }
+            }
+            Op::Map(ScalarOp::And, both) if is_uniform_in_part(flat, at) => open.extend(both.iter().copied()),
+            _ if found.lanes.is_none_or(|v| v == at) => found.lanes = Some(at),
+            _ => return None,
+        }
+    }
+    (!found.uniform.is_empty()).then_some(found)
+}
+
+impl Selector<'_, '_> {
+    /// The address and the mask of a load of which the last byte that lanes have is `span` bytes behind the first: those of zeros where a condition that is
+    /// the same in all lanes does not hold.
+    pub(super) fn or_zeros(&mut self, place: Place, span: i64, mask: Option<Value>) -> Result<(Place, Option<Value>)> {
+        let (Some(conditions), Base::Reg(base)) = (mask.and_then(|m| self.zeros.masks.get(&m)), place.base) else {
+            return Ok((place, mask));
+        };
+        let first = i64::from(place.displacement);
+        if first < -BEFORE || first + span + VECTOR > ZEROS - BEFORE {
+            return Ok((place, mask));
+        }
+        let Conditions { uniform, lanes } = conditions.clone();
+        let key = (base, uniform, place.index, self.here);
+        let chosen = match self.zeros.chosen.get(&key) {
+            Some(known) => *known,
+            None => {
+                let zeros = self.zeros_behind(place.index);
+                let mut address = base;
+                for condition in &key.1 {
+                    let holds = self.int(*condition)?;
+                    let test = [Arg::Use(holds, Size::Q), Arg::Use(holds, Size::Q)];
+                    self.push(Inst::new(Code::Test_rm64_r64, &test));
+                    address = self.int_update(Code::Cmove_r64_rm64, address, &[Arg::Use(zeros, Size::Q)]);
+                }
+                self.zeros.chosen.insert(key, address);
+                address
+            }
+        };
+        let base = Base::Reg(chosen);
+        Ok((Place { base, ..place }, lanes))
+    }
+
+    /// An address to which an index is added for that of zeros.
+    fn zeros_behind(&mut self, index: Option<(Reg, u8)>) -> Reg {
+        let key = (index, self.here);
+        if let Some(known) = self.zeros.behind.get(&key) {
+            return *known;
+        }
+        let first = match self.zeros.first {
+            Some(first) => first,
+            None => {
+                let entry = self.entry;
+                let made = self.at(entry, |s| {
+                    let displacement = BEFORE as i32;
+                    let place = s.pooled(vec![0; ZEROS as usize]);
+                    s.int_op(
+                        Code::Lea_r64_m,
+                        Size::Q,
+                        &[Arg::Memory(Place { displacement, ..place })],
+                    )
+                });
+                self.zeros.first = Some(made);
+                made
+            }
+        };
+        let made = match index {
+            None => first,
+            Some((index, scale)) => {
+                let added = self.times(index, scale.into());
+                self.int_update(Code::Sub_r64_rm64, first, &[Arg::Use(added, Size::Q)])
+            }
+        };
+        self.zeros.behind.insert(key, made);
+        made
+    }
+
+    /// A mask that is made late, where it is defined.
+    pub(super) fn late_mask(&mut self, v: Value, bits: u32) -> Result<Mask> {
+        let home = self.home(v);
+        match self.flat.op(v) {
+            Op::Map(_, both) => {
+                let (a, b) = (self.mask(both[0], bits)?, self.mask(both[1], bits)?);
+                let lanes = self.flat.info(v).lanes;
+                Ok(self.at(home, |s| s.logic(Logic::And, a, b, lanes)))
+            }
+            Op::Splat(a) => {
+                let all = self.int(*a)?;
+                Ok(self.at(home, |s| s.spread_bool(all, bits)))
+            }
+            _ => crate::error::invalid(format!("%{} is no mask of several conditions", v.0)),
+        }
+    }
+}
