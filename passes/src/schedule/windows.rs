@@ -210,8 +210,8 @@ impl Scheduler<'_> {
         let padded = is_padded(body);
         let strided = strides(body, last);
         let products = self.elements_of_window(body).unwrap_or(1);
-        // Without padding whole vectors have no masks elsewhere, which only costs more than they save where windows are large.
-        let covers = unknown && (padded || !strided && products >= LARGE_WINDOW);
+        // Without padding whole vectors have no masks elsewhere, which only costs more than they save where windows are large or step by step.
+        let covers = unknown && (padded || strided || products >= LARGE_WINDOW);
         let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body, covers);
         let most = match strided {
             true => rows_together_strided(self.emitter),
