@@ -15,8 +15,6 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 
-use narrow::FloatFormat;
-
 /// The type of one element of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum DType {
@@ -157,18 +155,21 @@ impl DType {
     }
 
     /// True for i8 to i64 and u8 to u64; false for bool.
+    #[inline]
     pub const fn is_int(self) -> bool {
         self.is_signed_int() || self.is_unsigned_int()
     }
 
     /// True for the types that are kept and converted but not computed in.
+    #[inline]
     pub const fn is_storage(self) -> bool {
         self.is_storage_float() || matches!(self, DType::I4 | DType::U4 | DType::I2 | DType::U2)
     }
 
     /// True for the floats of 8 and 4 bits.
     pub const fn is_storage_float(self) -> bool {
-        matches!(self, DType::F8E8M0FNU) || FloatFormat::of(self).is_some()
+        use DType::*;
+        matches!(self, F8E4M3FN | F8E4M3FNUZ | F8E5M2 | F8E5M2FNUZ | F8E8M0FNU | F4E2M1FN)
     }
 
     /// True for i8 to i64.
@@ -470,6 +471,14 @@ fn sticky_f64(magnitude: u64, negative: bool) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn storage_floats_are_those_that_have_a_format() {
+        for d in DType::ALL {
+            let has_format = d == DType::F8E8M0FNU || narrow::FloatFormat::of(d).is_some();
+            assert_eq!(d.is_storage_float(), has_format, "{d}");
+        }
+    }
 
     #[test]
     fn names_parse_back() {

@@ -51,10 +51,12 @@ macro_rules! ops {
             pub const fn name(self) -> &'static str { match self { $(ScalarOp::$variant => $name,)* } }
             /// Number of operands.
             pub const fn arity(self) -> usize { match self { $(ScalarOp::$variant => $arity,)* } }
+            #[inline]
             const fn class(self) -> Class { match self { $(ScalarOp::$variant => Class::$class,)* } }
             /// What an element costs.
             pub const fn cost(self) -> Cost { match self { $(ScalarOp::$variant => Cost::$cost,)* } }
             /// What it is to emitters.
+            #[inline]
             pub const fn form(self) -> Form { match self { $(ScalarOp::$variant => Form::$form,)* } }
             /// How an error of its operands moves its result.
             pub const fn carry(self) -> Carry { match self { $(ScalarOp::$variant => Carry::$carry,)* } }
@@ -212,6 +214,7 @@ impl ScalarOp {
     }
 
     /// Whether the operation is defined on operands of that dtype (of `select`, on its two values).
+    #[inline]
     pub const fn takes(self, on: DType) -> bool {
         match self.class() {
             Class::Number => on.is_int() || on.is_float(),

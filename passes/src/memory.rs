@@ -479,8 +479,6 @@ const SEARCH_BUDGET: (usize, usize) = (1 << 22, 256);
 const MANY: usize = 64;
 /// That many times as many blocks are gone through in their order as would have to be sorted.
 const SORTING: usize = 8;
-/// Blocks of which the order of offsets is kept: each further one moves those behind it.
-const MOST_ORDERED: usize = 1 << 14;
 
 /// Blocks that have a place, by lifetime.
 struct Placed<'b> {
@@ -491,11 +489,11 @@ struct Placed<'b> {
     alive: Vec<Vec<u32>>,
     /// By the step at which they are born.
     born: Vec<Vec<u32>>,
-    /// By step: how many are born there.
+    /// How many are born by step, as a Fenwick tree.
     births: Vec<u32>,
     leaves: usize,
     /// All of them that have a place, by offset; none until that is asked for.
-    ordered: Option<Vec<u32>>,
+    ordered: Option<Ordered>,
     count: usize,
 }
 
@@ -507,7 +505,7 @@ impl<'b> Placed<'b> {
             offsets: vec![0; blocks.len()],
             alive: vec![Vec::new(); 2 * leaves],
             born: vec![Vec::new(); leaves],
-            births: vec![0; leaves],
+            births: vec![0; leaves + 1],
             leaves,
             ordered: None,
             count: 0,
@@ -518,13 +516,15 @@ impl<'b> Placed<'b> {
         let b = &self.blocks[number];
         self.offsets[number] = at;
         self.count += 1;
-        self.ordered.take_if(|_| self.count > MOST_ORDERED);
         if let Some(ordered) = &mut self.ordered {
-            let behind = ordered.partition_point(|&p| self.offsets[p as usize] <= at);
-            ordered.insert(behind, number as u32);
+            ordered.insert(number as u32, self.blocks, &self.offsets);
         }
         self.born[b.first].push(number as u32);
-        self.births[b.first] += 1;
+        let mut node = b.first + 1;
+        while node < self.births.len() {
+            self.births[node] += 1;
+            node += node & node.wrapping_neg();
+        }
         let (mut from, mut to) = (b.first + self.leaves, b.last + self.leaves + 1);
         while from < to {
             if from & 1 == 1 {
@@ -549,8 +549,14 @@ impl<'b> Placed<'b> {
     /// How many lifetimes overlap that of a block.
     fn overlaps(&self, b: &Block) -> usize {
         let alive: usize = self.alive(b).map(Vec::len).sum();
-        let born: u32 = self.births[b.first + 1..=b.last].iter().sum();
-        alive + born as usize
+        alive + self.born_until(b.last) - self.born_until(b.first)
+    }
+
+    /// How many are born at a step or before it.
+    fn born_until(&self, step: usize) -> usize {
+        let before = |node: &usize| Some(node & (node - 1)).filter(|node| *node > 0);
+        let nodes = std::iter::successors(Some(step + 1), before);
+        nodes.map(|node| self.births[node] as usize).sum()
     }
 
     /// How much there is to look at where a block overlaps so many.
@@ -560,7 +566,7 @@ impl<'b> Placed<'b> {
 
     /// The lowest offset that is free for the whole lifetime of a block, which overlaps so many.
     fn lowest(&mut self, b: &Block, overlaps: usize, taken: &mut Vec<(u64, u64)>) -> u64 {
-        if overlaps >= MANY && overlaps * SORTING >= self.count && self.count <= MOST_ORDERED {
+        if overlaps >= MANY && overlaps * SORTING >= self.count {
             return self.lowest_in_order(b);
         }
         let place = |n: &u32| {
@@ -588,19 +594,105 @@ impl<'b> Placed<'b> {
         let ordered = self.ordered.get_or_insert_with(|| {
             let mut all: Vec<u32> = self.born.iter().flatten().copied().collect();
             all.sort_unstable_by_key(|&n| offsets[n as usize]);
-            all
+            Ordered::of(&all, blocks, offsets)
         });
         let mut at = 0u64;
-        for &n in &*ordered {
-            let (begin, other) = (offsets[n as usize], &blocks[n as usize]);
-            if begin >= at + b.bytes {
+        for run in &ordered.runs {
+            if run.begin >= at + b.bytes {
                 break;
             }
-            if other.first <= b.last && b.first <= other.last {
-                at = at.max(begin + other.bytes);
+            if run.first.end <= b.last && b.first <= run.last.start {
+                // All overlap, and no gap between two of them is wide enough.
+                if run.gap < b.bytes {
+                    at = at.max(run.end);
+                    continue;
+                }
+            } else if b.last < run.first.start || run.last.end < b.first {
+                continue;
+            }
+            for &n in &run.numbers {
+                let (begin, other) = (offsets[n as usize], &blocks[n as usize]);
+                if begin >= at + b.bytes {
+                    return at;
+                }
+                if other.first <= b.last && b.first <= other.last {
+                    at = at.max(begin + other.bytes);
+                }
             }
         }
         at
+    }
+}
+
+/// Blocks of a run, at most: one more makes two runs of it.
+const RUN: usize = 64;
+
+/// Blocks in the order of their offsets, in runs of which is known what makes a look at each block needless.
+struct Ordered {
+    runs: Vec<Run>,
+}
+
+/// Blocks next to each other in the order of their offsets.
+struct Run {
+    numbers: Vec<u32>,
+    /// The lowest offset.
+    begin: u64,
+    /// The end of that which reaches furthest.
+    end: u64,
+    /// The widest gap between one of them and all before it in the run.
+    gap: u64,
+    /// The first and the last step at which one is born, and at which one dies.
+    first: std::ops::Range<usize>,
+    last: std::ops::Range<usize>,
+}
+
+impl Run {
+    fn of(numbers: &[u32], blocks: &[Block], offsets: &[u64]) -> Run {
+        let (begin, b) = (offsets[numbers[0] as usize], &blocks[numbers[0] as usize]);
+        let mut run = Run {
+            numbers: numbers.to_vec(),
+            begin,
+            end: begin,
+            gap: 0,
+            first: b.first..b.first,
+            last: b.last..b.last,
+        };
+        for &n in numbers {
+            let (begin, b) = (offsets[n as usize], &blocks[n as usize]);
+            run.gap = run.gap.max(begin.saturating_sub(run.end));
+            run.end = run.end.max(begin + b.bytes);
+            run.first = run.first.start.min(b.first)..run.first.end.max(b.first);
+            run.last = run.last.start.min(b.last)..run.last.end.max(b.last);
+        }
+        run
+    }
+}
+
+impl Ordered {
+    fn of(numbers: &[u32], blocks: &[Block], offsets: &[u64]) -> Ordered {
+        let runs = numbers.chunks(RUN / 2).map(|part| Run::of(part, blocks, offsets));
+        Ordered { runs: runs.collect() }
+    }
+
+    fn insert(&mut self, number: u32, blocks: &[Block], offsets: &[u64]) {
+        let at = offsets[number as usize];
+        // The last run that begins no later, or the first.
+        let place = self.runs.partition_point(|run| run.begin <= at).saturating_sub(1);
+        let Some(run) = self.runs.get_mut(place) else {
+            self.runs.push(Run::of(&[number], blocks, offsets));
+            return;
+        };
+        let behind = run.numbers.partition_point(|&p| offsets[p as usize] <= at);
+        run.numbers.insert(behind, number);
+        let numbers = std::mem::take(&mut run.numbers);
+        let parts = match numbers.len() > RUN {
+            true => numbers.split_at(RUN / 2),
+            false => (&numbers[..], &numbers[..0]),
+        };
+        *run = Run::of(parts.0, blocks, offsets);
+        if !parts.1.is_empty() {
+            self.runs.insert(place + 1, Run::of(parts.1, blocks, offsets));
+        }
     }
 }
 

@@ -10,16 +10,17 @@
 //! - An iteration is given what it is given in the plain loop: its number, the values of the iteration before, its own slices. What goes
 //!   around backwards goes around through segments, too, so sums are of the same terms in the same order.
 //! - The segments are of one length. Iterations behind the last whole one are loops of their own, which keep what each began with (`rest`).
-//! - Loops that a condition or a count ends, or whose sizes are symbols, stay as they are.
+//! - Loops that a condition or a count ends are cut by what they have run (`decided`). Those whose bodies have symbols stay as they are.
 
+mod decided;
 mod rest;
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tlc_ir::graph::{Along, Body, GraphError, Loop, MAX_RANK, Operands, Origin, Shape};
-use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
+use tlc_ir::graph::{Along, Body, GraphError, Loop, MAX_RANK, Operands, Origin, Shape, View};
+use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use crate::rewrite::{Rebuilder, rebuild};
 
@@ -65,8 +66,10 @@ const FROM_END: Along = Along { axis: 0, reverse: true };
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<(Graph, Vec<Segmented>), GraphError> {
+    let (decided, mut reports) = decided::run(graph)?;
+    let graph = if reports.is_empty() { graph } else { &decided };
     let mut pairs = pairs(graph, &FxHashSet::default());
-    let reports = pairs.iter().map(|p| segmented(graph, p)).collect();
+    reports.extend(pairs.iter().map(|p| p.report(graph)));
     pairs.retain(|p| p.iterations % p.every != 0);
     if pairs.is_empty() {
         return Ok((whole(graph, &FxHashSet::default())?, reports));
@@ -115,16 +118,19 @@ fn whole(graph: &Graph, but: &FxHashSet<NodeId>) -> Result<Graph, GraphError> {
 fn plain(graph: &Graph, l: &Loop, operands: &[NodeId]) -> Option<i64> {
     let iterations = l.trip.as_ref()?.as_const()?;
     let decided = l.counted || l.conditional || !l.symbols.is_empty() || !l.body.0.symbols().is_empty();
+    (!decided && fits(graph, l, operands, iterations)).then_some(iterations)
+}
+
+/// Whether what so many iterations walk along may have an axis more, for the segments.
+fn fits(graph: &Graph, l: &Loop, operands: &[NodeId], iterations: i64) -> bool {
     let sliced = &operands[l.leading() + l.carried..];
     let mut slices = l.slices.iter().zip(sliced);
-    // Segments are an axis more of what iterations walk along.
     let fits = slices.all(|(along, x)| {
         let ty = graph.ty(*x);
         ty.shape[along.axis as usize].is(iterations) && ty.rank() < MAX_RANK
     });
     let elements = &l.body.0.outputs()[l.first_carried_output() + l.carried..];
-    let fits = fits && elements.iter().all(|o| l.body.0.ty(o.node).rank() + 1 < MAX_RANK);
-    (!decided && fits).then_some(iterations)
+    fits && elements.iter().all(|o| l.body.0.ty(o.node).rank() + 1 < MAX_RANK)
 }
 
 /// How long segments are of which the fewest values are kept: those that segments begin with, and those of one segment or of what is left behind
@@ -144,9 +150,11 @@ fn length(iterations: i64) -> Option<i64> {
     (kept(best) < iterations).then_some(best)
 }
 
-/// The loops that are cut, none of those in `but`.
-fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
-    let mut users: Vec<SmallVec<[NodeId; 2]>> = vec![SmallVec::new(); graph.len()];
+/// By node, who reads it: as often as it is an operand, and itself for each output that it is.
+type Users = Vec<SmallVec<[NodeId; 2]>>;
+
+fn users(graph: &Graph) -> Users {
+    let mut users: Users = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         node.operands.iter().for_each(|o| users[o.index()].push(id));
     }
@@ -154,6 +162,12 @@ fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
         // A user that is no loop.
         users[o.node.index()].push(o.node);
     }
+    users
+}
+
+/// The loops that are cut, none of those in `but`.
+fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
+    let users = users(graph);
     let mut pairs: Vec<Pair> = Vec::new();
     for (forward, node) in graph.nodes() {
         let NodeKind::Loop(l) = &node.kind else { continue };
@@ -198,7 +212,7 @@ fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
                 iterations,
                 every,
             };
-            let report = segmented(graph, &pair);
+            let report = pair.report(graph);
             if report.kept_bytes < report.all_bytes {
                 pairs.push(pair);
             }
@@ -207,8 +221,15 @@ fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
     pairs
 }
 
-fn segmented(graph: &Graph, pair: &Pair) -> Segmented {
-    let NodeKind::Loop(l) = &graph.node(pair.forward).kind else {
+/// What cutting a forward loop comes to, of which those stacks are what iterations began with; by its iterations, its segments and the iterations
+/// of one.
+fn segmented(
+    graph: &Graph,
+    forward: NodeId,
+    begun: &FxHashMap<usize, usize>,
+    (iterations, segments, every): (i64, i64, i64),
+) -> Segmented {
+    let NodeKind::Loop(l) = &graph.node(forward).kind else {
         unreachable!("a pair is of loops");
     };
     let body = &*l.body.0;
@@ -218,18 +239,26 @@ fn segmented(graph: &Graph, pair: &Pair) -> Segmented {
         elements.saturating_mul(ty.dtype.bytes() as i64)
     };
     let sum = |all: &mut dyn Iterator<Item = usize>| all.map(bytes).fold(0, i64::saturating_add);
-    let (begun, all) = (sum(&mut pair.begun.values().copied()), sum(&mut (0..l.carried)));
-    let segments = all.saturating_mul(pair.segments());
+    let (begun, all) = (sum(&mut begun.values().copied()), sum(&mut (0..l.carried)));
     Segmented {
-        label: graph.value_name(pair.forward),
-        iterations: pair.iterations,
-        every: pair.every,
-        all_bytes: begun.saturating_mul(pair.iterations),
-        kept_bytes: segments.saturating_add(begun.saturating_mul(pair.every)),
+        label: graph.value_name(forward),
+        iterations,
+        every,
+        all_bytes: begun.saturating_mul(iterations),
+        kept_bytes: all.saturating_mul(segments).saturating_add(begun.saturating_mul(every)),
     }
 }
 
 impl Pair {
+    fn report(&self, graph: &Graph) -> Segmented {
+        segmented(
+            graph,
+            self.forward,
+            &self.begun,
+            (self.iterations, self.segments(), self.every),
+        )
+    }
+
     /// A tensor that iterations walk along, by segments.
     fn in_blocks(&self, re: &mut Rebuilder, x: NodeId, along: Along) -> Result<NodeId, GraphError> {
         let mut shape = re.graph.ty(x).shape.clone();
@@ -437,7 +466,7 @@ struct Part<'a> {
 impl Part<'_> {
     /// The body of this part, with one more capture: the number of the first iteration.
     fn renumbered(&self) -> Result<Body, GraphError> {
-        Ok(Body(Arc::new(renumbered(&self.l.body.0, self.outputs)?)))
+        Ok(Body(Arc::new(renumbered(&self.l.body.0, self.outputs, None)?)))
     }
 }
 
@@ -474,13 +503,32 @@ impl Outer {
         self.add(NodeKind::Project(result as u32), &[of])
     }
 
+    fn constant(&mut self, n: i64) -> Result<NodeId, GraphError> {
+        self.add(NodeKind::Const(Scalar::from_i64(DType::I64, n)), &[])
+    }
+
+    fn map(&mut self, op: ScalarOp, operands: &[NodeId]) -> Result<NodeId, GraphError> {
+        self.add(NodeKind::Map(op), operands)
+    }
+
     /// `x * times + plus`.
     fn affine(&mut self, x: NodeId, times: i64, plus: i64) -> Result<NodeId, GraphError> {
-        let constant = |outer: &mut Outer, n: i64| outer.add(NodeKind::Const(Scalar::from_i64(DType::I64, n)), &[]);
-        let times = constant(self, times)?;
-        let product = self.add(NodeKind::Map(ScalarOp::Mul), &[x, times])?;
-        let plus = constant(self, plus)?;
-        self.add(NodeKind::Map(ScalarOp::Add), &[product, plus])
+        let times = self.constant(times)?;
+        let product = self.map(ScalarOp::Mul, &[x, times])?;
+        let plus = self.constant(plus)?;
+        self.map(ScalarOp::Add, &[product, plus])
+    }
+
+    /// A scalar, so many times.
+    fn spread(&mut self, x: NodeId, times: i64) -> Result<NodeId, GraphError> {
+        let shape = [IndexExpr::Const(times)].into_iter().collect();
+        self.add(NodeKind::View(View::Expand(shape)), &[x])
+    }
+
+    /// What a tensor has at those places of an axis, which becomes the first.
+    fn gather(&mut self, x: NodeId, axis: u8, places: NodeId) -> Result<NodeId, GraphError> {
+        let axes = [axis].into_iter().collect();
+        self.add(NodeKind::Gather { axes }, &[x, places])
     }
 
     /// So many iterations of a part of a loop, the first of which has that number; `operands` are the carried values, slices and captures.
@@ -506,8 +554,9 @@ impl Outer {
     }
 }
 
-/// A body with these outputs and one more capture: the number of the first iteration.
-fn renumbered(body: &Graph, outputs: &[NodeId]) -> Result<Graph, GraphError> {
+/// A body with these outputs and one more capture: the number of the first iteration. Behind so many carried values there may be one more, which
+/// the body ignores: whether another iteration follows.
+fn renumbered(body: &Graph, outputs: &[NodeId], goes_on: Option<usize>) -> Result<Graph, GraphError> {
     let mut live = vec![false; body.len()];
     outputs.iter().for_each(|o| live[o.index()] = true);
     for i in (0..body.len()).rev() {
@@ -519,22 +568,30 @@ fn renumbered(body: &Graph, outputs: &[NodeId]) -> Result<Graph, GraphError> {
     let mut graph = Graph::new(body.name.clone());
     graph.set_derived();
     let mut map: Vec<Option<NodeId>> = vec![None; body.len()];
-    for &id in body.inputs() {
+    let unused = |name: &str| {
+        let has = |name: &str| {
+            let mut inputs = body.inputs().iter().map(|i| &body.node(*i).kind);
+            inputs.any(|kind| matches!(kind, NodeKind::Input { name: own, .. } if own == name))
+        };
+        let mut name = String::from(name);
+        while has(&name) {
+            name.push('_');
+        }
+        name
+    };
+    for (k, &id) in body.inputs().iter().enumerate() {
         let NodeKind::Input { name, ty, .. } = &body.node(id).kind else {
             unreachable!("an input");
         };
         map[id.index()] = Some(graph.add_input(name, ty.clone(), body.node(id).origin.clone())?);
+        // The first is the iteration's number.
+        if goes_on == Some(k) {
+            let ty = TensorType::new(DType::Bool, Shape::default());
+            graph.add_input(&unused("goes_on"), ty, Origin::Unknown)?;
+        }
     }
     let ty = TensorType::new(DType::I64, Shape::default());
-    let has = |name: &str| {
-        let mut inputs = body.inputs().iter().map(|i| &body.node(*i).kind);
-        inputs.any(|kind| matches!(kind, NodeKind::Input { name: own, .. } if own == name))
-    };
-    let mut name = String::from("first");
-    while has(&name) {
-        name.push('_');
-    }
-    let first = graph.add_input(&name, ty, Origin::Unknown)?;
+    let first = graph.add_input(&unused("first"), ty, Origin::Unknown)?;
     let number = body.inputs()[0];
     if let Some(own) = map[number.index()].filter(|_| live[number.index()]) {
         map[number.index()] = Some(graph.add(NodeKind::Map(ScalarOp::Add), &[own, first], Origin::Unknown)?);

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::Entry;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Kernel, Memory, Stmt, ValueId};
@@ -85,31 +85,68 @@ pub fn clone_fresh(kernel: &mut Kernel, body: &[Stmt]) -> Vec<Stmt> {
 
 /// The statements without definitions that no other of them uses.
 pub fn without_unused(body: Vec<Stmt>) -> Vec<Stmt> {
-    let mut values: FxHashSet<ValueId> = FxHashSet::default();
-    let mut vars: FxHashSet<VarId> = FxHashSet::default();
-    let mut out = Vec::with_capacity(body.len());
-    for s in body.into_iter().rev() {
-        let used = match &s {
-            Stmt::Clamp { var, .. } => vars.contains(var),
-            s => s.defined_value().is_none_or(|v| values.contains(&v)),
-        };
-        if !used {
-            continue;
-        }
-        for s in walk(std::slice::from_ref(&s)) {
-            values.extend(s.operands());
-            for e in s.indices() {
-                e.visit_atoms(&mut |a| {
-                    if let IndexNode::Var(v) = a {
-                        vars.insert(*v);
-                    }
-                });
+    Used::default().of(body, false)
+}
+
+/// As [`without_unused`], in loops and branches too.
+pub fn without_unused_inside(body: Vec<Stmt>) -> Vec<Stmt> {
+    Used::default().of(body, true)
+}
+
+/// What statements behind use, by number.
+#[derive(Default)]
+struct Used {
+    values: Vec<bool>,
+    vars: Vec<bool>,
+}
+
+impl Used {
+    fn of(&mut self, body: Vec<Stmt>, inside: bool) -> Vec<Stmt> {
+        let mut out = Vec::with_capacity(body.len());
+        for mut s in body.into_iter().rev() {
+            let used = match &s {
+                Stmt::Clamp { var, .. } => is_marked(&self.vars, var.0),
+                s => s.defined_value().is_none_or(|v| is_marked(&self.values, v.0)),
+            };
+            if !used {
+                continue;
             }
+            match s.body_mut() {
+                // What is defined in there is used in there alone.
+                Some(body) if inside => {
+                    *body = self.of(std::mem::take(body), inside);
+                    self.note(&s);
+                }
+                _ => walk(std::slice::from_ref(&s)).for_each(|s| self.note(s)),
+            }
+            out.push(s);
         }
-        out.push(s);
+        out.reverse();
+        out
     }
-    out.reverse();
-    out
+
+    fn note(&mut self, s: &Stmt) {
+        s.operands().for_each(|v| mark(&mut self.values, v.0));
+        for e in s.indices() {
+            e.visit_atoms(&mut |a| {
+                if let IndexNode::Var(v) = a {
+                    mark(&mut self.vars, v.0);
+                }
+            });
+        }
+    }
+}
+
+fn is_marked(marks: &[bool], number: u32) -> bool {
+    marks.get(number as usize) == Some(&true)
+}
+
+fn mark(marks: &mut Vec<bool>, number: u32) {
+    let number = number as usize;
+    if marks.len() <= number {
+        marks.resize(number + 1, false);
+    }
+    marks[number] = true;
 }
 
 /// Replaces the loop over `var` by the statements that `f` makes of its binding and body. Returns whether it was found.

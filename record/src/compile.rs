@@ -524,8 +524,8 @@ impl<V> Fitting<'_, V> {
         most.unwrap_or(0).saturating_sub(self.limit)
     }
 
-    /// The least time of a call. Where nobody knows how often a loop runs, it is no part of it: such loops are not cut, so that they are in all
-    /// that is compared.
+    /// The least time of a call. Where nobody knows how often a loop runs, it is no part of it: such loops are in all that is compared, and what cutting
+    /// them costs is not known, so that they are cut only where nothing else fits.
     fn predicted_ns(&self, compiled: &Compiled) -> f64 {
         let devices = crate::machine_model::assumed_of(&self.options.devices);
         let costs = crate::explain::step_costs(&compiled.planned.plan, &devices);

@@ -20,7 +20,7 @@ use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
 use crate::streams::{self, INCREMENT, LAST_SHIFT, MIX, Streams};
-use scope::{Step, record, refuse, refuse_expecting};
+use scope::{Step, record, record_printing, refuse, refuse_expecting};
 pub use tensor::Tensor;
 
 /// A recording in progress. Cloning gives another handle on the same recording.
@@ -306,16 +306,16 @@ impl Graph {
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
         let ty = TensorType { dtype, shape };
-        let text = [format!("{name}: {}", self.type_text(&ty))];
+        let text = || vec![format!("{name}: {}", self.type_text(&ty))];
         let body = || {
             self.known_before_calls(&ty)?;
             let mut state = self.lock();
             let origin = state.origin();
-            let added = state.ir.add_input(name, ty, origin);
+            let added = state.ir.add_input(name, ty.clone(), origin);
             drop(state);
             self.wrap(added)
         };
-        record(self, "input", &[], &text, body, |p| p)
+        record_printing(self, "input", &[], &text, body, |p| p)
     }
 
     /// That no extent of what a call is given is one that data decides.

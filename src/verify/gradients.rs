@@ -135,6 +135,7 @@ fn compared(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) -
         left: left(graph),
         ..Gradients::default()
     };
+    all_have_derivatives(case, &of, &by, how)?;
     let mut rng = Rng::new(seed ^ 0x6772_6164);
     for _ in 0..directions {
         match along(case, &of, &by, &mut rng, how)? {
@@ -157,6 +158,34 @@ fn compared(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) -
         }
     }
     Ok(result)
+}
+
+/// That no operation lacks a derivative, which is known before anything is computed: a loop that nothing bounds need not end.
+fn all_have_derivatives(
+    case: &Case,
+    of: &[NodeId],
+    by: &[(usize, NodeId)],
+    how: Differentiate<'_>,
+) -> Result<(), GradientError> {
+    let recording = Recording::from_ir(case.graph.clone());
+    let outputs: Vec<Tensor> = of.iter().filter_map(|id| recording.tensor(*id)).collect();
+    let wrt: Vec<Tensor> = by.iter().filter_map(|(_, id)| recording.tensor(*id)).collect();
+    let cotangents: Vec<Tensor> = outputs
+        .iter()
+        .map(|y| recording.scalar(1.0, y.dtype()).expand(y.shape()))
+        .collect();
+    fn refs(all: &[Tensor]) -> Vec<&Tensor> {
+        all.iter().collect()
+    }
+    let derivatives = (how.reverse)(&refs(&outputs), &refs(&cotangents), &refs(&wrt));
+    let named: Vec<(&str, &Tensor)> = derivatives.iter().map(|t| ("d", t)).collect();
+    recording.extract(&named).map(|_| ()).map_err(refused)
+}
+
+/// The first reason that a recording was refused for.
+fn refused(e: crate::Errors) -> GradientError {
+    let problem = e.iter().map(|e| e.problem.clone()).next();
+    GradientError::Refused(problem.unwrap_or_default())
 }
 
 /// Constants of several floats inside regions, whose derivatives are of their operands alone.
@@ -262,10 +291,6 @@ fn along(
     let tensor = |id: NodeId| recording.tensor(id).ok_or(GradientError::Nothing);
     let outputs: Vec<Tensor> = of.iter().map(|&id| tensor(id)).collect::<Result<_, _>>()?;
     let named: Vec<(&str, &Tensor)> = outputs.iter().map(|t| ("y", t)).collect();
-    let refused = |e: crate::Errors| {
-        let problem = e.iter().map(|e| e.problem.clone()).next();
-        GradientError::Refused(problem.unwrap_or_default())
-    };
     let values = recording.extract(&named).map_err(refused)?;
     let middle = interpret(&values, &case.inputs, &options)?;
     let weights: Vec<HostTensor> = middle.iter().map(|y| random(rng, y)).collect();

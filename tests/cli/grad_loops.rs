@@ -365,6 +365,20 @@ fn a_loop_that_a_condition_ends_gets_a_bound() {
             "{error}"
         );
         p.run(&[&grad[..], &["--max-iterations", "8"]].concat()).code(0);
+        let verify = ["verify", m, "--grad"];
+        let ran = p.run(&verify).code(4);
+        assert!(
+            ran.first_error()
+                .ends_with("from --input if it is one, or --max-iterations"),
+            "{}",
+            ran.err
+        );
+        let ran = p.run(&[&verify[..], &["--max-iterations", "8"]].concat()).code(0);
+        assert!(
+            ran.out.starts_with("right: derivatives of 1 output by 3 tensors"),
+            "{}",
+            ran.out
+        );
         p.run(&["run", "d.tlir", "-i", "h0=h0.npy", "-i", "d.y=dy.npy", "-o", "out"])
             .code(0);
         let line = json!({"id": 1, "model": m, "output_dir": "batch", "inputs": {"h0": "h0.npy", "d.y": "dy.npy"},
@@ -392,4 +406,6 @@ fn a_loop_that_a_condition_ends_gets_a_bound() {
         "0",
     ])
     .code(2);
+    // It is of derivatives.
+    p.run(&["verify", "max.onnx", "--max-iterations", "8"]).code(2);
 }

@@ -15,6 +15,10 @@ struct With {
     stacks: bool,
     /// A second carried value, and one that is no float.
     others: bool,
+    /// An input that says how many iterations there are at most.
+    count: bool,
+    /// A condition that holds for as many iterations as an input says.
+    condition: bool,
 }
 
 /// Gradients of a loop of so many iterations over vectors of that length.
@@ -31,7 +35,21 @@ fn recurrence(iterations: usize, width: usize, with: With) -> Graph {
     if with.slices {
         repeat = repeat.slice(&x, 0).slice_reversed(&y, 1);
     }
+    let mut until = None;
+    if with.count {
+        let n = g.input("n", DType::I64, ());
+        repeat = repeat.at_most(&n);
+    }
+    if with.condition {
+        let m = g.input("m", DType::I64, ());
+        repeat = repeat.while_(&m.gt(0));
+        until = Some(m);
+    }
     let results = repeat.record(|i| {
+        if let Some(m) = &until {
+            let m = i.capture(m);
+            i.go_on_if(&(&i.number + 1).lt(m));
+        }
         let w = i.capture(&w);
         let mut next = (&i.carried[0] * &w).sin() + &i.carried[0] * 0.5;
         if with.slices {
@@ -119,6 +137,7 @@ fn all_kinds() -> impl Iterator<Item = With> {
         number: bits & 2 != 0,
         stacks: bits & 4 != 0,
         others: bits & 8 != 0,
+        ..With::default()
     })
 }
 
@@ -187,6 +206,81 @@ fn iterations_that_are_left_have_the_bits_of_loops_that_keep_all() {
             let cut = tlc::compile_ir(&cut, &limited(None)).unwrap_or_else(|e| panic!("{of}: {e}"));
             for (found, expected) in run(&cut, &tensors).iter().zip(&run(&all, &tensors)) {
                 assert_eq!(found.bytes(), expected.bytes(), "{of}");
+            }
+        }
+    }
+}
+
+/// Loops that a count or a condition ends, in the midst of a segment, at its end, in the first, the last, before any, or not at all.
+#[test]
+fn loops_that_data_ends_have_the_bits_of_loops_that_keep_all() {
+    for (number, with) in all_kinds().enumerate() {
+        for (count, condition) in [(true, false), (false, true), (true, true)] {
+            let with = With {
+                count,
+                condition,
+                ..with
+            };
+            // Whole segments of 5, and a last one that is shorter.
+            let iterations = [25usize, 23][number % 2];
+            let of = format!("{with:?}, {iterations} iterations");
+            let (g, tensors) = (recurrence(iterations, 24, with), tensors(iterations, 24));
+            let all = g.compile(&limited(None)).expect("it compiles");
+            let (cut, segmented) = tlc_passes::segments::run(&inlined(&g)).expect("it is rebuilt");
+            assert_eq!(segmented.len(), 1, "{of}\n{}", inlined(&g));
+            assert_eq!(tlc::ir::graph::verify::verify(&cut), [], "{of}");
+            let cut = tlc::compile_ir(&cut, &limited(None)).unwrap_or_else(|e| panic!("{of}: {e}"));
+            let every = segmented[0].every;
+            let most = iterations as i64;
+            for (n, m) in [
+                (-3, most),
+                (0, 0),
+                (1, most + 1),
+                (every - 1, every + 1),
+                (most, every),
+                (every + 1, 2 * every),
+                (3 * every, most),
+                (most - 1, most - 1),
+                (most, most),
+                (most + 9, most + 9),
+            ] {
+                let mut given = tensors.clone();
+                let scalar = |n: i64| HostTensor::from_slice(&[], &[n]).expect("one");
+                given.extend(count.then(|| scalar(n)));
+                given.extend(condition.then(|| scalar(m)));
+                for (found, expected) in run(&cut, &given).iter().zip(&run(&all, &given)) {
+                    assert_eq!(found.bytes(), expected.bytes(), "{of}, {n} and {m}");
+                }
+            }
+        }
+    }
+}
+
+/// What a loop keeps that data ends grows as the root of the most iterations.
+#[test]
+fn loops_that_data_ends_are_cut_for_the_memory_limit() {
+    for (count, condition) in [(true, false), (false, true)] {
+        for iterations in [256usize, 401] {
+            let with = With {
+                count,
+                condition,
+                ..With::default()
+            };
+            let (g, mut tensors) = (recurrence(iterations, 1000, with), tensors(iterations, 1000));
+            tensors.push(HostTensor::from_slice(&[], &[iterations as i64 - 7]).expect("one"));
+            let all = g.compile(&limited(None)).expect("it compiles");
+            let kept = need(&all, &tensors);
+            assert!(kept.arena >= iterations as u64 * 4000);
+            let cut = g.compile(&limited(Some(kept.total() - kept.arena * 3 / 5)));
+            let cut = cut.expect("it compiles");
+            let segmented = &cut.decisions().segmented;
+            assert_eq!(segmented.len(), 1);
+            // What segments began with, what the iterations of one did, and that once more in the order of the way back.
+            let root = iterations.isqrt() as u64;
+            let arena = need(&cut, &tensors).arena;
+            assert!(arena < (3 * root + 20) * 4032, "{iterations}: {arena}");
+            for (found, expected) in run(&cut, &tensors).iter().zip(&run(&all, &tensors)) {
+                assert_eq!(found.bytes(), expected.bytes());
             }
         }
     }
@@ -297,10 +391,10 @@ fn what_is_kept_grows_as_the_root_of_the_iterations() {
 
 #[test]
 fn loops_that_cannot_be_cut_are_refused_with_what_they_need() {
-    // A number of iterations that a count decides.
+    // Three iterations are no fewer in segments.
     let g = Graph::new("refused");
-    let x = g.input("x", DType::F32, [1000]);
-    let repeat = g.repeat(64).at_most(&g.input("n", DType::I64, ()));
+    let x = g.input("x", DType::F32, [20_000]);
+    let repeat = g.repeat(3).at_most(&g.input("n", DType::I64, ()));
     let y = repeat.carry(&x).record(|i| vec![i.carried[0].sin()]).remove(0);
     g.output("d", &grad(&y.sum(..), &[&x])[0]);
     let refused = g.compile(&limited(Some(100_000))).expect_err("too little");

@@ -329,10 +329,10 @@ impl<'k> Builder<'k, '_> {
                 if op.result_dtype(&dtypes) != Ok(dtype) {
                     return invalid(format!("{op} on {dtypes:?} giving {dtype}"));
                 }
-                let vals = operands
-                    .iter()
-                    .map(|v| self.value(*v))
-                    .collect::<Result<SmallVec<[Val; 3]>>>()?;
+                let mut vals: SmallVec<[Val; 3]> = SmallVec::new();
+                for v in operands {
+                    vals.push(self.value(*v)?);
+                }
                 self.map(*op, dtypes[dtypes.len() - 1], &vals)
             }
             KernelOp::Convert(to, v) => {

@@ -523,34 +523,55 @@ impl Stmt {
 
 /// The statements and all that are inside them in program order, each before what is inside it.
 pub fn walk(body: &[Stmt]) -> Walk<'_> {
-    let mut open = SmallVec::new();
-    open.push(body.iter());
-    Walk { open }
+    Walk {
+        next: body.iter(),
+        open: SmallVec::new(),
+    }
 }
 
 /// See [`walk`].
 pub struct Walk<'k> {
-    /// What is left of each block around the next statement, outermost first.
+    /// What is left of the block that the next statement is in.
+    next: slice::Iter<'k, Stmt>,
+    /// What is left of each block around that one, outermost first.
     open: SmallVec<[slice::Iter<'k, Stmt>; 8]>,
 }
 
 impl<'k> Iterator for Walk<'k> {
     type Item = &'k Stmt;
 
+    #[inline]
     fn next(&mut self) -> Option<&'k Stmt> {
         loop {
-            match self.open.last_mut()?.next() {
-                Some(s) => {
-                    let inside = s.body();
-                    if !inside.is_empty() {
-                        self.open.push(inside.iter());
-                    }
-                    return Some(s);
+            if let Some(s) = self.next.next() {
+                let inside = s.body();
+                if !inside.is_empty() {
+                    self.open.push(std::mem::replace(&mut self.next, inside.iter()));
                 }
-                None => drop(self.open.pop()),
+                return Some(s);
             }
+            self.next = self.open.pop()?;
         }
     }
+
+    fn fold<B, F: FnMut(B, &'k Stmt) -> B>(self, init: B, mut f: F) -> B {
+        let mut folded = each(self.next, init, &mut f);
+        for block in self.open.into_iter().rev() {
+            folded = each(block, folded, &mut f);
+        }
+        folded
+    }
+}
+
+/// Folds statements and all that are inside them, in program order.
+fn each<'k, B>(block: slice::Iter<'k, Stmt>, init: B, f: &mut impl FnMut(B, &'k Stmt) -> B) -> B {
+    block.fold(init, |folded, s| {
+        let folded = f(folded, s);
+        match s.body() {
+            [] => folded,
+            inside => each(inside.iter(), folded, f),
+        }
+    })
 }
 
 /// Calls `f` on the statements and all that are inside them in program order, each before what is inside it (which `f` may

@@ -29,7 +29,7 @@ use tlc_ir::{DType, Precision, Scalar, ScalarOp};
 
 use crate::made::{Made, made};
 use crate::math::{self, Function};
-use crate::tree::without_unused;
+use crate::tree::without_unused_inside;
 
 /// Whether the values of an integer dtype are so few that any of them can be added to the significand of an f64.
 pub(crate) fn fits_significand(dtype: DType) -> bool {
@@ -110,17 +110,9 @@ fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>, approximates: bool) {
     l.block(body);
     // What was computed with constants is for the most part needed by nothing but what became a constant itself.
     kernel.body = match l.has_folded {
-        true => needed(l.out),
+        true => without_unused_inside(l.out),
         false => l.out,
     };
-}
-
-/// The statements without definitions that nothing uses, in loops and branches too.
-fn needed(mut body: Vec<Stmt>) -> Vec<Stmt> {
-    for inside in body.iter_mut().filter_map(Stmt::body_mut) {
-        *inside = needed(std::mem::take(inside));
-    }
-    without_unused(body)
 }
 
 impl Legalizer<'_> {

@@ -558,6 +558,12 @@ fn lower_loops(
 impl Lowerer<'_> {
     /// Own roots that `root` reads, directly or through inlined nodes.
     fn own_sources(&self, root: NodeId) -> Vec<NodeId> {
+        // Without others there is nothing to find.
+        if let [only] = self.own[..]
+            && only == root
+        {
+            return Vec::new();
+        }
         let mut out = Vec::new();
         let mut seen = FxHashSet::default();
         let mut work: Vec<NodeId> = self.graph.node(root).operands.to_vec();

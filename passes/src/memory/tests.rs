@@ -81,6 +81,31 @@ fn first_fit_among_many_lifetimes_that_overlap_is_as_defined() {
     }
 }
 
+/// Values that derivatives read, the first one last, and short-lived ones between them: runs that all overlap, some with gaps.
+#[test]
+fn first_fit_among_nested_lifetimes_is_as_defined() {
+    let (mut state, steps) = (3, 600);
+    let mut blocks = some_blocks(&mut state, 500, steps);
+    for (k, b) in blocks.iter_mut().enumerate() {
+        b.bytes = (1 + random(&mut state) % 9) as u64 * ALIGNMENT;
+        if k % 3 > 0 {
+            (b.first, b.last) = (k / 2, steps - 1 - k / 2);
+        }
+    }
+    let length = |i: usize| (blocks[i].last - blocks[i].first) as u64;
+    let sorted = |key: &dyn Fn(usize) -> std::cmp::Reverse<u64>| {
+        let mut order: Vec<usize> = (0..blocks.len()).collect();
+        order.sort_by_key(|&i| (key(i), i));
+        order
+    };
+    let by_bytes = sorted(&|i| std::cmp::Reverse(blocks[i].bytes));
+    let by_length = sorted(&|i| std::cmp::Reverse(length(i)));
+    for order in [(0..blocks.len()).collect(), by_bytes, by_length] {
+        let expected = first_fit_by_definition(&blocks, &order);
+        assert_eq!(first_fit(&blocks, &order, steps), Some(expected));
+    }
+}
+
 #[test]
 fn a_search_among_lifetimes_that_all_overlap_is_given_up() {
     let count = 40_000;

@@ -163,6 +163,19 @@ pub(crate) fn record<T>(
     body: impl FnOnce() -> Step<T>,
     poison: impl FnOnce(Tensor) -> T,
 ) -> T {
+    record_printing(graph, name, operands, &|| scalars.to_vec(), body, poison)
+}
+
+/// As [`record`]; the further operands are printed where the operation fails.
+#[track_caller]
+pub(crate) fn record_printing<T>(
+    graph: &Graph,
+    name: &str,
+    operands: &[&Tensor],
+    scalars: Print<'_>,
+    body: impl FnOnce() -> Step<T>,
+    poison: impl FnOnce(Tensor) -> T,
+) -> T {
     let (mut body, mut value) = (Some(body), None);
     let whole = within(graph, name, operands, scalars, Location::caller(), &mut || {
         value = body.take().map(|body| body()).transpose()?;
@@ -174,13 +187,16 @@ pub(crate) fn record<T>(
     }
 }
 
+/// Prints operands that are no tensors.
+pub(crate) type Print<'a> = &'a dyn Fn() -> Vec<String>;
+
 /// Whether the operation around `body` was recorded: apart from it, because there is a copy of [`record`] for every body.
 #[inline(never)]
 fn within(
     graph: &Graph,
     name: &str,
     operands: &[&Tensor],
-    scalars: &[String],
+    scalars: Print<'_>,
     at: &'static Location<'static>,
     body: &mut dyn FnMut() -> Step<()>,
 ) -> bool {
@@ -230,7 +246,7 @@ impl Recording {
         graph: &Graph,
         name: &str,
         operands: &[&Tensor],
-        scalars: &[String],
+        scalars: Print<'_>,
         refusal: Option<Refusal>,
     ) -> bool {
         let refusal = refusal.or(self.mixed);
@@ -249,7 +265,7 @@ impl Recording {
             return true;
         };
         let mut texts: Vec<String> = operands.iter().map(|t| t.type_text()).collect();
-        texts.extend_from_slice(scalars);
+        texts.extend(scalars());
         let error = GraphError {
             op: name.to_string(),
             operands: texts,

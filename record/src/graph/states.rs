@@ -10,7 +10,7 @@ use tlc_ir::graph::{NodeId, NodeKind, TensorType};
 use tlc_ir::{DType, IndexExpr, ScalarOp};
 use tlc_passes::devices::StateBinding;
 
-use super::scope::{Step, record, refuse, refuse_expecting};
+use super::scope::{Step, record, record_printing, refuse, refuse_expecting};
 use super::{Graph, Tensor};
 use crate::dim::IntoShape;
 
@@ -74,7 +74,7 @@ impl Graph {
     pub fn state(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
         let ty = TensorType { dtype, shape };
-        let text = [format!("{name}: {}", self.type_text(&ty))];
+        let text = || vec![format!("{name}: {}", self.type_text(&ty))];
         let body = || {
             self.outside_bodies()?;
             self.known_before_calls(&ty)?;
@@ -86,12 +86,12 @@ impl Graph {
             let origin = state.origin();
             let added = state.ir.add_input(name, ty.clone(), origin);
             if let Ok(node) = added {
-                state.declared(name, ty).read = Some(node);
+                state.declared(name, ty.clone()).read = Some(node);
             }
             drop(state);
             self.wrap(added)
         };
-        record(self, "state", &[], &text, body, |p| p)
+        record_printing(self, "state", &[], &text, body, |p| p)
     }
 
     /// Gives the state of that name another value, which it has once a call is over: every read of it in this graph is of the old one. It is

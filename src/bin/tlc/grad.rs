@@ -89,15 +89,29 @@ impl Asked<'_> {
     }
 }
 
-/// The model as it is differentiated: the weights that bodies of its loops read are weights of the graph, where a derivative finds them, and
-/// loops that data ends have a bound, if one is given.
-fn prepared<'a>(model: &'a Model, max_iterations: Option<u32>) -> Result<Cow<'a, Graph>, Failure> {
-    let bounded = match max_iterations {
-        Some(most) => model.graph.with_loops_ended_after(most).map(Cow::Owned),
-        None => Ok(Cow::Borrowed(&model.graph)),
+/// The model whose loops that data ends have a bound, if one is given.
+pub fn bounded<'a>(model: &'a Model, max_iterations: Option<u32>) -> Result<Cow<'a, Graph>, Failure> {
+    let Some(most) = max_iterations else {
+        return Ok(Cow::Borrowed(&model.graph));
     };
-    let captured = bounded.and_then(|graph| Ok(graph.with_constants_captured()?.map_or(graph, Cow::Owned)));
-    captured.map_err(|e| Failure::at(Code::Invalid, &model.file, e.to_string()))
+    let ended = model.graph.with_loops_ended_after(most).map(Cow::Owned);
+    ended.map_err(|e| Failure::at(Code::Invalid, &model.file, e.to_string()))
+}
+
+/// The model as it is differentiated: [`bounded`], and the weights that bodies of its loops read are weights of the graph, where a derivative
+/// finds them.
+fn prepared<'a>(model: &'a Model, max_iterations: Option<u32>) -> Result<Cow<'a, Graph>, Failure> {
+    let graph = bounded(model, max_iterations)?;
+    match graph.with_constants_captured() {
+        Ok(captured) => Ok(captured.map_or(graph, Cow::Owned)),
+        Err(e) => Err(Failure::at(Code::Invalid, &model.file, e.to_string())),
+    }
+}
+
+/// What was expected in place of a loop that has no derivative, if that is what was refused.
+pub fn expected_of(problem: &str) -> Option<&'static str> {
+    let unbounded = problem.contains(UNBOUNDED);
+    unbounded.then_some("a trip count, from --input if it is one, or --max-iterations")
 }
 
 /// Names of what is no constant, in bodies of loops as well.
@@ -306,11 +320,7 @@ pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<St
     }
     let refused = |e: Errors| {
         // Where it was recorded is a line of this program; the message names the operation of the model.
-        let said = |e: &tlc::Error| match &e.expected {
-            _ if e.problem.contains(UNBOUNDED) => {
-                let expected = "a trip count, from --input if it is one, or --max-iterations";
-                format!("{}; expected {expected}", e.problem)
-            }
+        let said = |e: &tlc::Error| match expected_of(&e.problem).or(e.expected.as_deref()) {
             Some(expected) => format!("{}; expected {expected}", e.problem),
             None => e.problem.clone(),
         };

@@ -22,6 +22,7 @@ use crate::args::ModelArgs;
 use crate::bench::seconds;
 use crate::data::{InputSpec, Source, declared, file_names, input_spec, inputs};
 use crate::failure::{Code, Failure};
+use crate::grad::{bounded, expected_of};
 use crate::isolated::{self, End, Scratch, Told};
 use crate::onnx::Purpose;
 use crate::session::{Model, Session, display, is_stdin};
@@ -38,6 +39,9 @@ pub struct Verify {
     /// Compare derivatives by all inputs and constants with finite differences in f64, instead of the compiled model with its meaning
     #[arg(long)]
     grad: bool,
+    /// With --grad, the most iterations of a loop that a condition or an input ends, as for `tlc grad`
+    #[arg(long, value_name = "N", requires = "grad", value_parser = clap::value_parser!(u32).range(1..))]
+    max_iterations: Option<u32>,
     /// Only say what is wrong: no search for the wrong decision or a smaller graph
     #[arg(long)]
     no_reduce: bool,
@@ -404,11 +408,15 @@ fn right_text(report: &Report) -> String {
 const DIRECTIONS: usize = 4;
 
 /// Compares derivatives with differences. The interpreter does it all, so nothing can crash.
-fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
-    let (model, case, _) = what.load(session, Purpose::Derivatives)?;
+fn derivatives(session: &Session, what: &What, max_iterations: Option<u32>) -> Result<(), Failure> {
+    let (model, mut case, _) = what.load(session, Purpose::Derivatives)?;
+    case.graph = bounded(&model, max_iterations)?.into_owned();
     let found = gradients(&case, DIRECTIONS, session.global.seed).map_err(|e| match e {
         GradientError::Interpreter(e) => interpreter(&model.file, &VerifyError::Interpreter(e)),
-        GradientError::Refused(_) => Failure::at(Code::Unsupported, &model.file, e.to_string()),
+        GradientError::Refused(problem) => {
+            let expected = expected_of(&problem).map_or(String::new(), |expected| format!("; expected {expected}"));
+            Failure::at(Code::Unsupported, &model.file, problem + &expected)
+        }
         other => Failure::at(Code::Invalid, &model.file, other.to_string()),
     })?;
     let wrong = found.wrong.as_ref();
@@ -459,7 +467,7 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
 /// Runs `tlc verify`.
 pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
     if args.grad {
-        return derivatives(session, &args.what);
+        return derivatives(session, &args.what, args.max_iterations);
     }
     let prepared = match args.what.watched(session)? {
         Watched::Done => return Ok(()),
