@@ -36,6 +36,8 @@ mod onnx_attention;
 mod peers;
 #[path = "cuda/pools.rs"]
 mod pools;
+#[path = "cuda/product_rows.rs"]
+mod product_rows;
 #[path = "cuda/products.rs"]
 mod products;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
@@ -165,6 +167,11 @@ fn convolutions_by_four_warps_have_the_same_bits_at_three_schedules() {
     let folder = tempfile::tempdir().expect("a folder");
     let device = one_multiprocessor(folder.path());
     same_bits_of("tensor_cores::children::convolved", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
+fn rows_of_products_have_the_same_bits_at_three_schedules() {
+    same_bits("product_rows::children::random");
 }
 
 #[test]

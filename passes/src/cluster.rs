@@ -21,6 +21,7 @@ pub(crate) mod horizon;
 mod joins;
 mod merge;
 mod operations;
+mod product_rows;
 mod roots;
 mod scans;
 mod space;
@@ -31,7 +32,7 @@ use std::collections::BTreeSet;
 pub use roots::{held_value, output_values};
 
 pub use crate::partition::{
-    Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Part, Role, ScanForm, Updates,
+    Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Part, ProductRows, Role, ScanForm, Updates,
 };
 
 use again::Again;
@@ -236,9 +237,10 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
     c.mark_roots(once);
     c.grow();
     c.merge_siblings();
-    let mut clusters = c.finish();
+    let (mut clusters, demands) = c.finish();
     if merges == usize::MAX {
         attention::join(graph, placement, &mut clusters);
+        product_rows::join(graph, placement, &demands, &mut clusters);
     }
     made(Made::Clusters {
         graph,
@@ -467,7 +469,7 @@ impl Clusterer<'_> {
         group
     }
 
-    fn finish(mut self) -> Clusters {
+    fn finish(mut self) -> (Clusters, Vec<Vec<Demand>>) {
         let demanded = self.demanded_outside();
         // Order: ready clusters by their oldest root, updates of states that others still read behind all of them.
         let alive: Vec<usize> = (0..self.groups.len())
@@ -512,11 +514,12 @@ impl Clusterer<'_> {
         debug_assert_eq!(clusters.len(), alive.len(), "the cluster graph is acyclic");
         // What runs once per executable runs before everything else.
         clusters.sort_by_key(|c: &Cluster| !c.once);
-        Clusters {
+        let clusters = Clusters {
             clusters,
             ledger: std::mem::take(&mut self.ledger),
             is_root: std::mem::take(&mut self.is_root),
-        }
+        };
+        (clusters, self.demands)
     }
 
     /// Which groups compute the new value of a state that other groups read.

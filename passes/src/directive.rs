@@ -327,7 +327,19 @@ directives! {
         /// How many threads: a power of two, which whole rows of the tile are for.
         threads: i64,
     },
-    /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block. The innermost serial loops inside go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
+    /// The first statement of the loop over `var`, which fills a scratch for each iteration, is taken apart from the others, which read it:
+    /// `for m { for n { kept[n] = a }; b }` becomes two loops, between which the scratch holds a tile. Returns the two loops.
+    TileRows "tile-rows" {
+        /// The loop over the rows of the tile.
+        var: VarId,
+        /// What is filled: cache scratch.
+        scratch: u32,
+        /// Rows of the tile, the most iterations of the loop.
+        rows: i64,
+        /// Elements from one row of the tile to the next, at least as many as the scratch has.
+        pitch: i64,
+    },
+    /// Iterations of `var`, the outermost loop, go to the warps of GPU blocks, so many of them to a block; or those of a loop of a block to its warps in turn. The innermost serial loops inside go to the threads of the warp in turn, and every thread executes what is between them; accumulations get an accumulator
     /// per thread, combined in the warp, so that no barrier is needed. Where fewer threads take a row, a warp has as many rows as it has
     /// such parts. Returns the loops over blocks and over warps.
     RowsByWarps "rows-by-warps" {
@@ -337,6 +349,16 @@ directives! {
         warps: i64,
         /// Threads of a row: those of a warp, or a power of two below that.
         threads: i64,
+    },
+    /// What each thread of a block loads alike in the iterations of a loop, the last statement of the thread loop, comes to shared memory, so many iterations
+    /// at a time. Returns the loop over these, that of the threads that bring it, and the thread loop. Barriers are `Synchronize`'s business.
+    ShareLoads "share-loads" {
+        /// The thread loop, which is all of a block.
+        thread: VarId,
+        /// The loop inside it.
+        var: VarId,
+        /// Iterations whose loads are brought at a time: as many threads of a block.
+        length: i64,
     },
     /// The rows that each thread of a block loop adds up for its columns, `for t thread { for r { a[t] += b } }`, go to so many groups of threads in
     /// turn: each thread adds up in registers what it has of a column, and what all groups have of it is added up through shared memory,
@@ -474,6 +496,20 @@ directives! {
         sum: VarId,
         /// Iterations that it gets, at least as many as it may have had.
         length: i64,
+    },
+    /// The middle one of three loops that add up products into a tile has as many iterations as the tile has columns: in those that it did not have before, the
+    /// factor that differs in it is zero and nothing is loaded. What is added to these columns is used nowhere. Returns no loop.
+    FillColumns "fill-columns" {
+        /// The loop over the rows of the tile.
+        outer: VarId,
+        /// The loop inside it over the columns.
+        inner: VarId,
+        /// The loop inside that over the sum.
+        sum: VarId,
+        /// Rows of the tile, the most iterations of the outer loop.
+        rows: i64,
+        /// Columns of the tile.
+        columns: i64,
     },
     /// Rows of a scratch lie further apart than they are long, so that what goes across them meets different banks of shared
     /// memory. Returns no loop.
@@ -923,7 +959,9 @@ enclose
 place shared scratch=3
 distribute i1 i2 threads=128
 distribute-tile i1 i2 rows=32 columns=32 lanes=4 threads=256
+tile-rows i1 scratch=3 rows=64 pitch=72
 rows-by-warps i1 warps=4 threads=32
+share-loads i1 i2 length=128
 share-rows i1 i2 groups=16
 share-rows i1 i2 lane=i3 groups=128
 own scratch=2
@@ -939,6 +977,7 @@ contract i1 i2 i3 rows=4 columns=8 block=16
 contract i1 i2 i3 rows=4 columns=8 block=16 tf32
 spread i1 rows=64 columns=32 down=4 across=2
 lengthen i1 i2 i3 length=16
+fill-columns i1 i2 i3 rows=64 columns=128
 apart scratch=2 row=64 gap=8
 rotate scratch=2 row=32 piece=4
 swizzle scratch=2 row=64

@@ -53,6 +53,8 @@ pub enum ClusterKind {
     Gemm(Box<MatrixProduct>),
     /// A contraction, a softmax along its rows, and a contraction over those, in blocks of a GPU.
     Attention(Box<Attention>),
+    /// A contraction, and what waits for whole rows of its results, in blocks of a GPU.
+    ProductRows(Box<ProductRows>),
     /// A sum over all positions of windows, as tiles of channels by the windows' elements.
     WeightGradient(Box<WeightGradient>),
     /// A recurrence along an axis.
@@ -65,6 +67,19 @@ pub enum ClusterKind {
     Loop,
     /// A function of the runtime.
     Call,
+}
+
+/// A contraction, which the first of two loop nests computes, and what the second computes of rows of its results.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ProductRows {
+    /// The value that the first nest stores: the contraction, or what is computed of it element by element.
+    pub value: NodeId,
+    /// Roots of the first nest, ascending, and its loops: those along rows, then those along columns.
+    pub product: (Vec<NodeId>, LoopSpace),
+    /// Roots of the second nest, ascending, and its loops, which are those along rows.
+    pub rows: (Vec<NodeId>, LoopSpace),
+    /// Rows and columns of a block's tile. The columns are at least those of the result.
+    pub tile: [i64; 2],
 }
 
 /// A part of a concatenation, the elements of which lie together there.

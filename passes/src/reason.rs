@@ -72,6 +72,15 @@ pub enum FusionReason {
     },
     /// Refused: what is an attention by its structure stays several kernels.
     NoAttention(AttentionRefusal),
+    /// Accepted: blocks of a GPU have whole rows of the products, and compute what waits for all of a row where they have them.
+    ProductRows {
+        /// Rows of a block.
+        rows: i64,
+        /// Columns of a block.
+        columns: i64,
+    },
+    /// Refused: rows of products are written and read again.
+    NoProductRows(ProductRowsRefusal),
     /// Refused: a convolution's gradient by its weights is not summed by a kernel of its own.
     NoWeightGradient(WeightGradientRefusal),
     /// Accepted: the consumer is a matrix product in the step of the product behind which the producer runs, and takes its rows as they
@@ -219,6 +228,47 @@ impl fmt::Display for AttentionRefusal {
     }
 }
 
+/// Why what waits for whole rows of products is another kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ProductRowsRefusal {
+    /// No tile has all columns.
+    Columns {
+        /// The most columns that there may be.
+        columns: i64,
+    },
+    /// Too few rows for a tile.
+    FewRows {
+        /// Rows.
+        rows: i64,
+    },
+    /// Rows of the one are not those of the other, or something else is looped over for each.
+    OtherRows,
+    /// Others need the products before.
+    Order,
+    /// Tiles of whole rows would take so much longer to multiply.
+    Slower {
+        /// Nanoseconds of one kernel.
+        together_ns: u64,
+        /// Nanoseconds of two.
+        apart_ns: u64,
+    },
+}
+
+impl fmt::Display for ProductRowsRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Columns { columns } => write!(f, "no tile has all of {columns} columns"),
+            Self::FewRows { rows } => write!(f, "{rows} rows are too few for a tile"),
+            Self::OtherRows => f.write_str("they are not its rows alone"),
+            Self::Order => f.write_str("others need the products before"),
+            Self::Slower { together_ns, apart_ns } => write!(
+                f,
+                "tiles of whole rows would take {together_ns} ns in one kernel, and {apart_ns} ns in two that divide rows among blocks"
+            ),
+        }
+    }
+}
+
 /// What is a step of its own, so that nothing shares a kernel with it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum OwnStep {
@@ -270,6 +320,7 @@ impl FusionReason {
                 | Self::LibraryEpilogue(_)
                 | Self::Passed { .. }
                 | Self::Attention { .. }
+                | Self::ProductRows { .. }
         )
     }
 }
@@ -352,6 +403,11 @@ impl fmt::Display for FusionReason {
                 }
             }
             Self::NoAttention(refusal) => write!(f, "an attention in several kernels: {refusal}"),
+            Self::ProductRows { rows, columns } => write!(
+                f,
+                "whole rows of the products, {rows} by {columns} of a block, stay in its shared memory, and its warps take them from there"
+            ),
+            Self::NoProductRows(refusal) => write!(f, "rows of the products are written and read again: {refusal}"),
             Self::NoWeightGradient(refusal) => write!(f, "no kernel of its own for the gradient by weights: {refusal}"),
             Self::PassedNeeded => f.write_str("not passed on within a step: others need it, or what it is made of"),
             Self::PassedOtherRows => {
@@ -432,6 +488,8 @@ pub enum FusionStage {
     Siblings,
     /// Which contractions with a softmax between them are one kernel.
     Attention,
+    /// Which kernels of rows are parts of the kernels of products that they read.
+    ProductRows,
     /// Which kernels run in the steps of the matrix products that they read.
     Epilogues,
 }
@@ -444,6 +502,7 @@ impl FusionStage {
             Self::Merging => "merging",
             Self::Siblings => "siblings",
             Self::Attention => "attention",
+            Self::ProductRows => "rows of products",
             Self::Epilogues => "epilogues",
         }
     }
@@ -452,7 +511,7 @@ impl FusionStage {
     pub const fn merges_kernels(self) -> bool {
         match self {
             Self::Merging | Self::Siblings => true,
-            Self::Inlining | Self::Attention | Self::Epilogues => false,
+            Self::Inlining | Self::Attention | Self::ProductRows | Self::Epilogues => false,
         }
     }
 }

@@ -141,6 +141,7 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
             ClusterKind::Loops(space) => format!("loop over {}", graph.shape_text(&space.parallel)),
             ClusterKind::Gemm(_) => "library product".into(),
             ClusterKind::Attention(a) => format!("attention, {} rows a block", a.rows),
+            ClusterKind::ProductRows(p) => format!("rows of a product, tiles of {} by {}", p.tile[0], p.tile[1]),
             ClusterKind::WeightGradient(w) => format!("weight gradient, tiles of {} by {}", w.rows(), w.columns),
             ClusterKind::Scan(_) => "scan".into(),
             ClusterKind::Scatter(_) => "scatter".into(),

@@ -711,6 +711,10 @@ fn write_plan(
                     a.keys()
                 )
             }
+            tlc_passes::cluster::ClusterKind::ProductRows(p) => format!(
+                "a product and what waits for whole rows of it, in tiles of {} by {}",
+                p.tile[0], p.tile[1]
+            ),
             tlc_passes::cluster::ClusterKind::WeightGradient(w) => format!(
                 "a convolution's gradient by its weights, in tiles of {} channels by {} elements of windows, {} tiles at a time",
                 w.columns,
@@ -838,7 +842,7 @@ fn write_schedule(
     l: &LaunchReport,
     launch: Option<&Launch>,
 ) -> std::fmt::Result {
-    let form = format!("{:?}", l.form).to_lowercase();
+    let form = l.form.name();
     writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
     writeln!(out, "      emitter {}: {}", l.emitter.name, l.emitter.reason)?;
     if let Some((launch, Work::Grid(grid))) = launch.map(|s| (s, &s.work)) {

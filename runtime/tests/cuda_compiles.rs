@@ -13,7 +13,7 @@ use tlc_ir::kernel::{Access, Bind, CollectiveKind, Kernel, Memory, Op, Scope, St
 use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::{Cpu, Gpu, Multiprocessor};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Precision, Scalar, ScalarOp};
-use tlc_passes::cluster::Clusters;
+use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
 use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
 use tlc_passes::lower::{Arg, Form, lower};
@@ -55,7 +55,9 @@ fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
     let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let gpu = Gpu {
         // A library multiplies f32 exactly.
-        products: any.products.filter(|_| case.precision == Precision::Exact),
+        products: any
+            .products
+            .filter(|_| case.library && case.precision == Precision::Exact),
         ..any
     };
     let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
@@ -361,8 +363,13 @@ fn kernels_of_timed_graphs_do_not_spill_on_any_architecture() {
         return;
     };
     let mut crowded = Vec::new();
-    for case in cuda_graphs::timed() {
-        let (_, kernels) = gpu(&case);
+    for case in cuda_graphs::timed().into_iter().chain(cuda_graphs::rows_of_products()) {
+        let (compiled, kernels) = gpu(&case);
+        let name = &case.name;
+        let joined = |c: &Cluster| matches!(c.kind, ClusterKind::ProductRows(_));
+        let of_product = name.starts_with("rows_of_product");
+        assert_eq!(compiled.clusters.clusters.iter().any(joined), of_product, "{name}");
+        assert!(!of_product || kernels.len() == 1, "{name}");
         for (number, k) in kernels.iter().enumerate() {
             let name = identifier(&format!("{}_{number}", case.name));
             for arch in ARCHS {

@@ -428,9 +428,14 @@ fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> 
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.
-    let products = kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
+    let mut sums = kernel.statements().filter_map(|s| match s {
+        Stmt::Contract(c) => Some(c.dst),
+        _ => None,
+    });
+    let first = sums.next();
+    let products = first.is_some();
     // Those of an attention also wait for each other between its two products, so that others should have something to do.
-    let waits = kernel.statements().any(|s| matches!(s, Stmt::Collective(_)));
+    let waits = sums.any(|other| Some(other) != first) && kernel.statements().any(|s| matches!(s, Stmt::Collective(_)));
     let own = kernel.scratch.iter().filter(|s| s.scope == Scope::Thread);
     let held: Option<i64> = own.map(|s| s.len.as_const()).sum();
     let blocks = match products {

@@ -23,6 +23,7 @@ mod in_place;
 mod indexed;
 mod inside;
 mod memo;
+mod product_rows;
 mod scan_by_warps;
 mod weight_gradient;
 
@@ -58,8 +59,31 @@ pub enum Form {
     Serial,
     /// Updates of a scatter, one behind the other. The innermost loop goes through the elements of one update.
     Updates,
+    /// Rows, the first statement of which is sums of products, in tiles of so many rows and columns of a GPU's blocks. Rows go along the last parallel
+    /// loop.
+    ProductRows {
+        /// Rows of a tile.
+        rows: i64,
+        /// Columns of a tile.
+        columns: i64,
+    },
     /// Tiles, written as they run: those that the threads of a GPU's blocks share, or a processor's of f32 in registers.
     Tiles,
+}
+
+impl Form {
+    /// What reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Form::Elementwise => "elementwise",
+            Form::Rows => "rows",
+            Form::Columns => "columns",
+            Form::Serial => "serial",
+            Form::Updates => "updates",
+            Form::ProductRows { .. } => "rows of products",
+            Form::Tiles => "tiles",
+        }
+    }
 }
 
 /// What a parameter of a nest holds.
@@ -119,6 +143,7 @@ pub fn lower(
             vec![nest]
         }
         ClusterKind::Attention(form) => attention::lower(graph, cluster, form, is_root),
+        ClusterKind::ProductRows(form) => vec![product_rows::lower(graph, cluster, form, is_root, precision)],
         ClusterKind::WeightGradient(form) => vec![weight_gradient::lower(graph, cluster, form, is_root)],
         ClusterKind::Scan(form) => match form {
             ScanForm::Serial => vec![indexed::lower_scan(graph, cluster, is_root)],
@@ -128,6 +153,14 @@ pub fn lower(
         },
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Join(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
+    }
+}
+
+/// As [`lower`], with the rows of products in a kernel of their own.
+pub fn lower_rows_apart(graph: &Graph, cluster: &Cluster, is_root: &[bool], precision: Precision) -> Vec<Nest> {
+    match &cluster.kind {
+        ClusterKind::ProductRows(form) => product_rows::lower_apart(graph, cluster, form, is_root, precision),
+        _ => Vec::new(),
     }
 }
 
@@ -758,7 +791,7 @@ impl Lowerer<'_> {
         made(Made::Nest(&mut self.kernel));
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
-            Form::Serial | Form::Updates | Form::Tiles => Vec::new(),
+            Form::Serial | Form::Updates | Form::ProductRows { .. } | Form::Tiles => Vec::new(),
         };
         Nest {
             copies: in_place::is_copy(&self.kernel),

@@ -16,9 +16,10 @@ use tlc_ir::{Precision, Target};
 use super::alike::Outline;
 use super::{Planner, cluster_label, share};
 use crate::cluster::Cluster;
+use crate::directive::Directive;
 use crate::launch::LaunchReport;
 use crate::legalize::legalize_as;
-use crate::lower::{Arg, Form, Nest, lower};
+use crate::lower::{Arg, Form, Nest, lower, lower_rows_apart};
 use crate::made::is_changed;
 use crate::schedule::{Schedule, moved_bytes, schedule};
 use crate::tuning::{KernelKey, Pinned};
@@ -96,6 +97,17 @@ impl Planner<'_> {
         let all: Vec<Ready> = nests
             .map(|nest| self.prepared(nest, c, (device, target), &mut left))
             .collect();
+        if all
+            .iter()
+            .any(|r| matches!(r.form, Form::ProductRows { .. }) && !has_tiles(&r.known.schedule))
+        {
+            let precision = self.placement.precision().of_products();
+            let nests = lower_rows_apart(self.graph, c, is_root, precision).into_iter();
+            let mut left = 0;
+            return nests
+                .map(|nest| self.prepared(nest, c, (device, target), &mut left))
+                .collect();
+        }
         if let (Some(outline), [ready]) = (outline, &all[..]) {
             self.alike.keep(outline, ready);
         }
@@ -305,6 +317,12 @@ impl Planner<'_> {
         alike.push(id);
         id
     }
+}
+
+/// Whether blocks have tiles of whole rows, as where no directive is refused.
+fn has_tiles(schedule: &Schedule) -> bool {
+    let mut applied = schedule.applied.iter();
+    applied.any(|a| matches!(a.directive, Directive::TileRows { .. }))
 }
 
 /// What equal kernels have in common.

@@ -110,6 +110,15 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::RowsByWarps { var, warps, threads } => {
             super::rows_by_warps::rows_by_warps(kernel, *var, (*warps, *threads))
         }
+        Directive::TileRows {
+            var,
+            scratch,
+            rows,
+            pitch,
+        } => super::tile_rows::tile_rows(kernel, *var, *scratch, [*rows, *pitch]),
+        Directive::ShareLoads { thread, var, length } => {
+            super::share_loads::share_loads(kernel, *thread, *var, *length)
+        }
         Directive::ShareRows {
             thread,
             rows,
@@ -166,6 +175,13 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             sum,
             length,
         } => super::lengthen::lengthen(kernel, [*outer, *inner, *sum], *length),
+        Directive::FillColumns {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+        } => super::lengthen::fill_columns(kernel, [*outer, *inner, *sum], [*rows, *columns]),
         Directive::Reside { blocks } => super::residents::reside(kernel, *blocks),
         Directive::Swizzle { scratch, row } => super::swizzle::swizzle(kernel, *scratch, *row),
         Directive::Apart { scratch, row, gap } => super::rows_apart::apart(kernel, *scratch, *row, *gap),

@@ -10,7 +10,9 @@
 //! | other rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
 //! | short rows | a part of a warp takes a row, as one does longer ones; of one element, or where that cannot be, a thread takes a row |
 //! | columns | a block takes a tile of columns, a thread one column, or 16 bytes of each row; what of the rows is kept lies in shared memory |
+//! | rows behind products | a block takes a tile of whole rows of sums, and its warps what is computed of the rows: [`super::product_rows`] |
 //! | tiles | as they were lowered |
+//! | updates | a thread takes an index of the parallel loops; the indices of updates go through shared memory: [`super::share_loads`] |
 //! | serial | a thread takes an index of the parallel loops |
 //!
 //! The result is a kernel as [`super::threads`] describes it, always: a form whose directives refuse falls back to one thread
@@ -86,7 +88,7 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
 /// have otherwise: what they keep there would be read again.
 fn shared_limit(nest: &Nest, gpu: &Target) -> i64 {
     match nest.form {
-        Form::Rows | Form::Tiles => gpu.opt_in_shared_bytes.max(gpu.shared_bytes),
+        Form::Rows | Form::Tiles | Form::ProductRows { .. } => gpu.opt_in_shared_bytes.max(gpu.shared_bytes),
         Form::Elementwise | Form::Columns | Form::Serial | Form::Updates => gpu.shared_bytes,
     }
 }
@@ -142,6 +144,15 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let most = gpu.opt_in_shared_bytes.max(gpu.shared_bytes);
     let product = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| within(most, f);
     let parallel = &nest.parallel[..];
+    if let Form::ProductRows { rows, columns } = nest.form {
+        let ways = [Some(Precision::Exact), Some(nest.precision), None];
+        let mut made = ways
+            .into_iter()
+            .map(|how| product(&|g| g.product_rows(parallel, [rows, columns], how, gpu)));
+        if let Some(done) = made.find_map(Result::ok) {
+            return done;
+        }
+    }
     let mut too_short = None;
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {
         for row in rows_of_tiles(&kernel, parallel) {
@@ -169,8 +180,8 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
                 let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
                 made.find_map(Result::ok).ok_or(refused)
             })
-            .or_else(|_| attempt(&|g| g.items(parallel, THREADS))),
-        Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
+            .or_else(|_| attempt(&|g| g.items(parallel, THREADS).map(drop))),
+        Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS).map(drop)),
         Form::Rows => {
             let pieces = || pieces_of_rows(&kernel, parallel).chain([1]);
             let mut by_warps = pieces().map(|lanes| attempt(&|g| g.rows_by_warps(parallel, lanes)));
@@ -199,9 +210,10 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         }
         // Written for blocks as it was lowered.
         Form::Tiles => within(i64::MAX, &|g| g.reside(gpu)),
-        Form::Serial | Form::Updates => attempt(&|g| g.items(parallel, ITEM_THREADS)),
+        Form::Updates => attempt(&|g| g.updates(parallel, ITEM_THREADS)),
+        Form::Serial | Form::ProductRows { .. } => attempt(&|g| g.items(parallel, ITEM_THREADS).map(drop)),
     };
-    let scheduled = scheduled.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)));
+    let scheduled = scheduled.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS).map(drop)));
     let (kernel, mut made) = match scheduled {
         // A nest of tiles says itself in which order its sums are added up.
         Ok(done) if nest.form == Form::Tiles => done,
@@ -440,15 +452,16 @@ impl Gpu {
         Ok(inner)
     }
 
-    /// A thread per iteration of the parallel loops.
-    fn items(&mut self, parallel: &[VarId], threads: i64) -> Result<(), DirectiveRefusal> {
+    /// A thread per iteration of the parallel loops; returns the loops over blocks and threads.
+    pub(super) fn items(&mut self, parallel: &[VarId], threads: i64) -> Result<[VarId; 2], DirectiveRefusal> {
         let all = self.one_loop(parallel)?;
         let made = self.apply(Directive::Block {
             var: all,
             factor: threads,
         })?;
         self.bind(made[0], Bind::Block)?;
-        self.bind(made[1], Bind::Thread)
+        self.bind(made[1], Bind::Thread)?;
+        Ok([made[0], made[1]])
     }
 
     /// A thread per so many neighbouring iterations of the parallel loops, all of which move together wherever they lie together.

@@ -109,8 +109,13 @@ impl Gpu {
     fn share_rows(&mut self, row: VarId, threads: i64, pieces: Vec<VarId>) -> Result<(), DirectiveRefusal> {
         let (var, warps) = (row, WARPS);
         self.apply(Directive::RowsByWarps { var, warps, threads })?;
-        self.keep_in_registers()?;
-        for lane in pieces {
+        self.keep_in_registers(None)?;
+        self.accumulate_apart(pieces)
+    }
+
+    /// Gives each of the lanes of loops an accumulator of its own, where they accumulate.
+    pub(super) fn accumulate_apart(&mut self, lanes: Vec<VarId>) -> Result<(), DirectiveRefusal> {
+        for lane in lanes {
             if self.accumulates(lane) {
                 self.why = ScheduleReason::Accumulators;
                 let around = self.outermost_of_thread(lane);
@@ -120,12 +125,12 @@ impl Gpu {
         Ok(())
     }
 
-    /// Has each thread hold what of cache scratch it alone touches in registers, and its turns copied out.
-    fn keep_in_registers(&mut self) -> Result<(), DirectiveRefusal> {
+    /// Has each thread hold what of cache scratch it alone touches in registers, and its turns copied out, in all of a kernel or in a loop.
+    pub(super) fn keep_in_registers(&mut self, inside: Option<VarId>) -> Result<(), DirectiveRefusal> {
         for scratch in self.cache_scratch() {
-            self.hold(scratch, KEPT_REGISTERS)?;
+            self.hold(scratch, KEPT_REGISTERS, inside)?;
         }
-        for var in turns(&self.kernel.body, false) {
+        for var in turns(body_of(&self.kernel, inside), false) {
             self.copy_out(var)?;
         }
         Ok(())
@@ -139,7 +144,7 @@ impl Gpu {
         };
         for scratch in self.cache_scratch() {
             let before = (self.kernel.clone(), self.schedule.clone());
-            if self.hold(scratch, most).is_err() {
+            if self.hold(scratch, most, None).is_err() {
                 (self.kernel, self.schedule) = before;
             }
         }
@@ -151,13 +156,14 @@ impl Gpu {
         cache.map(|(i, _)| i as u32).collect()
     }
 
-    /// Has each thread hold its elements of a scratch in registers, if all that it holds does not take more than so many.
-    fn hold(&mut self, scratch: u32, most: i64) -> Result<(), DirectiveRefusal> {
+    /// Has each thread hold its elements of a scratch in registers, if all that it holds in a kernel, or in a loop, does not take more than so many.
+    fn hold(&mut self, scratch: u32, most: i64, inside: Option<VarId>) -> Result<(), DirectiveRefusal> {
         self.why = ScheduleReason::Registers;
         self.apply(Directive::Own { scratch })?;
-        let held = registers_held(&self.kernel);
+        let body = body_of(&self.kernel, inside);
+        let held = registers_held(&self.kernel, body);
         // Where the last turn is not whole, what it leaves takes as many registers as it computes.
-        let beside = masked_lanes(&self.kernel.body, &self.kernel);
+        let beside = masked_lanes(body, &self.kernel);
         if held > most || held + beside > most + BESIDE {
             return Err(DirectiveRefusal::ScratchScope(Scope::Thread));
         }
@@ -263,10 +269,16 @@ fn turns(body: &[Stmt], in_thread: bool) -> Vec<VarId> {
     out
 }
 
-/// Registers that hold scratch of a thread's own at once: from the part that sets it to the last one that uses it.
-fn registers_held(kernel: &Kernel) -> i64 {
+/// The body of a loop, or of the kernel.
+fn body_of(kernel: &Kernel, inside: Option<VarId>) -> &[Stmt] {
+    let found = inside.and_then(|v| tree::loop_body(&kernel.body, v));
+    found.unwrap_or(&kernel.body)
+}
+
+/// Registers that hold scratch of a thread's own at once: from the part of these statements that sets it to the last one that uses it.
+fn registers_held(kernel: &Kernel, body: &[Stmt]) -> i64 {
     let mut parts: Vec<&[Stmt]> = Vec::new();
-    for s in kernel.statements() {
+    for s in walk(body) {
         if let Stmt::Loop {
             bind: Bind::Thread,
             body,

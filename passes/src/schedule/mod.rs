@@ -32,6 +32,7 @@ mod peel;
 mod phases;
 mod pipeline;
 mod prefetch;
+mod product_rows;
 mod product_tiles;
 mod reason;
 mod region;
@@ -39,6 +40,7 @@ mod residents;
 mod rows;
 mod rows_apart;
 mod rows_by_warps;
+mod share_loads;
 mod share_rows;
 mod slide;
 mod spread;
@@ -47,6 +49,7 @@ mod swizzle;
 mod tensor_cores;
 mod threads;
 mod tile_columns;
+mod tile_rows;
 mod tile_sum;
 mod tile_threads;
 mod vectorize;
@@ -155,6 +158,8 @@ fn keeps_rows(nest: &Nest) -> bool {
     match nest.form {
         Form::Rows => true,
         Form::Columns => nest.column_local,
+        // These are apart from the products first.
+        Form::ProductRows { .. } => false,
         Form::Elementwise | Form::Serial | Form::Updates | Form::Tiles => false,
     }
 }
@@ -194,7 +199,8 @@ fn scheduled<'t>(
         Form::Rows | Form::Columns if !nest.of_vector && s.direct(&nest.parallel) => {}
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
-        Form::Serial => {
+        // Rows behind products are a GPU's; elsewhere they are what they mean.
+        Form::Serial | Form::ProductRows { .. } => {
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
         }

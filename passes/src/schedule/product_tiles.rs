@@ -150,6 +150,18 @@ impl Gpu {
         let [.., m, n, sum, _, _] = tiled[..] else {
             return Err(DirectiveRefusal::NotASum(sum));
         };
+        let mut blocks = around;
+        blocks.extend([down[0], across[0]]);
+        self.steps(blocks, [m, n, sum], steps)
+    }
+
+    /// Tiles that blocks take, whose sums go through so many steps at a time.
+    pub(super) fn steps(
+        &mut self,
+        blocks: Vec<VarId>,
+        [m, n, sum]: [VarId; 3],
+        steps: i64,
+    ) -> Result<ProductTiles, DirectiveRefusal> {
         let steps = self.apply(Directive::Block {
             var: sum,
             factor: steps,
@@ -158,8 +170,6 @@ impl Gpu {
             let inner = steps[0];
             self.apply(Directive::Interchange { outer, inner })?;
         }
-        let mut blocks = around;
-        blocks.extend([down[0], across[0]]);
         let block = self.one_loop(&blocks)?;
         self.bind(block, Bind::Block)?;
         let (steps, sum) = (steps[0], steps[1]);
@@ -178,13 +188,25 @@ impl Gpu {
         let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
         let (rows, columns) = (side(self, loops.m)?, side(self, loops.n)?);
         self.why = ScheduleReason::Products { rows, columns };
-        let ProductTiles {
-            block,
-            steps,
-            m,
-            n,
-            sum,
-        } = self.tiles(loops, [rows, columns], STEPS)?;
+        let tiles = self.tiles(loops, [rows, columns], STEPS)?;
+        let part = [rows / PARTS, columns / PARTS];
+        self.by_threads(&tiles, [rows, columns], part)?;
+        let block = tiles.block;
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::OneThread { block })?;
+        self.apply(Directive::Synchronize { block })?;
+        self.pipeline(tiles.steps, 2, gpu);
+        Ok(())
+    }
+
+    /// Gives the threads of a block parts of a tile of sums of products, whose operands they share.
+    pub(super) fn by_threads(
+        &mut self,
+        tiles: &ProductTiles,
+        [rows, columns]: [i64; 2],
+        [down, across]: [i64; 2],
+    ) -> Result<(), DirectiveRefusal> {
+        let &ProductTiles { block, m, n, sum, .. } = tiles;
         self.why = ScheduleReason::SharedMemory;
         let mut filling = Vec::new();
         for (side, value) in factors(&self.kernel, [m, n, sum])?.into_iter().enumerate() {
@@ -211,7 +233,6 @@ impl Gpu {
             self.widen(var, FILLED);
         }
         self.why = ScheduleReason::BlocksAndThreads;
-        let (down, across) = (rows / PARTS, columns / PARTS);
         self.apply(Directive::Spread {
             block,
             rows,
@@ -221,15 +242,11 @@ impl Gpu {
         })?;
         self.store_together(across);
         self.why = ScheduleReason::BlocksAndThreads;
+        let threads = rows / down * (columns / across);
         for var in filling {
-            let threads = PARTS * PARTS;
             let around = var;
             self.apply(Directive::Distribute { around, var, threads })?;
         }
-        self.why = ScheduleReason::Order;
-        self.apply(Directive::OneThread { block })?;
-        self.apply(Directive::Synchronize { block })?;
-        self.pipeline(steps, 2, gpu);
         Ok(())
     }
 
@@ -260,21 +277,20 @@ impl Gpu {
 
     /// Stores the neighbouring results of a thread together, where they lie so.
     fn store_together(&mut self, lanes: i64) {
-        let to_param = |s: &Stmt| {
-            matches!(
-                s,
-                Stmt::Store {
-                    memory: Memory::Param(_),
-                    ..
-                }
-            )
+        let shared = |i: u32| self.kernel.scratch[i as usize].scope == Scope::Shared;
+        let to_others = |s: &Stmt| match s {
+            Stmt::Store { memory, .. } => match memory {
+                Memory::Param(_) => true,
+                Memory::Scratch(i) => shared(*i),
+            },
+            _ => false,
         };
         let inner = self.kernel.statements().filter_map(|s| match s {
             Stmt::Loop {
                 var,
                 bind: Bind::Unroll,
                 body,
-            } if body.iter().any(to_param) => Some(*var),
+            } if body.iter().any(to_others) => Some(*var),
             _ => None,
         });
         for var in inner.collect::<Vec<_>>() {

@@ -163,6 +163,14 @@ pub enum ScheduleReason {
     SharedMemory,
     /// A warp takes a row: its threads combine what they have without waiting for others.
     RowsByWarps,
+    /// A block takes a tile of so many rows and columns of sums of products, all columns of its rows, of which its warps compute what waits for whole
+    /// rows.
+    ProductRows {
+        /// Rows of the tile.
+        rows: i64,
+        /// Columns of the tile.
+        columns: i64,
+    },
     /// So many threads of a warp take a row, which is too short for all of them.
     RowsByParts {
         /// How many.
@@ -287,6 +295,10 @@ impl fmt::Display for ScheduleReason {
                 )
             }
             Self::SharedMemory => f.write_str("threads of a block share it"),
+            Self::ProductRows { rows, columns } => write!(
+                f,
+                "whole rows of sums of products, {rows} by {columns} of a block, stay in shared memory for what waits for all of a row"
+            ),
             Self::RowsByWarps => f.write_str("a warp for each row: its threads wait for no others"),
             Self::RowsByParts { threads } => write!(
                 f,

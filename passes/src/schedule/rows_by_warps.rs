@@ -16,6 +16,8 @@
 //! Of rows that are shorter a warp takes several, each so many neighbouring threads one: `row` is the number of the warp's first row and
 //! `t / threads`, the thread in it `t % threads`, and `reduce` one of parts of the warp. Threads for whose row there is none execute the
 //! same, but access no parameter.
+//!
+//! Rows of a tile, in a loop of a block that has other statements too, go to the block's warps in turn.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, VarId};
@@ -41,7 +43,10 @@ pub(super) fn rows_by_warps(
     if !(1..=WARP_THREADS).contains(&threads) || threads.count_ones() != 1 {
         return Err(DirectiveRefusal::Threads(threads));
     }
-    check(kernel, var)?;
+    let in_block = check(kernel, var)?;
+    if in_block && threads != WARP_THREADS {
+        return Err(DirectiveRefusal::Threads(threads));
+    }
     let mut new = kernel.clone();
     let (made, place) = match threads {
         WARP_THREADS => (block(&mut new, var, warps)?, None),
@@ -65,12 +70,9 @@ pub(super) fn rows_by_warps(
             body: row.finish(),
         }]
     });
+    let bind = if in_block { Bind::Serial } else { Bind::Block };
     rewrite(&mut new, outer, &mut |_, _, body| {
-        vec![Stmt::Loop {
-            var: outer,
-            bind: Bind::Block,
-            body,
-        }]
+        vec![Stmt::Loop { var: outer, bind, body }]
     });
     if let Some(refusal) = refusal {
         return Err(refusal);
@@ -111,18 +113,27 @@ fn in_parts(kernel: &mut Kernel, var: VarId, (warps, threads): (i64, i64)) -> (V
     (vec![outer, warp], Place { var, first, rows })
 }
 
-/// Whether rows do not depend on each other, the statements of a row may be executed by all threads of a warp, and the loops among them shared.
-fn check(kernel: &Kernel, var: VarId) -> Result<(), DirectiveRefusal> {
-    let body = match &kernel.body[..] {
-        [
-            Stmt::Loop {
-                var: v,
-                bind: Bind::Serial,
-                body,
-            },
-        ] if *v == var => body,
-        _ => return Err(DirectiveRefusal::NotNested(var, var)),
+/// The body of a loop of rows, and whether it is one of the statements of a block.
+fn rows_of(kernel: &Kernel, var: VarId) -> Option<(&[Stmt], bool)> {
+    let [outermost @ Stmt::Loop { bind, .. }] = &kernel.body[..] else {
+        return None;
     };
+    let in_block = *bind == Bind::Block;
+    let mut among = if in_block { outermost.body() } else { &kernel.body }.iter();
+    among.find_map(|s| match s {
+        Stmt::Loop {
+            var: v,
+            bind: Bind::Serial,
+            body,
+        } if *v == var => Some((&body[..], in_block)),
+        _ => None,
+    })
+}
+
+/// Whether rows do not depend on each other, the statements of a row may be executed by all threads of a warp, and the loops among them shared. Returns
+/// whether they are a part of a block.
+fn check(kernel: &Kernel, var: VarId) -> Result<bool, DirectiveRefusal> {
+    let (body, in_block) = rows_of(kernel, var).ok_or(DirectiveRefusal::NotNested(var, var))?;
     let all: Vec<Memory> = (0..kernel.scratch.len() as u32).map(Memory::Scratch).collect();
     let by_all = |s: &Stmt| match s {
         Stmt::Let { .. } => true,
@@ -140,7 +151,7 @@ fn check(kernel: &Kernel, var: VarId) -> Result<(), DirectiveRefusal> {
     };
     let apart = !carries_state(body, &all) && !overwrites(kernel, body, var, &all);
     match apart && body.iter().all(by_all) && walk(body).all(known) {
-        true => Ok(()),
+        true => Ok(in_block),
         false => Err(DirectiveRefusal::Recurrence(var)),
     }
 }

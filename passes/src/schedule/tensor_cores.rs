@@ -20,7 +20,7 @@ use super::directives::nested;
 use super::gpu::{Gpu, STEPS, room_for};
 use super::pack::cone;
 use super::pipeline::copy_of;
-use super::product_tiles::ProductLoops;
+use super::product_tiles::{ProductLoops, ProductTiles};
 use super::reason::Refused;
 use super::{Schedule, ScheduleReason};
 use crate::directive::{Directive, DirectiveRefusal, MOST_STAGES};
@@ -54,6 +54,25 @@ const MOST_EMPTY_OF_GROUPS: i64 = 3;
 
 /// Where the length of a sum is not known, a block of zeros may be multiplied for so many blocks of it.
 const MOST_ZEROS: i64 = 8;
+
+/// How the warps of a block share a tile.
+pub(super) struct Parts {
+    /// Rows and columns of the tile.
+    pub(super) tile: [i64; 2],
+    /// Rows and columns of a warp's part.
+    pub(super) part: [i64; 2],
+    /// Steps of a sum that go through shared memory at a time.
+    pub(super) steps: i64,
+    pub(super) precision: Precision,
+    /// Whether four warps multiply together.
+    pub(super) in_groups: bool,
+}
+
+/// Steps of a sum of so many products that go through shared memory at a time.
+pub(super) fn steps_of(length: i64, dtype: DType) -> i64 {
+    let few = [STEPS, 2 * STEPS].into_iter().find(|s| length <= *s);
+    few.unwrap_or(STEP_BYTES / dtype.bytes() as i64)
+}
 
 /// What a warp takes of a side: half of it, where that is not too short.
 const fn part(side: i64) -> i64 {
@@ -136,31 +155,69 @@ impl Gpu {
                 self.warps_side(loops.n, PRODUCT_SIDE)?,
             ],
         };
-        let steps = [STEPS, 2 * STEPS]
-            .into_iter()
-            .find(|s| length <= *s)
-            .unwrap_or(STEP_BYTES / dtype.bytes() as i64);
+        let steps = steps_of(length, dtype);
         // Two blocks of steps of a large tile are as many bytes as those of a small one, so that one is copied while the other is used.
         let steps = if large {
             steps.min(STEP_BYTES / 2 / dtype.bytes() as i64)
         } else {
             steps
         };
+        self.why = ScheduleReason::MatrixInstructions {
+            rows,
+            columns,
+            precision,
+        };
+        let tiles = self.tiles(loops, [rows, columns], steps)?;
+        let part = match huge {
+            _ if in_groups => [WARP_GROUP_ROWS, columns],
+            true => [HUGE_PART, HUGE_PART],
+            false => [part(rows).min(MOST_PART_ROWS), part(columns)],
+        };
+        let parts = Parts {
+            tile: [rows, columns],
+            part,
+            steps,
+            precision,
+            in_groups,
+        };
+        self.by_warps(&tiles, &parts, gpu)?;
+        let block = tiles.block;
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::OneThread { block })?;
+        self.apply(Directive::Synchronize { block })?;
+        // As many warps as two blocks of a large tile have, and more, for those that bring windows themselves.
+        let blocks = match (huge, in_groups && rows == PRODUCT_SIDE) {
+            (true, _) => 1,
+            (false, true) => 3,
+            (false, false) => 2,
+        };
+        self.pipeline(tiles.steps, blocks, gpu);
+        self.reside(gpu)
+    }
+
+    /// Gives the warps of a block parts of a tile of sums of products, which they multiply by matrix instructions.
+    pub(super) fn by_warps(
+        &mut self,
+        tiles: &ProductTiles,
+        parts: &Parts,
+        gpu: &Target,
+    ) -> Result<(), DirectiveRefusal> {
+        let &Parts {
+            tile: [rows, columns],
+            part: [down, across],
+            steps,
+            precision,
+            in_groups,
+        } = parts;
         let multiplied = ScheduleReason::MatrixInstructions {
             rows,
             columns,
             precision,
         };
         self.why = multiplied;
-        let tiles = self.tiles(loops, [rows, columns], steps)?;
         let vars = [tiles.m, tiles.n, tiles.sum];
         let (multiplied_values, accumulator) = self.multiplied(vars, precision)?;
         let operands = multiplied_values.map(|v| self.kernel.dtype(v));
-        let (down, across) = match huge {
-            _ if in_groups => (WARP_GROUP_ROWS, columns),
-            true => (HUGE_PART, HUGE_PART),
-            false => (part(rows).min(MOST_PART_ROWS), part(columns)),
-        };
         if gpu
             .emitter
             .contract(operands, accumulator, precision, [down, across, STEPS])
@@ -168,6 +225,7 @@ impl Gpu {
         {
             return Err(DirectiveRefusal::NoMatrixInstruction { operands, accumulator });
         }
+        let bytes = operands[0].bytes() as i64;
         let [outer, inner, sum] = vars;
         if !self.kernel.extents[sum.0 as usize].is(steps) {
             let length = steps;
@@ -206,13 +264,9 @@ impl Gpu {
         })?;
         for (var, scratch, row, turned) in &mut filling {
             let (scratch, row) = (*scratch, *row);
-            let access = GPU_ACCESS_BYTES / dtype.bytes() as i64;
+            let access = GPU_ACCESS_BYTES / bytes;
             // What instructions for 16-bit elements turn as they load it is read one by one where elements have 32.
-            let gap = if *turned && dtype.bytes() == 4 {
-                TURNED_GAP
-            } else {
-                access
-            };
+            let gap = if *turned && bytes == 4 { TURNED_GAP } else { access };
             self.why = ScheduleReason::Banks;
             self.apply(match in_groups {
                 true => Directive::Swizzle { scratch, row },
@@ -234,17 +288,7 @@ impl Gpu {
             let around = var;
             self.apply(Directive::Distribute { around, var, threads })?;
         }
-        self.why = ScheduleReason::Order;
-        self.apply(Directive::OneThread { block })?;
-        self.apply(Directive::Synchronize { block })?;
-        // As many warps as two blocks of a large tile have, and more, for those that bring windows themselves.
-        let blocks = match (huge, in_groups && rows == PRODUCT_SIDE) {
-            (true, _) => 1,
-            (false, true) => 3,
-            (false, false) => 2,
-        };
-        self.pipeline(tiles.steps, blocks, gpu);
-        self.reside(gpu)
+        Ok(())
     }
 
     /// The factors of the products as they are multiplied, and the dtype of their sum: to be exact, as they were before conversions that keep
@@ -258,7 +302,7 @@ impl Gpu {
     }
 
     /// A type in the kernel that matrix instructions take.
-    fn has_operands(&self, precision: Precision, gpu: &Target) -> Result<DType, DirectiveRefusal> {
+    pub(super) fn has_operands(&self, precision: Precision, gpu: &Target) -> Result<DType, DirectiveRefusal> {
         let side = SMALLEST_PRODUCT_SIDE;
         let extents = [side, side, STEPS];
         let native = |d: &&DType| gpu.emitter.contract([**d; 2], DType::F32, precision, extents) == Support::Native;
@@ -437,7 +481,7 @@ impl Gpu {
 }
 
 /// Whether four warps multiply together in that type.
-fn multiplies_in_groups(dtype: DType, precision: Precision, gpu: &Target) -> bool {
+pub(super) fn multiplies_in_groups(dtype: DType, precision: Precision, gpu: &Target) -> bool {
     gpu.emitter.contracts_in_groups(&MatrixTile {
         operands: [dtype; 2],
         accumulator: DType::F32,

@@ -18,6 +18,7 @@ mod plan_bounds;
 mod plan_interp;
 mod plan_shapes;
 mod precision;
+mod product_rows;
 mod queues;
 mod random_schedules;
 mod sequences;

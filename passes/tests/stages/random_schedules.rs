@@ -221,21 +221,38 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 piece,
             }
         }
+        30 if rng.chance(40) => Directive::TileRows {
+            var,
+            scratch: rng.below(kernel.scratch.len().max(1)) as u32,
+            rows: side(rng, kernel, var),
+            pitch: rng.pick(&[3i64, 16, 64, 300]),
+        },
         30 => Directive::Apart {
             scratch: rng.below(kernel.scratch.len().max(1)) as u32,
             row: rng.pick(&[1i64, 2, 3, 4, 6]),
             gap: rng.pick(&[0i64, 1, 8]),
         },
         31 | 32 => {
-            let lengths: Vec<Directive> = all
-                .windows(3)
-                .map(|l| Directive::Lengthen {
-                    outer: l[0].0,
-                    inner: l[1].0,
-                    sum: l[2].0,
-                    length: rng.pick(&[9i64, 10, 16]),
-                })
-                .collect();
+            let fills = rng.chance(40);
+            let mut lengths: Vec<Directive> = Vec::new();
+            for l in all.windows(3) {
+                let (outer, inner, sum) = (l[0].0, l[1].0, l[2].0);
+                lengths.push(match fills {
+                    true => Directive::FillColumns {
+                        outer,
+                        inner,
+                        sum,
+                        rows: side(rng, kernel, outer),
+                        columns: side(rng, kernel, inner),
+                    },
+                    false => Directive::Lengthen {
+                        outer,
+                        inner,
+                        sum,
+                        length: rng.pick(&[9i64, 10, 16]),
+                    },
+                });
+            }
             let applies = |d: &Directive| apply(&mut kernel.clone(), d).is_ok();
             lengths.into_iter().find(applies).unwrap_or(Directive::Inward { var })
         }
@@ -336,9 +353,45 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             return Err(format!("after {applied:?}: {e}\n{before}\n{kernel}"));
         }
     }
-    by_warps(kernel, rng, &mut applied)?;
+    match rng.chance(20) {
+        true => by_threads(kernel, rng, &mut applied)?,
+        false => by_warps(kernel, rng, &mut applied)?,
+    }
     assert!(structure(kernel).is_empty());
     Ok(applied)
+}
+
+/// Gives the iterations of the outermost loop of a kernel to threads, which share what they load alike in a loop inside, if that can be done.
+fn by_threads(kernel: &mut Kernel, rng: &mut Rng, applied: &mut Vec<Directive>) -> Result<(), String> {
+    let [Stmt::Loop { var, ref body, .. }] = kernel.body[..] else {
+        return Ok(());
+    };
+    let Some(&Stmt::Loop { var: inside, .. }) = body.last() else {
+        return Ok(());
+    };
+    let before = kernel.clone();
+    let factor = rng.pick(&[1i64, 5, 32]);
+    let mut made = vec![Directive::Block { var, factor }];
+    let Ok(&[block, thread]) = apply(kernel, &made[0]).as_deref() else {
+        return Ok(());
+    };
+    let of_block = [(block, Bind::Block), (thread, Bind::Thread)];
+    made.extend(of_block.map(|(var, bind)| Directive::Bind { var, bind }));
+    let length = rng.pick(&[1i64, 3, 16]);
+    made.push(Directive::ShareLoads {
+        thread,
+        var: inside,
+        length,
+    });
+    made.push(Directive::Synchronize { block });
+    let all = made[1..].iter().all(|d| apply(kernel, d).is_ok());
+    // Iterations that depend on each other are for the policy to know.
+    if !all || !verify(kernel).errors.is_empty() {
+        *kernel = before;
+        return Ok(());
+    }
+    applied.extend(made);
+    Ok(())
 }
 
 /// Gives the rows of a kernel to warps, each thread of which has what it alone touches of scratch to itself, if that can be done.

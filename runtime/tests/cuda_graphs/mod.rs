@@ -13,6 +13,8 @@ pub struct Case {
     pub symbols: Vec<i64>,
     /// How exactly products are to be computed.
     pub precision: Precision,
+    /// Whether a library multiplies what it can where that is to be exact.
+    pub library: bool,
 }
 
 /// Records nodes without ceremony.
@@ -98,6 +100,7 @@ impl Builder {
             name: self.0.name.clone(),
             symbols: Vec::new(),
             precision: Precision::Exact,
+            library: true,
             graph: self.0,
         }
     }
@@ -425,6 +428,8 @@ pub fn cases() -> Vec<Case> {
     }
     all.push(einsum(Semiring::AddMul, DType::BF16));
     all.extend(products());
+    all.push(rows_of_product("softmax_of_product", "f32", [48, 24, 40], ""));
+    all.push(rows_of_product("softmax_of_product_f16", "f16", [33, 40, 72], ""));
     all.push(rounded_attention("attention_of_one_row", "f16", [1, 150, 64]));
     all
 }
@@ -463,12 +468,77 @@ pub fn timed() -> Vec<Case> {
     names.into_iter().map(case).collect()
 }
 
+/// Rows behind products of tiles of all sizes.
+pub fn rows_of_products() -> Vec<Case> {
+    let mut all = Vec::new();
+    for (dtype, sizes) in [
+        ("f16", [4096, 64, 16]),
+        ("f16", [65536, 512, 64]),
+        ("bf16", [200, 512, 64]),
+        ("bf16", [65536, 512, 128]),
+        ("f16", [65536, 512, 100]),
+        ("f16", [65536, 512, 256]),
+        ("bf16", [2000, 512, 250]),
+        ("f32", [4096, 256, 16]),
+        ("f32", [65536, 256, 64]),
+        ("f32", [65536, 256, 128]),
+        ("f32", [2000, 256, 256]),
+        ("f32", [65536, 256, 256]),
+        ("tf32", [65536, 256, 64]),
+        ("tf32", [65536, 256, 128]),
+        ("tf32", [65536, 256, 250]),
+    ] {
+        let [m, _, n] = sizes;
+        let stored = if dtype == "tf32" { "f32" } else { dtype };
+        let case = rows_of_product(&format!("rows_of_product_{dtype}_{m}_{n}"), stored, sizes, ", %p");
+        let precision = match dtype {
+            "tf32" => Precision::Tf32,
+            _ => Precision::Exact,
+        };
+        all.push(Case { precision, ..case });
+    }
+    all
+}
+
+/// A softmax of a product with a bias and a residual, and what else is returned of the two.
+fn rows_of_product(name: &str, dtype: &str, [m, k, n]: [i64; 3], more: &str) -> Case {
+    let acc = if dtype == "f32" { "" } else { "; acc=f32" };
+    let residual = match dtype {
+        "f32" => "neg",
+        _ => "convert",
+    };
+    let text = format!(
+        "graph @rows(%x: {dtype}[{m}, {k}], %w: {dtype}[{k}, {n}], %b: f32[{n}], %r: {dtype}[{m}, {n}]) {{
+           %0 = einsum %x, %w {{ab,bc->ac{acc}}} : f32[{m}, {n}]
+           %b1 = expand %b : f32[{m}, {n}]
+           %1 = add %0, %b1 : f32[{m}, {n}]
+           %r1 = {residual} %r : f32[{m}, {n}]
+           %p = add %1, %r1 : f32[{m}, {n}]
+           %2 = reduce max %p {{axes=[1]}} : f32[{m}]
+           %3 = reshape %2 : f32[{m}, 1]
+           %4 = expand %3 : f32[{m}, {n}]
+           %5 = sub %p, %4 : f32[{m}, {n}]
+           %6 = exp %5 : f32[{m}, {n}]
+           %7 = reduce add %6 {{axes=[1]}} : f32[{m}]
+           %8 = reshape %7 : f32[{m}, 1]
+           %9 = expand %8 : f32[{m}, {n}]
+           %y = div %6, %9 : f32[{m}, {n}]
+           return %y{more}
+         }}"
+    );
+    Case {
+        library: false,
+        ..parsed(name, &[], &text)
+    }
+}
+
 fn parsed(name: &str, symbols: &[i64], text: &str) -> Case {
     Case {
         name: name.into(),
         graph: parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}")),
         symbols: symbols.to_vec(),
         precision: Precision::Exact,
+        library: true,
     }
 }
 
@@ -579,6 +649,7 @@ pub fn random_cases(count: u64) -> Vec<Case> {
                 graph: made.graph,
                 symbols: made.binding,
                 precision: Precision::Exact,
+                library: true,
             }
         })
         .collect()

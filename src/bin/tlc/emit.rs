@@ -116,6 +116,7 @@ fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
         ClusterKind::Loops(space) => format!("loops over {}", compiled.graph.shape_text(&space.parallel)),
         ClusterKind::Gemm(_) => "library matmul".into(),
         ClusterKind::Attention(a) => format!("attention, {} rows a block", a.rows),
+        ClusterKind::ProductRows(p) => format!("rows of a product, tiles of {} by {}", p.tile[0], p.tile[1]),
         ClusterKind::WeightGradient(w) => format!("weight gradient, tiles of {} by {}", w.rows(), w.columns),
         ClusterKind::Scan(form) => form.text(),
         ClusterKind::Scatter(updates) => format!("copy and {}", updates.text()),

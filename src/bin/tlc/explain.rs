@@ -138,7 +138,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
             let refused = l.schedule.refused.iter();
             json!({
                 "kernel": l.kernel.0,
-                "form": format!("{:?}", l.form).to_lowercase(),
+                "form": l.form.name(),
                 "emitter": { "name": l.emitter.name, "reason": l.emitter.reason.to_string() },
                 "applied": applied
                     .map(|a| json!({ "directive": a.directive.to_string(), "reason": a.reason.to_string() }))
@@ -193,6 +193,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
         ClusterKind::Loops(_) => "loops",
         ClusterKind::Gemm(_) => "library matmul",
         ClusterKind::Attention(_) => "attention",
+        ClusterKind::ProductRows(_) => "rows of a product",
         ClusterKind::WeightGradient(_) => "weight gradient",
         ClusterKind::Scan(_) => "scan",
         ClusterKind::Scatter(_) => "scatter",
