@@ -13,7 +13,7 @@ use regalloc2::Operand;
 use smallvec::SmallVec;
 use tlc_ir::kernel::Memory;
 
-use super::{Arg, Block, Inst, Place, Pointer, PointerKey, Reg, Selector, Size, general};
+use super::{Arg, Block, Inst, Place, Pointer, PointerKey, Reg, Selector, Size, Terms, general};
 use crate::error::{Result, invalid};
 use crate::flat::{Address, Op, Value};
 use crate::wide::machine::Base;
@@ -161,7 +161,7 @@ impl Selector<'_, '_> {
         let bytes = self.flat.kernel.memory_dtype(a.memory).bytes() as i64;
         let shared = self.terms_in_loops(a.memory, terms)?;
         let near = match &shared {
-            Some((in_loops, outside)) => self.from_nearest(in_loops, outside, bytes)?,
+            Some((in_loops, outside)) => self.pointer_near(in_loops, outside, bytes)?,
             None => None,
         };
         let made = match near {
@@ -189,16 +189,11 @@ impl Selector<'_, '_> {
     }
 
     /// The terms of an address that change in loops, and the others; none where all sizes are known, for distances are constants then.
-    #[expect(clippy::type_complexity)]
-    fn terms_in_loops(
-        &mut self,
-        memory: Memory,
-        terms: &[(Value, i64)],
-    ) -> Result<Option<(PointerKey, SmallVec<[(Value, i64); 4]>)>> {
+    fn terms_in_loops(&mut self, memory: Memory, terms: &[(Value, i64)]) -> Result<Option<(PointerKey, Terms)>> {
         if self.flat.kernel.symbols.is_empty() {
             return Ok(None);
         }
-        let (mut inside, mut outside) = (SmallVec::new(), SmallVec::new());
+        let (mut inside, mut outside) = (Terms::new(), Terms::new());
         for &(v, k) in terms {
             match self.term(v, k)?.2 == self.entry {
                 true => outside.push((v, k)),
@@ -209,7 +204,7 @@ impl Selector<'_, '_> {
     }
 
     /// An address from the last one that was made with the same terms in loops, if it differs from that by a multiple of one value.
-    fn from_nearest(
+    fn pointer_near(
         &mut self,
         in_loops: &PointerKey,
         outside: &[(Value, i64)],
@@ -219,7 +214,7 @@ impl Selector<'_, '_> {
             return Ok(None);
         };
         let (register, home) = (near.register, near.home);
-        let mut apart: SmallVec<[(Value, i64); 4]> = SmallVec::from_slice(outside);
+        let mut apart = Terms::from_slice(outside);
         for &(v, k) in &near.outside {
             match apart.iter_mut().find(|(other, _)| *other == v) {
                 Some((_, other)) => *other = other.wrapping_sub(k),

@@ -92,12 +92,15 @@ impl Form {
 }
 
 /// A memory with the first terms of an address.
-type PointerKey = (Memory, SmallVec<[(Value, i64); 4]>);
+type PointerKey = (Memory, Terms);
+
+/// Terms of an address, each with what it is times.
+type Terms = SmallVec<[(Value, i64); 4]>;
 
 /// An address of memory.
 struct Pointer {
     /// Its terms that are known in front of all loops.
-    outside: SmallVec<[(Value, i64); 4]>,
+    outside: Terms,
     register: Reg,
     home: Block,
 }

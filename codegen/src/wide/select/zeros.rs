@@ -15,7 +15,7 @@ use tlc_ir::ScalarOp;
 
 use super::masks::{Logic, Mask};
 use super::{Arg, Block, Inst, Place, Reg, Selector, Size};
-use crate::error::Result;
+use crate::error::{Result, invalid};
 use crate::flat::{Flat, Item, Op, Value};
 use crate::wide::machine::Base;
 
@@ -45,10 +45,13 @@ pub(super) struct Zeros {
     /// The address of zeros.
     first: Option<Reg>,
     /// That less an index, by the index and the block.
-    behind: FxHashMap<(Option<(Reg, u8)>, Block), Reg>,
-    /// What rows have for an address, by their own, their conditions, the index that is added, and the block.
-    chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Option<(Reg, u8)>, Block), Reg>,
+    behind: FxHashMap<Added, Reg>,
+    /// What rows have for an address, by their own and their conditions.
+    chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Added), Reg>,
 }
+
+/// The index that is added to an address, and the block where it is.
+type Added = (Option<(Reg, u8)>, Block);
 
 impl Zeros {
     /// The masks of a kernel of which some size is not known; others have few rows with conditions.
@@ -151,7 +154,7 @@ impl Selector<'_, '_> {
             return Ok((place, mask));
         }
         let Conditions { uniform, lanes } = conditions.clone();
-        let key = (base, uniform, place.index, self.here);
+        let key = (base, uniform, (place.index, self.here));
         let chosen = match self.zeros.chosen.get(&key) {
             Some(known) => *known,
             None => {
@@ -218,7 +221,7 @@ impl Selector<'_, '_> {
                 let all = self.int(*a)?;
                 Ok(self.at(home, |s| s.spread_bool(all, bits)))
             }
-            _ => crate::error::invalid(format!("%{} is no mask of several conditions", v.0)),
+            _ => invalid(format!("%{} is no mask of several conditions", v.0)),
         }
     }
 }

@@ -418,7 +418,8 @@ impl<'k> Search<'k> {
             let (Some((a, a_wraps)), Some((b, b_wraps))) = (self.integer(a, ops), self.integer(b, ops)) else {
                 continue;
             };
-            if a_wraps && b_wraps || a_wraps && !a.has_vars() || b_wraps && !b.has_vars() {
+            let either = a_wraps && !a.has_vars() || b_wraps && !b.has_vars();
+            if either || a_wraps && b_wraps {
                 continue;
             }
             wrapped.extend(a_wraps.then(|| a.clone()));
