@@ -7,13 +7,12 @@
 use iced_x86::Code;
 use regalloc2::{Operand, RegClass};
 use smallvec::SmallVec;
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::DType;
 
 use super::masks::{Logic, Mask};
-use super::zeros::is_uniform_in_part;
 use super::{Arg, Form, Inst, Kind, Reg, Selector, Size, general, width};
 use crate::error::{Result, unsupported};
-use crate::flat::{Address, BlockCopy, Op, Value};
+use crate::flat::{Address, BlockCopy, Value};
 use crate::host::RuntimeFunction;
 use crate::wide::allocate::destroyed_by_calls;
 use crate::wide::machine::Place;
@@ -314,7 +313,15 @@ impl Selector<'_, '_> {
         let w = width(lanes, 8 * bytes as u32);
         let from = lanes - 1;
         let elements = picks(bytes, offsets, from);
-        let masks = self.masks_apart(bytes, lanes, mask, &elements)?;
+        let masks = match self.masks_apart.get(&(mask, bytes)) {
+            Some(masks) => *masks,
+            None => {
+                let whole = self.mask(mask, 8 * bytes as u32)?;
+                let masks = self.at(self.home(mask), |s| s.masks_of_loads(bytes, lanes, whole, &elements));
+                self.masks_apart.insert((mask, bytes), masks);
+                masks
+            }
+        };
         let low = self.load_lanes(bytes, lanes, place, Some(masks[0]))?;
         let high = self.load_lanes(
             bytes,
@@ -323,31 +330,6 @@ impl Selector<'_, '_> {
             Some(masks[1]),
         )?;
         Ok(self.permuted(bytes, w, [low, high], &elements))
-    }
-
-    /// As [`Self::masks_of_loads`], of a value. Where lanes are left out by several conditions, those of some are those of many loads, and what is the
-    /// same in all lanes is so of all elements.
-    fn masks_apart(&mut self, bytes: usize, lanes: u32, mask: Value, elements: &[usize]) -> Result<[Mask; 2]> {
-        if let Some(masks) = self.masks_apart.get(&(mask, bytes)) {
-            return Ok(*masks);
-        }
-        let bits = 8 * bytes as u32;
-        let home = self.home(mask);
-        let masks = match self.flat.op(mask) {
-            Op::Splat(_) => [self.mask(mask, bits)?; 2],
-            Op::Map(ScalarOp::And, both) if is_uniform_in_part(self.flat, mask) => {
-                let a = self.masks_apart(bytes, lanes, both[0], elements)?;
-                let b = self.masks_apart(bytes, lanes, both[1], elements)?;
-                let both = |s: &mut Self, i: usize| s.logic(Logic::And, a[i], b[i], 2 * lanes);
-                self.at(home, |s| [both(s, 0), both(s, 1)])
-            }
-            _ => {
-                let whole = self.mask(mask, bits)?;
-                self.at(home, |s| s.masks_of_loads(bytes, lanes, whole, elements))
-            }
-        };
-        self.masks_apart.insert((mask, bytes), masks);
-        Ok(masks)
     }
 
     /// The masks of two loads from which lanes pick those elements: an element has the mask of the lane that picks it.

@@ -112,7 +112,7 @@ impl Zeros {
 }
 
 /// Whether a mask, or one of the conditions that it is true of together, is the same in all lanes.
-pub(super) fn is_uniform_in_part(flat: &Flat<'_>, mask: Value) -> bool {
+fn is_uniform_in_part(flat: &Flat<'_>, mask: Value) -> bool {
     match flat.op(mask) {
         Op::Splat(_) => true,
         Op::Map(ScalarOp::And, both) => both.iter().any(|v| is_uniform_in_part(flat, *v)),
