@@ -177,21 +177,9 @@ fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
             continue;
         };
         let Some(every) = length(iterations) else { continue };
-        let (body, mut begun, mut backward) = (&*l.body.0, FxHashMap::default(), None);
-        for &project in &users[forward.index()] {
-            let NodeKind::Project(result) = graph.node(project).kind else {
-                continue;
-            };
-            let Some(stack) = (result as usize).checked_sub(l.carried) else {
-                continue;
-            };
-            let output = body.outputs()[l.first_carried_output() + result as usize].node;
-            // The body's first input is the iteration's number.
-            let around = body.inputs()[1..=l.carried].iter().position(|i| *i == output);
+        let (mut begun, mut backward) = (FxHashMap::default(), None);
+        for (project, stack, around) in begun_stacks(graph, &users, (forward, l)) {
             let [user] = users[project.index()][..] else { continue };
-            let (Some(around), true) = (around, l.stacks[stack] == FROM_START) else {
-                continue;
-            };
             let NodeKind::Loop(r) = &graph.node(user).kind else {
                 continue;
             };
@@ -219,6 +207,22 @@ fn pairs(graph: &Graph, but: &FxHashSet<NodeId>) -> Vec<Pair> {
         }
     }
     pairs
+}
+
+/// The stacks of a loop of what each iteration began with: what takes one out of the loop's results, its number, and which carried value it has.
+fn begun_stacks(graph: &Graph, users: &Users, (forward, l): (NodeId, &Loop)) -> Vec<(NodeId, usize, usize)> {
+    let body = &*l.body.0;
+    let stack_of = |&project: &NodeId| {
+        let NodeKind::Project(result) = graph.node(project).kind else {
+            return None;
+        };
+        let stack = (result as usize).checked_sub(l.carried)?;
+        let output = body.outputs()[l.first_carried_output() + result as usize].node;
+        // The body's first input is the iteration's number.
+        let around = body.inputs()[1..=l.carried].iter().position(|i| *i == output)?;
+        (l.stacks[stack] == FROM_START).then_some((project, stack, around))
+    };
+    users[forward.index()].iter().filter_map(stack_of).collect()
 }
 
 /// What cutting a forward loop comes to, of which those stacks are what iterations began with; by its iterations, its segments and the iterations

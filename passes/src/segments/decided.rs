@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Along, Body, GraphError, Loop, Monoid, Shape, View};
 use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
-use super::{FROM_END, FROM_START, Outer, Segmented, Users, fits, length, renumbered, users};
+use super::{FROM_END, FROM_START, Outer, Segmented, Users, begun_stacks, fits, length, renumbered, users};
 use crate::rewrite::{Rebuilder, rebuild};
 
 /// A loop that data ends, the one that goes back through it, and how they are cut.
@@ -165,23 +165,10 @@ fn pair(
     count: NodeId,
     (iterations, every): (i64, i64),
 ) -> Option<Pair> {
-    let body = &*l.body.0;
     let mut begun = FxHashMap::default();
     // The backward loop, and the numbers that it reads by.
     let mut found: Option<(NodeId, NodeId)> = None;
-    for &project in &users[forward.index()] {
-        let NodeKind::Project(result) = graph.node(project).kind else {
-            continue;
-        };
-        let Some(stack) = (result as usize).checked_sub(l.carried) else {
-            continue;
-        };
-        let output = body.outputs()[l.first_carried_output() + result as usize].node;
-        // The body's first input is the iteration's number.
-        let around = body.inputs()[1..=l.carried].iter().position(|i| *i == output);
-        let (Some(around), true) = (around, l.stacks[stack] == FROM_START) else {
-            continue;
-        };
+    for (project, stack, around) in begun_stacks(graph, users, (forward, l)) {
         let [gather] = users[project.index()][..] else { continue };
         let NodeKind::Gather { axes } = &graph.node(gather).kind else {
             continue;
