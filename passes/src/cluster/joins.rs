@@ -195,6 +195,12 @@ impl Clusterer<'_> {
         false
     }
 
+    /// Whether a value is a concatenation, whether or not its parts are ranges of it.
+    pub(super) fn is_concatenation(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        matches!(node.kind, NodeKind::Map(ScalarOp::Select)) && self.padded_truth(node.operands[0]).is_some()
+    }
+
     /// The parts of a concatenation, in the order of their elements; none if it is something else, or its parts are no ranges of it.
     fn parts(&self, id: NodeId) -> Option<Vec<Part>> {
         let shape = &self.graph.ty(id).shape;

@@ -526,7 +526,8 @@ impl Clusterer<'_> {
         if !self.users[id.index()].iter().any(padded) {
             return false;
         }
-        self.behind_tile(id)
+        // A concatenation is copied once as well, and its padding left out of what is copied.
+        self.behind_tile(id) || masks && self.is_concatenation(id)
     }
 
     /// Whether a value is computed element by element from a tile's results.
