@@ -4,6 +4,7 @@
 use tlc::{CompileOptions, Conv, DType, Dim, Graph, HostTensor, Pool, Tensor, compile_ir, concat};
 use tlc_ir::interp::{self, compare, interpret, interpret_with_bounds};
 use tlc_ir::plan::{Plan, Step, Storage};
+use tlc_ir::text::{no_data, parse_graph};
 
 /// Numbers that are no others' (xorshift).
 struct Random(u64);
@@ -210,4 +211,35 @@ fn a_dense_block_copies_nothing() {
     );
     let plan = check("dense", &g.finish().expect("a graph"), &[data(&[1, 32, 14, 14], 0)]);
     assert_eq!(copies(&plan), 0, "{plan}");
+}
+
+/// Of a size that nobody can tell to be positive, as that of a pool which rounds up may be, parts are not known to lie apart: they are copied.
+#[test]
+fn parts_of_a_size_that_nothing_is_known_of() {
+    let size = "h, div(w - min(1, w - 3*div(w, 3)), 3) + 1";
+    let text = format!(
+        "graph @g(%x: f32[1, 2, h, w]) where h in 0..=2147483647, w in 0..=2147483647 {{
+  %0 = pad %x {{lo=[0, 0, 0, 1], hi=[0, 0, 0, -min(1, w - 3*div(w, 3)) + 1], value=-inf}} : f32[1, 2, h, w - min(1, w - 3*div(w, 3)) + 2]
+  %1 = window %0 {{axis=3, size=2, stride=3, dilation=1}} : f32[1, 2, {size}, 2]
+  %2 = reduce max %1 {{axes=[4]}} : f32[1, 2, {size}]
+  %3 = neg %2 : f32[1, 2, {size}]
+  %4 = pad %2 {{lo=[0, 0, 0, 0], hi=[0, 4, 0, 0], value=0.0}} : f32[1, 6, {size}]
+  %5 = pad %3 {{lo=[0, 2, 0, 0], hi=[0, 2, 0, 0], value=0.0}} : f32[1, 6, {size}]
+  %6 = pad %2 {{lo=[0, 4, 0, 0], hi=[0, 0, 0, 0], value=0.0}} : f32[1, 6, {size}]
+  %7 = const true : bool[]
+  %8 = expand %7 : bool[1, 4, 1, 1]
+  %9 = pad %8 {{lo=[0, 0, 0, 0], hi=[0, 2, 0, 0], value=false}} : bool[1, 6, 1, 1]
+  %10 = expand %9 : bool[1, 6, {size}]
+  %11 = select %10, %5, %6 : f32[1, 6, {size}]
+  %12 = expand %7 : bool[1, 2, 1, 1]
+  %13 = pad %12 {{lo=[0, 0, 0, 0], hi=[0, 4, 0, 0], value=false}} : bool[1, 6, 1, 1]
+  %14 = expand %13 : bool[1, 6, {size}]
+  %15 = select %14, %4, %11 : f32[1, 6, {size}]
+  return %15 as y
+}}"
+    );
+    let graph = parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+    for (h, w) in [(3, 7), (1, 1), (4, 9), (2, 0), (0, 5), (17, 40)] {
+        check(&format!("{h} by {w}"), &graph, &[data(&[1, 2, h, w], h)]);
+    }
 }

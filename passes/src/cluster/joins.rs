@@ -9,6 +9,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
+use tlc_ir::kernel::verify::nonnegative;
 use tlc_ir::target::Target;
 use tlc_ir::{NodeId, NodeKind, ScalarOp};
 
@@ -213,6 +214,14 @@ impl Clusterer<'_> {
         let inner = IndexExpr::product(&shape[axis + 1..]);
         let mut found = Vec::new();
         self.collect(id, axis, (IndexExpr::ZERO, shape[axis].clone()), &mut found)?;
+        // Whether parts lie apart is proven of every plan: what nobody can tell of sizes is copied.
+        let lengths = found.windows(2).map(|two| two[1].1.clone() - two[0].1.clone());
+        if !lengths
+            .into_iter()
+            .all(|n| nonnegative(&(n * inner.clone()), self.graph))
+        {
+            return None;
+        }
         let parts = found.into_iter().map(|(value, at)| Part {
             value,
             at: at * inner.clone(),
