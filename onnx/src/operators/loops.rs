@@ -158,7 +158,8 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
         .as_ref()
         .is_some_and(|t| t.as_const().is_none_or(|t| t <= MAX_STACKED));
     if stacked > 0 && !room {
-        return unsupported("stacked results of a loop without a bound; expected a trip count");
+        let found = "stacked results of a loop without a bound";
+        return unsupported(format!("{found}; expected a trip count of at most {MAX_STACKED}, whatever else ends it"));
     }
     if conditional {
         iteration.go_on_if(&results[0].tensor(&inner)?.reshape(()));
