@@ -4,9 +4,8 @@
 //! - Terms of an address are added outermost loop first, each where it is known, so that in a loop only what changes there is left.
 //! - The counter of a loop is kept as the greatest common byte stride of the accesses, as itself, or both, and is added by the
 //!   access itself: `[pointer + counter * {1, 2, 4, 8} + constant]`.
-//! - Of addresses that differ by a multiple of one value that is known in front of all loops, as those of an image's rows do if their length is
-//!   not known, each is found from the last one: else what changes in each loop around would be added to every one of them there, and all would
-//!   have to be kept.
+//! - Addresses that differ by a multiple of one value known before all loops, as those of rows of unknown length do, are each found from the one before.
+//!   Otherwise what changes in a loop would be added to every one of them there, and each would need a register of its own.
 
 use iced_x86::Code;
 use regalloc2::Operand;
@@ -188,7 +187,7 @@ impl Selector<'_, '_> {
         Ok(made)
     }
 
-    /// The terms of an address that change in loops, and the others; none where all sizes are known, for distances are constants then.
+    /// The terms of an address that change in loops, and the others. `None` if all sizes are known, as distances are constants then.
     fn terms_in_loops(&mut self, memory: Memory, terms: &[(Value, i64)]) -> Result<Option<(PointerKey, Terms)>> {
         if self.flat.kernel.symbols.is_empty() {
             return Ok(None);

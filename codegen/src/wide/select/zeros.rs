@@ -1,12 +1,12 @@
-//! Loads that a condition leaves out which is the same in all lanes, as that of a row of an image is: they load zeros among the constants.
+//! Loads that are left out by a condition that is the same in all lanes, such as that of a row outside of an image: they load zeros among the constants.
 //!
-//! Each row of an image of unknown size has a condition, and each column a mask. To combine the two for each load takes more than to load, and there
-//! are few registers for masks. Here a row that is none has the address of zeros, which is chosen once for all of its loads, and a load has the mask
-//! of its column alone.
+//! Each row of an image of unknown size has a condition, and each column a mask. Combining the two for every load takes more instructions than the load
+//! itself, and there are few mask registers. Instead, a row outside of the image gets the address of a block of zeros, chosen once for all of the row's
+//! loads, and a load only has the mask of its column.
 //!
 //! Invariants:
-//! - What is loaded from zeros is as far from where they begin as it is from the row's address, which bounds how far that may be.
-//! - Masks that only such loads need are never made; any other use has them made where they are defined.
+//! - A load is as far from the first zero as it is from its row's address, so only loads close to that address go to zeros; the others keep their masks.
+//! - Masks that only such loads need are never made; any other use makes them in the block that defines them.
 
 use iced_x86::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -19,9 +19,9 @@ use crate::error::{Result, invalid};
 use crate::flat::{Flat, Item, Op, Value};
 use crate::wide::machine::Base;
 
-/// The fewest loads one after another for which addresses are chosen.
+/// The fewest loads in one piece of code for which choosing addresses takes less than combining masks.
 const FEWEST_LOADS: usize = 8;
-/// Bytes of zeros, and how far the address that rows have is from the first.
+/// Bytes of zeros, and how many of them lie before the one that stands for a row's address.
 const ZEROS: i64 = 512;
 const BEFORE: i64 = 64;
 /// Bytes behind an element that a load may touch: a vector.
@@ -40,13 +40,13 @@ struct Conditions {
 #[derive(Default)]
 pub(super) struct Zeros {
     masks: FxHashMap<Value, Conditions>,
-    /// Those, and what they are made of, which is made where it is needed.
+    /// Those masks and what they are made of: made where something needs them.
     made_late: FxHashSet<Value>,
     /// The address of zeros.
     first: Option<Reg>,
-    /// That less an index, by the index and the block.
+    /// The address of zeros less an index, by the index and the block.
     behind: FxHashMap<Added, Reg>,
-    /// What rows have for an address, by their own and their conditions.
+    /// The address that is chosen, by the row's own and its conditions.
     chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Added), Reg>,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Zeros {
 type Added = (Option<(Reg, u8)>, Block);
 
 impl Zeros {
-    /// The masks of a kernel of which some size is not known; others have few rows with conditions.
+    /// The masks of a kernel with sizes that are not known; in others few rows have conditions.
     pub(super) fn of(flat: &Flat<'_>) -> Zeros {
         let mut found = Zeros::default();
         if !flat.kernel.symbols.is_empty() {
@@ -143,8 +143,8 @@ fn conditions(flat: &Flat<'_>, mask: Value) -> Option<Conditions> {
 }
 
 impl Selector<'_, '_> {
-    /// The address and the mask of a load of which the last byte that lanes have is `span` bytes behind the first: those of zeros where a condition that is
-    /// the same in all lanes does not hold.
+    /// The address and the mask with which to load: zeros where a condition that is the same in all lanes does not hold. The last element that is loaded
+    /// begins `span` bytes behind the first.
     pub(super) fn or_zeros(&mut self, place: Place, span: i64, mask: Option<Value>) -> Result<(Place, Option<Value>)> {
         let (Some(conditions), Base::Reg(base)) = (mask.and_then(|m| self.zeros.masks.get(&m)), place.base) else {
             return Ok((place, mask));
@@ -174,7 +174,7 @@ impl Selector<'_, '_> {
         Ok((Place { base, ..place }, lanes))
     }
 
-    /// An address to which an index is added for that of zeros.
+    /// The address that becomes that of zeros once an index is added.
     fn zeros_behind(&mut self, index: Option<(Reg, u8)>) -> Reg {
         let key = (index, self.here);
         if let Some(known) = self.zeros.behind.get(&key) {
