@@ -159,7 +159,9 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
         .is_some_and(|t| t.as_const().is_none_or(|t| t <= MAX_STACKED));
     if stacked > 0 && !room {
         let found = "stacked results of a loop without a bound";
-        return unsupported(format!("{found}; expected a trip count of at most {MAX_STACKED}, whatever else ends it"));
+        return unsupported(format!(
+            "{found}; expected a trip count of at most {MAX_STACKED}, whatever else ends it"
+        ));
     }
     if conditional {
         iteration.go_on_if(&results[0].tensor(&inner)?.reshape(()));
