@@ -215,11 +215,8 @@ impl Clusterer<'_> {
         let mut found = Vec::new();
         self.collect(id, axis, (IndexExpr::ZERO, shape[axis].clone()), &mut found)?;
         // Whether parts lie apart is proven of every plan: what nobody can tell of sizes is copied.
-        let lengths = found.windows(2).map(|two| two[1].1.clone() - two[0].1.clone());
-        if !lengths
-            .into_iter()
-            .all(|n| nonnegative(&(n * inner.clone()), self.graph))
-        {
+        let mut lengths = found.windows(2).map(|two| two[1].1.clone() - two[0].1.clone());
+        if !lengths.all(|n| nonnegative(&(n * inner.clone()), self.graph)) {
             return None;
         }
         let parts = found.into_iter().map(|(value, at)| Part {

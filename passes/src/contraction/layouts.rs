@@ -44,12 +44,11 @@ const FEW_COLUMNS_OF_ZEROS: i64 = 16;
 pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32, products: HostProducts) -> Option<PanelBlocks> {
     let (operands, inputs, output) = library_einsum(graph, id, products)?;
     // Axes of one element, as an image of one pixel has, are none.
-    let axes = output.iter().zip(&graph.ty(id).shape).rev();
+    let mut axes = output.iter().zip(&graph.ty(id).shape).rev();
     let label = axes
-        .clone()
         .find(|(_, d)| !d.is(1))
-        .or(axes.clone().next())
-        .map(|(l, _)| *l)?;
+        .map(|(l, _)| *l)
+        .or(output.last().copied())?;
     let side = match (inputs[0].contains(&label), inputs[1].contains(&label)) {
         (true, false) => 0,
         (false, true) => 1,

@@ -43,14 +43,16 @@ pub(super) fn lengthen(kernel: &mut Kernel, vars: [VarId; 3], length: i64) -> Re
     }
     kernel.extents[sum.0 as usize] = IndexExpr::Const(length);
     loaded.append(&mut rest);
-    rewrite(kernel, sum, &mut |_, bind, _| {
-        vec![Stmt::Loop {
-            var: sum,
-            bind,
-            body: std::mem::take(&mut loaded),
-        }]
-    });
+    put_into(kernel, sum, loaded);
     Ok(Vec::new())
+}
+
+/// Has a loop run other statements.
+fn put_into(kernel: &mut Kernel, var: VarId, mut statements: Vec<Stmt>) {
+    rewrite(kernel, var, &mut |_, bind, _| {
+        let body = std::mem::take(&mut statements);
+        vec![Stmt::Loop { var, bind, body }]
+    });
 }
 
 /// Gives the middle one of three loops that add to a tile so many iterations, in which its own factor is zero; returns no loop.
@@ -101,12 +103,6 @@ pub(super) fn fill_columns(
     }
     *kernel.extents.get_mut(inner.0 as usize).ok_or(refused)? = IndexExpr::Const(columns);
     loaded.append(&mut rest);
-    rewrite(kernel, sum, &mut |_, bind, _| {
-        vec![Stmt::Loop {
-            var: sum,
-            bind,
-            body: std::mem::take(&mut loaded),
-        }]
-    });
+    put_into(kernel, sum, loaded);
     Ok(Vec::new())
 }
