@@ -135,6 +135,8 @@ pub struct Cpu {
     pub feeds_tiles: bool,
     /// Whether a core reads a few rows that lie far apart at once, each line by line, as fast as one: its prefetchers follow each of them.
     pub follows_distant_rows: bool,
+    /// Whether a core's prefetchers follow what is loaded with masks as they follow other loads.
+    pub follows_masked_loads: bool,
     /// Bits of the vectors in which a core best moves what its second cache does not hold, where those are not the widest that it has.
     pub streamed_bits: Option<u32>,
 }
@@ -186,6 +188,7 @@ impl Cpu {
             streams_lines: false,
             feeds_tiles: false,
             follows_distant_rows: false,
+            follows_masked_loads: true,
             streamed_bits: None,
         }
     }

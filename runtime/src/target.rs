@@ -10,7 +10,9 @@ use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::cpu::level::{self, Halves};
 use crate::cuda::{Context, Properties, arch_name};
 use crate::error::Unavailable;
-use crate::machine::{cache_sizes, feeds_tiles, follows_distant_rows, streamed_bits, streams_lines};
+use crate::machine::{
+    cache_sizes, feeds_tiles, follows_distant_rows, follows_masked_loads, streamed_bits, streams_lines,
+};
 
 /// What the passes need to know of this machine with so many threads: what its emitters have, caches from the processor, speeds from the
 /// machine model's defaults (see [`crate::hwbench`] for measured ones).
@@ -27,6 +29,7 @@ pub fn cpu(emitters: Vec<CpuEmitter>, threads: usize) -> Cpu {
         streams_lines: streams_lines(),
         feeds_tiles: feeds_tiles(),
         follows_distant_rows: follows_distant_rows(),
+        follows_masked_loads: follows_masked_loads(),
         streamed_bits: streamed_bits(),
         ..Cpu::with_emitters(emitters)
     }

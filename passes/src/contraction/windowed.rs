@@ -39,6 +39,9 @@ struct Axis {
     dilation: i64,
 }
 
+/// The least dilation of windows whose elements lie far apart: an image is often no larger.
+const FAR: i64 = 6;
+
 /// Which sums are looked for.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Of {
@@ -173,6 +176,8 @@ pub struct WeightsOrder {
     pub axes: SmallVec<[u8; 4]>,
     /// Elements of a window.
     pub elements: i64,
+    /// Whether its elements lie so far apart that most of them may be padding.
+    pub far: bool,
 }
 
 /// The order of the weights of such a sum, where they are in another one.
@@ -203,6 +208,7 @@ pub fn weights_order(graph: &Graph, id: NodeId) -> Option<WeightsOrder> {
         operand: weights,
         axes: order,
         elements,
+        far: windows.axes.iter().any(|a| a.dilation >= FAR),
     })
 }
 

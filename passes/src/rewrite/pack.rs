@@ -76,8 +76,10 @@ pub fn run(
         // Of several parts the one with most left of its windows.
         let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
         let times = if parts.len() > 1 { DIVIDED } else { 1 };
+        let order = (layouts.panel_elements > 0).then(|| weights_order(graph, id)).flatten();
+        let far = order.as_ref().is_some_and(|o| o.far);
         if let Some(blocks) =
-            tiles.and_then(|(e, bytes)| weight_blocks(graph, id, e, bytes.saturating_mul(times), left))
+            tiles.filter(|_| !far).and_then(|(e, bytes)| weight_blocks(graph, id, e, bytes.saturating_mul(times), left))
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {
                 true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),
@@ -113,10 +115,9 @@ pub fn run(
         // A sum that is too long for a kernel, and would not be without what is padding: the library reads the image itself.
         if ordered.is_none()
             && pack.is_empty()
-            && layouts.panel_elements > 0
             && !fixed.contains(id)
             && let Some((e, bytes)) = tiles
-            && let Some(order) = weights_order(graph, id)
+            && let Some(order) = order
             && weight_blocks(graph, id, e, bytes, [1, order.elements]).is_some()
             && budget.take(graph, node.operands[order.operand])
         {

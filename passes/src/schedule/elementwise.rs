@@ -231,6 +231,7 @@ impl Scheduler<'_> {
             let bind = Bind::Lanes;
             self.apply(Directive::Bind { var, bind });
         }
+        self.masks_ahead(made[0]);
         self.schedule.inner.push(Ok(lanes as u32));
         true
     }

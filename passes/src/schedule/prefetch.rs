@@ -6,11 +6,12 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 
 use super::directives::rewrite;
+use super::{Directive, ScheduleReason, Scheduler};
 use crate::directive::DirectiveRefusal;
 use crate::tree::{defined_vars, loop_body};
 
 /// The most runs of elements that an iteration reads, and lines that it asks for.
-const MOST_RUNS: usize = 32;
+const MOST_RUNS: usize = 40;
 
 /// The most elements that an iteration reads of whose lines it asks for each.
 const MOST_ELEMENTS: i64 = 4096;
@@ -57,6 +58,45 @@ pub(super) fn prefetch(
 pub(super) fn lines_of_iteration(kernel: &Kernel, var: VarId, param: u32) -> Option<usize> {
     let body = loop_body(&kernel.body, var)?;
     Some(lines(kernel, var, body, Memory::Param(param))?.len())
+}
+
+/// Bytes between what a vector loads with a mask and what it asks for meanwhile: some rows of an image further on, so that what one row of windows
+/// asks for is there before the next one begins.
+const MASKED_AHEAD_BYTES: i64 = 2048;
+
+impl Scheduler<'_> {
+    /// Has the vectors of a row, which loads of parameters with masks make up, ask for what later ones load, where processors do not foresee it.
+    pub(super) fn masks_ahead(&mut self, vectors: VarId) {
+        if !self.emitter.prefetches || self.cpu.follows_masked_loads {
+            return;
+        }
+        let Some(body) = loop_body(&self.kernel.body, vectors) else {
+            return;
+        };
+        let mut found: Vec<(u32, i64)> = Vec::new();
+        for a in walk(body).flat_map(|s| s.accesses()) {
+            let (Memory::Param(param), true) = (a.memory, a.effect == Effect::Load && a.is_conditional()) else {
+                continue;
+            };
+            let bytes = self.kernel.memory_dtype(a.memory).bytes() as i64;
+            let step = a.index.affine_in(vectors).and_then(|(step, _)| step.as_const());
+            let step = step.and_then(|n| n.checked_mul(bytes)).filter(|n| *n > 0);
+            if let Some(step) = step
+                && found.iter().all(|f| f.0 != param)
+            {
+                found.push((param, (MASKED_AHEAD_BYTES / step).max(1)));
+            }
+        }
+        self.because(ScheduleReason::MasksAhead);
+        for (param, ahead) in found {
+            // A hint: rows are as good without it.
+            self.apply(Directive::PrefetchIteration {
+                var: vectors,
+                param,
+                ahead,
+            });
+        }
+    }
 }
 
 /// Has each iteration of a loop ask for the lines that the iteration so many later reads of a parameter. Returns no loop.
@@ -121,8 +161,9 @@ fn lines(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<V
         for first in firsts {
             let first = first.replace_vars(&mut |v| inside.contains(&v).then_some(IndexExpr::ZERO));
             let first = first.simplify(kernel);
-            match read.iter_mut().find(|r| r.0 == first) {
-                Some(r) => r.1.extend(&behind),
+            let from = |r: &IndexExpr| (first.clone() - r.clone()).simplify(kernel).as_const();
+            match read.iter_mut().find_map(|r| Some((from(&r.0)?, &mut r.1))) {
+                Some((from, all)) => all.extend(behind.iter().map(|b| from + b)),
                 None => read.push((first, behind.clone())),
             }
         }
@@ -131,6 +172,15 @@ fn lines(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<V
     for (first, mut behind) in read {
         behind.sort_unstable();
         behind.dedup();
+        // Of what goes on where the iteration before ends, as many lines as lie between the two: others that it reads are asked for by those around it.
+        let step = first.affine_in(var).and_then(|(step, _)| step.as_const()).filter(|n| *n > 0);
+        if let (Some(step), [from, .., last]) = (step, &behind[..])
+            && last - from >= step - 1
+            && step % line == 0
+        {
+            asked.extend((0..step / line).map(|k| first.clone() + IndexExpr::Const(from + k * line)));
+            continue;
+        }
         // As far apart as a line is long, and the last of neighbours, which may be in the next one, unless the line that was asked for before
         // nearly always has it.
         let mut last: Option<i64> = None;

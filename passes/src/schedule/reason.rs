@@ -125,6 +125,8 @@ pub enum ScheduleReason {
     ChannelsAhead,
     /// Rows that the second cache does not hold come from memory while those before them are added up.
     RowsAhead,
+    /// What is loaded with masks, which prefetchers do not follow, is asked for ahead.
+    MasksAhead,
     /// What is conditional at the edges is not in the middle.
     Edges,
     /// A row's elements are all those of one part of what is put together.
@@ -239,6 +241,7 @@ impl fmt::Display for ScheduleReason {
             Self::ChannelsAhead => f.write_str(
                 "the next channels of the image are fetched while these are multiplied: another core may hold them",
             ),
+            Self::MasksAhead => f.write_str("what is loaded with masks is fetched ahead: this processor does not foresee it"),
             Self::RowsAhead => f.write_str("the next rows are fetched while these are added up"),
             Self::Edges => f.write_str("what is conditional at the edges is not in the middle"),
             Self::Window => f.write_str("a window is small: its rows and their elements are one loop"),

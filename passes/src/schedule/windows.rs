@@ -470,6 +470,7 @@ impl Scheduler<'_> {
         if self.windows_slide(held) == 0 {
             return None;
         }
+        self.masks_ahead(made[0]);
         self.schedule.inner.push(Ok(lanes as u32));
         self.parallel(outer);
         Some(())
