@@ -26,6 +26,13 @@ impl Execution<'_> {
                 let (a, b) = (self.integer(0)?, self.integer(1)?);
                 self.subtract(a, b);
             }
+            Code::Cmp_r32_rm32 => {
+                let (a, b) = (self.integer(0)?, self.integer(1)?);
+                // In the upper halves, where they have the flags of 32 bits.
+                self.subtract(a << 32, b << 32);
+                let low = a.wrapping_sub(b) as u8;
+                self.put(Parity, low.count_ones().is_multiple_of(2));
+            }
             Code::Neg_rm64 => {
                 let a = self.integer(0)?;
                 self.subtract(0, a);

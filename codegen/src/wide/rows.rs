@@ -179,6 +179,7 @@ rows! {
     And_r64_rm64: Legacy 128 NP One 1 0x23 [Reg Rm],
     Xor_r32_rm32: Legacy 128 NP One 0 0x33 [Reg Rm],
     Xor_r64_rm64: Legacy 128 NP One 1 0x33 [Reg Rm],
+    Cmp_r32_rm32: Legacy 128 NP One 0 0x3b [Reg Rm],
     Cmp_r64_rm64: Legacy 128 NP One 1 0x3b [Reg Rm],
     Push_r64: Legacy 128 NP One 0 0x50 [Low],
     Pop_r64: Legacy 128 NP One 0 0x58 [Low],

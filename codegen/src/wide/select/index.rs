@@ -129,6 +129,21 @@ impl Selector<'_, '_> {
         let Op::Sum { terms, constant } = self.flat.op(v) else {
             return invalid(format!("%{} is no sum", v.0));
         };
+        let (made, home) = match terms.is_empty() {
+            true => (self.at(self.entry, |s| s.number(*constant)), self.entry),
+            false => {
+                let (sum, home) = self.terms(terms)?;
+                (self.at(home, |s| s.plus(sum, *constant)), home)
+            }
+        };
+        let forms = &mut self.forms[v.0 as usize];
+        forms.int = Some(made);
+        forms.home = Some(home);
+        Ok(made)
+    }
+
+    /// What terms add up to, and the innermost home of these, where that is.
+    pub(super) fn terms(&mut self, terms: &[(Value, i64)]) -> Result<(Reg, Block)> {
         let (mut home, mut sum) = (self.entry, None);
         for (term, k) in terms {
             let (reg, k, at) = self.term(*term, *k)?;
@@ -138,14 +153,10 @@ impl Selector<'_, '_> {
                 Some(sum) => s.plus_times(sum, reg, k),
             }));
         }
-        let made = self.at(home, |s| match sum {
-            None => s.number(*constant),
-            Some(sum) => s.plus(sum, *constant),
-        });
-        let forms = &mut self.forms[v.0 as usize];
-        forms.int = Some(made);
-        forms.home = Some(home);
-        Ok(made)
+        match sum {
+            Some(sum) => Ok((sum, home)),
+            None => invalid("a sum of nothing"),
+        }
     }
 
     /// The address that the first terms of an access come to.

@@ -243,7 +243,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -
     s.count(&flat.body);
     s.left_loads = left::left_loads(flat, &s.uses);
     if s.has_mask_registers() {
-        s.zeros = zeros::Zeros::of(flat);
+        s.zeros = zeros::Zeros::of(flat, &s.uses);
     }
     s.added_products = bytes::added_products(flat, &s.uses);
     s.rounded_back = convert::rounded_back(flat, &s.uses);
@@ -490,6 +490,15 @@ impl Selector<'_, '_> {
         let made = match (forms.vector, forms.any_mask(self.level)) {
             (Some(x), _) => self.at(home, |s| s.int_of_vector(x, dtype)),
             (_, Some(mask)) => self.at(home, |s| s.bool_of(mask)),
+            _ if self.zeros.is_late(v) => {
+                let (form, reg) = self.at(home, |s| match s.flat.op(v) {
+                    Op::Map(op, args) => s.map(*op, v, args),
+                    Op::Convert(a) => s.convert(*a, v),
+                    _ => invalid(format!("%{} is not defined", v.0)),
+                })?;
+                self.at(home, |s| s.define(v, form, reg));
+                return self.int(v);
+            }
             _ => return invalid(format!("%{} is not defined", v.0)),
         };
         self.forms[v.0 as usize].int = Some(made);
@@ -758,7 +767,7 @@ impl Selector<'_, '_> {
                 self.forms[v.0 as usize].home = Some(self.here);
                 return Ok(());
             }
-            Op::Map(..) | Op::Splat(_) if self.zeros.is_late(v) => {
+            Op::Map(..) | Op::Splat(_) | Op::Convert(_) if self.zeros.is_late(v) => {
                 self.forms[v.0 as usize].home = Some(self.here);
                 return Ok(());
             }

@@ -2,7 +2,8 @@
 //!
 //! Each row of an image of unknown size has a condition, and each column a mask. Combining the two for every load takes more instructions than the load
 //! itself, and there are few mask registers. Instead, a row outside of the image gets the address of a block of zeros, chosen once for all of the row's
-//! loads, and a load only has the mask of its column.
+//! loads, and a load only has the mask of its column. The condition itself is a comparison of the row's number, made where the address is chosen: kept
+//! from where it is known, each row's would take a register.
 //!
 //! Invariants:
 //! - A load is as far from the first zero as it is from its row's address, so only loads close to that address go to zeros; the others keep their masks.
@@ -11,7 +12,7 @@
 use iced_x86::Code;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tlc_ir::ScalarOp;
+use tlc_ir::{DType, ScalarOp};
 
 use super::masks::{Logic, Mask};
 use super::{Arg, Block, Inst, Place, Reg, Selector, Size};
@@ -46,6 +47,8 @@ pub(super) struct Zeros {
     first: Option<Reg>,
     /// The address of zeros less an index, by the index and the block.
     behind: FxHashMap<Added, Reg>,
+    /// What the numbers of rows have in common, by its terms.
+    rows: FxHashMap<SmallVec<[(Value, i64); 2]>, (Reg, Block)>,
     /// The address that is chosen, by the row's own and its conditions.
     chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Added), Reg>,
 }
@@ -55,12 +58,28 @@ type Added = (Option<(Reg, u8)>, Block);
 
 impl Zeros {
     /// The masks of a kernel with sizes that are not known; in others few rows have conditions.
-    pub(super) fn of(flat: &Flat<'_>) -> Zeros {
+    pub(super) fn of(flat: &Flat<'_>, uses: &[u32]) -> Zeros {
         let mut found = Zeros::default();
         if !flat.kernel.symbols.is_empty() {
             found.region(flat, &flat.body);
+            found.conditions(flat, uses);
         }
         found
+    }
+
+    /// Has the conditions, what they are made of, and the numbers that these compare be made late where nothing else uses them.
+    fn conditions(&mut self, flat: &Flat<'_>, uses: &[u32]) {
+        let mut by: FxHashMap<Value, u32> = FxHashMap::default();
+        let mut open: Vec<Value> = self.made_late.iter().copied().collect();
+        while let Some(late) = open.pop() {
+            flat.op(late).operands(|v| {
+                let used = by.entry(v).or_default();
+                *used += 1;
+                if *used == uses[v.0 as usize] && is_of_condition(flat, v) && self.made_late.insert(v) {
+                    open.push(v);
+                }
+            });
+        }
     }
 
     fn region(&mut self, flat: &Flat<'_>, body: &[Item]) {
@@ -109,6 +128,18 @@ impl Zeros {
     pub(super) fn is_late(&self, v: Value) -> bool {
         self.made_late.contains(&v)
     }
+}
+
+/// Whether a value is a condition, or a number that one compares: of one lane, and in 32 bits.
+fn is_of_condition(flat: &Flat<'_>, v: Value) -> bool {
+    let i32s = |v: &Value| flat.dtype(*v) == DType::I32;
+    flat.info(v).lanes == 1
+        && match flat.op(v) {
+            Op::Map(ScalarOp::And, both) => both.iter().all(|b| flat.dtype(*b) == DType::Bool),
+            Op::Map(ScalarOp::Lt | ScalarOp::Le, both) => both.iter().all(i32s),
+            Op::Convert(a) => i32s(&v) && matches!(flat.op(*a), Op::Sum { .. }),
+            _ => false,
+        }
 }
 
 /// Whether a mask, or one of the conditions that it is true of together, is the same in all lanes.
@@ -161,10 +192,7 @@ impl Selector<'_, '_> {
                 let zeros = self.zeros_behind(place.index);
                 let mut address = base;
                 for condition in &key.1 {
-                    let holds = self.int(*condition)?;
-                    let test = [Arg::Use(holds, Size::Q), Arg::Use(holds, Size::Q)];
-                    self.push(Inst::new(Code::Test_rm64_r64, &test));
-                    address = self.int_update(Code::Cmove_r64_rm64, address, &[Arg::Use(zeros, Size::Q)]);
+                    address = self.if_holds(*condition, address, zeros)?;
                 }
                 self.zeros.chosen.insert(key, address);
                 address
@@ -172,6 +200,60 @@ impl Selector<'_, '_> {
         };
         let base = Base::Reg(chosen);
         Ok((Place { base, ..place }, lanes))
+    }
+
+    /// The address, or that of zeros where a condition does not hold.
+    fn if_holds(&mut self, condition: Value, address: Reg, zeros: Reg) -> Result<Reg> {
+        let q = |v| Arg::Use(v, Size::Q);
+        let d = |v| Arg::Use(v, Size::D);
+        match self.flat.op(condition) {
+            Op::Map(ScalarOp::And, both) if self.zeros.is_late(condition) => {
+                let address = self.if_holds(both[0], address, zeros)?;
+                self.if_holds(both[1], address, zeros)
+            }
+            Op::Map(ScalarOp::Lt, both) if self.zeros.is_late(condition) => {
+                let (a, b) = (self.low(both[0])?, self.low(both[1])?);
+                self.push(Inst::new(Code::Cmp_r32_rm32, &[d(b), d(a)]));
+                Ok(self.int_update(Code::Cmovg_r64_rm64, zeros, &[q(address)]))
+            }
+            Op::Map(ScalarOp::Le, both) if self.zeros.is_late(condition) => {
+                let b = self.low(both[1])?;
+                if self.flat.number(both[0]) == Some(0) {
+                    self.push(Inst::new(Code::Test_rm32_r32, &[d(b), d(b)]));
+                    return Ok(self.int_update(Code::Cmovs_r64_rm64, address, &[q(zeros)]));
+                }
+                let a = self.low(both[0])?;
+                self.push(Inst::new(Code::Cmp_r32_rm32, &[d(a), d(b)]));
+                Ok(self.int_update(Code::Cmovg_r64_rm64, address, &[q(zeros)]))
+            }
+            _ => {
+                let holds = self.int(condition)?;
+                self.push(Inst::new(Code::Test_rm64_r64, &[q(holds), q(holds)]));
+                Ok(self.int_update(Code::Cmove_r64_rm64, address, &[q(zeros)]))
+            }
+        }
+    }
+
+    /// A number of 32 bits, in a register whose other bits may be anything.
+    fn low(&mut self, v: Value) -> Result<Reg> {
+        let Op::Convert(a) = self.flat.op(v) else {
+            return self.int(v);
+        };
+        match self.flat.op(*a) {
+            // Rows' numbers differ by constants: these are added here, as each would take a register.
+            Op::Sum { terms, constant } if self.zeros.is_late(v) => {
+                let sum = match self.zeros.rows.get(terms) {
+                    Some((sum, home)) if self.inner(*home, self.here) == self.here => *sum,
+                    _ => {
+                        let (sum, home) = self.terms(terms)?;
+                        self.zeros.rows.insert(terms.clone(), (sum, home));
+                        sum
+                    }
+                };
+                Ok(self.plus(sum, *constant))
+            }
+            _ => self.int(v),
+        }
     }
 
     /// The address that becomes that of zeros once an index is added.
