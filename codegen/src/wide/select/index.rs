@@ -171,7 +171,12 @@ impl Selector<'_, '_> {
         let bytes = self.flat.kernel.memory_dtype(a.memory).bytes() as i64;
         let shared = self.terms_in_loops(a.memory, terms)?;
         let near = match &shared {
-            Some((in_loops, outside)) => self.pointer_near(in_loops, outside, bytes)?,
+            Some((in_loops, outside)) => {
+                if let Some(made) = self.pointer_beside(in_loops, outside, bytes)? {
+                    return Ok(made);
+                }
+                self.pointer_near(in_loops, outside, bytes)?
+            }
             None => None,
         };
         let made = match near {
@@ -223,9 +228,59 @@ impl Selector<'_, '_> {
         let Some(near) = self.nearest.get(in_loops) else {
             return Ok(None);
         };
-        let (register, home) = (near.register, near.home);
+        let Pointer {
+            outside: before,
+            register,
+            home,
+        } = near.clone();
+        let made = self.moved(register, home, &before, outside, bytes)?;
+        Ok(made.map(|register| (register, home)))
+    }
+
+    /// An address from the last one that was made here, or from the one that is known around the loops, with the same terms in these: each of many rows
+    /// would take a register through the loop if it were kept, and be loaded from the stack as often as it is found here.
+    fn pointer_beside(
+        &mut self,
+        in_loops: &PointerKey,
+        outside: &[(Value, i64)],
+        bytes: i64,
+    ) -> Result<Option<(Reg, Block)>> {
+        let here = self.here;
+        let Some(first) = self.nearest.get(in_loops).filter(|p| p.home != here) else {
+            return Ok(None);
+        };
+        let last = self.beside.get(in_loops).filter(|p| p.home == here);
+        let Pointer {
+            outside: before,
+            register,
+            ..
+        } = last.unwrap_or(first).clone();
+        if before[..] == *outside {
+            return Ok(Some((register, here)));
+        }
+        let Some(register) = self.moved(register, here, &before, outside, bytes)? else {
+            return Ok(None);
+        };
+        let made = Pointer {
+            outside: Terms::from_slice(outside),
+            register,
+            home: here,
+        };
+        self.beside.insert(in_loops.clone(), made);
+        Ok(Some((register, here)))
+    }
+
+    /// An address from another one with the same terms in loops, whose other terms are those `before`, if the two differ by a multiple of one value.
+    fn moved(
+        &mut self,
+        register: Reg,
+        home: Block,
+        before: &[(Value, i64)],
+        outside: &[(Value, i64)],
+        bytes: i64,
+    ) -> Result<Option<Reg>> {
         let mut apart = Terms::from_slice(outside);
-        for &(v, k) in &near.outside {
+        for &(v, k) in before {
             match apart.iter_mut().find(|(other, _)| *other == v) {
                 Some((_, other)) => *other = other.wrapping_sub(k),
                 None => apart.push((v, k.wrapping_neg())),
@@ -238,7 +293,7 @@ impl Selector<'_, '_> {
             1 | 2 | 4 | 8 => (self.term(v, 1)?.0, k),
             _ => (self.distance(v, k)?, 1),
         };
-        Ok(Some((self.at(home, |s| s.plus_times(register, distance, k)), home)))
+        Ok(Some(self.at(home, |s| s.plus_times(register, distance, k))))
     }
 
     /// `v * k` in front of all loops, where `v` is known.

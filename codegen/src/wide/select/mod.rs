@@ -98,6 +98,7 @@ type PointerKey = (Memory, Terms);
 type Terms = SmallVec<[(Value, i64); 4]>;
 
 /// An address of memory.
+#[derive(Clone)]
 struct Pointer {
     /// Its terms that are known in front of all loops.
     outside: Terms,
@@ -156,6 +157,8 @@ struct Selector<'f, 'k> {
     pointers: FxHashMap<PointerKey, (Reg, Block)>,
     /// The last address that was made of those that share their terms in loops.
     nearest: FxHashMap<PointerKey, Pointer>,
+    /// As those, the last one that was made in the block that it is needed in.
+    beside: FxHashMap<PointerKey, Pointer>,
     /// Rows that are loaded from zeros.
     zeros: zeros::Zeros,
     /// Distances in bytes, as multiples of values that are known in front of all loops.
@@ -226,6 +229,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level, dots: bool, listing: bool) -
         counters: FxHashMap::default(),
         pointers: FxHashMap::default(),
         nearest: FxHashMap::default(),
+        beside: FxHashMap::default(),
         distances: FxHashMap::default(),
         zeros: zeros::Zeros::default(),
         constants: FxHashMap::default(),
