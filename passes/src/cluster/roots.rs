@@ -493,7 +493,7 @@ impl Clusterer<'_> {
         match self.kind(at) {
             NodeKind::View(View::Window {
                 size,
-                stride: 1,
+                stride: 1..=2,
                 dilation: 1,
                 ..
             }) => {
