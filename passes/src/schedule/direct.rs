@@ -28,9 +28,9 @@ use crate::tuning::Tunable;
 /// The fewest pixels of a tile whose results are turned: fewer are stored apart sooner.
 const FEWEST_TURNED: i64 = 3;
 
-/// The most pixels of a tile that takes about as long as one of a single pixel: its sums wait for one another. What larger tiles leave over is
-/// one tile, where it has no more.
-const SMALL: i64 = 4;
+/// The most pixels of a tile that takes about as long as one of a single pixel: its sums wait for one another. What larger tiles leave over of a row is
+/// one tile where it has no more pixels, and not two of them.
+const SMALL: i64 = 3;
 
 /// Shares of the next block's weights where nobody knows how many tiles a block has: as few as an image of 7 by 7 pixels has, for what further tiles
 /// ask for is there already.
@@ -366,9 +366,9 @@ impl Scheduler<'_> {
             let over = left.and_then(|v| self.extent(v));
             factor = match over {
                 Some(over) if over < factor => over.max(1),
-                _ if factor <= SMALL => (factor - 1).max(1),
-                _ if factor < 2 * SMALL => SMALL,
-                _ => factor / 2,
+                // Each row has pixels left over.
+                _ if factor <= SMALL && around.rows.is_some() => (factor - 1).max(1),
+                _ => (factor / 2).max(1),
             };
         }
         Some(())
