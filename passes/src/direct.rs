@@ -9,7 +9,8 @@
 //! known of these sizes. The exceptions are windows of one element over images of one pixel, which are matrix products, over large images, and over
 //! those of unknown size where tiles are narrow, which are the library's as long as it sums in the same order, and sums so long that they are the library's but for the elements of a window that are padding for all results of an
 //! image of known size: what is left of them is shorter, and added up in the order of a shorter sum. (Where sizes are unknown the library leaves out what is
-//! padding of such sums if windows are dilated, and adds up one element of all windows after another: `contraction/windowed.rs`.)
+//! padding of such sums if windows are dilated, and of sums that are not quite as long if they are dilated far, and adds up one element of all windows
+//! after another: `contraction/windowed.rs`.)
 
 use tlc_ir::graph::{Labels, Semiring, View};
 use tlc_ir::index::IndexExpr;

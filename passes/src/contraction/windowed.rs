@@ -41,6 +41,8 @@ struct Axis {
 
 /// The least dilation of windows whose elements lie far apart: an image is often no larger.
 const FAR: i64 = 6;
+/// The fewest products of a long sum over such windows.
+const LONG: i64 = 1 << 13;
 
 /// Which sums are looked for.
 #[derive(Clone, Copy, PartialEq)]
@@ -176,7 +178,8 @@ pub struct WeightsOrder {
     pub axes: SmallVec<[u8; 4]>,
     /// Elements of a window.
     pub elements: i64,
-    /// Whether its elements lie so far apart that most of them may be padding.
+    /// Whether these lie so far apart that most may be padding, of so many channels that the library computes less sooner than a kernel computes all from a
+    /// padded image.
     pub far: bool,
 }
 
@@ -204,11 +207,18 @@ pub fn weights_order(graph: &Graph, id: NodeId) -> Option<WeightsOrder> {
         .map(|a| labels.iter().position(|&l| usize::from(l) == a.element));
     let elements = elements.map(|at| shape[at?].as_const());
     let elements = elements.into_iter().try_fold(1i64, |n, e| n.checked_mul(e?))?;
+    let summed = windows
+        .summed
+        .iter()
+        .map(|&l| labels.iter().position(|&x| usize::from(x) == l));
+    let length = summed
+        .map(|at| shape[at?].as_const())
+        .try_fold(1i64, |n, d| n.checked_mul(d?));
     (!order.is_sorted()).then_some(WeightsOrder {
         operand: weights,
         axes: order,
         elements,
-        far: windows.axes.iter().any(|a| a.dilation >= FAR),
+        far: windows.axes.iter().any(|a| a.dilation >= FAR) && length.is_some_and(|n| n >= LONG),
     })
 }
 

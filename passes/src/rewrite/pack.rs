@@ -77,9 +77,8 @@ pub fn run(
         let left = parts.iter().map(Shortened::left).max().unwrap_or([1, 1]);
         let times = if parts.len() > 1 { DIVIDED } else { 1 };
         let order = (layouts.panel_elements > 0).then(|| weights_order(graph, id)).flatten();
-        let far = order.as_ref().is_some_and(|o| o.far);
-        if let Some(blocks) =
-            tiles.filter(|_| !far).and_then(|(e, bytes)| weight_blocks(graph, id, e, bytes.saturating_mul(times), left))
+        let near = tiles.filter(|_| !order.as_ref().is_some_and(|o| o.far));
+        if let Some(blocks) = near.and_then(|(e, bytes)| weight_blocks(graph, id, e, bytes.saturating_mul(times), left))
             && !fixed.contains(id)
             && match fixed.contains(node.operands[blocks.operand]) {
                 true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),

@@ -173,7 +173,10 @@ fn lines(kernel: &Kernel, var: VarId, body: &[Stmt], memory: Memory) -> Option<V
         behind.sort_unstable();
         behind.dedup();
         // Of what goes on where the iteration before ends, as many lines as lie between the two: others that it reads are asked for by those around it.
-        let step = first.affine_in(var).and_then(|(step, _)| step.as_const()).filter(|n| *n > 0);
+        let step = first
+            .affine_in(var)
+            .and_then(|(step, _)| step.as_const())
+            .filter(|n| *n > 0);
         if let (Some(step), [from, .., last]) = (step, &behind[..])
             && last - from >= step - 1
             && step % line == 0

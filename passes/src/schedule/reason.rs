@@ -241,7 +241,9 @@ impl fmt::Display for ScheduleReason {
             Self::ChannelsAhead => f.write_str(
                 "the next channels of the image are fetched while these are multiplied: another core may hold them",
             ),
-            Self::MasksAhead => f.write_str("what is loaded with masks is fetched ahead: this processor does not foresee it"),
+            Self::MasksAhead => {
+                f.write_str("what is loaded with masks is fetched ahead: this processor does not foresee it")
+            }
             Self::RowsAhead => f.write_str("the next rows are fetched while these are added up"),
             Self::Edges => f.write_str("what is conditional at the edges is not in the middle"),
             Self::Window => f.write_str("a window is small: its rows and their elements are one loop"),

@@ -171,12 +171,7 @@ impl Selector<'_, '_> {
         let bytes = self.flat.kernel.memory_dtype(a.memory).bytes() as i64;
         let shared = self.terms_in_loops(a.memory, terms)?;
         let near = match &shared {
-            Some((in_loops, outside)) => {
-                if let Some(made) = self.pointer_beside(in_loops, outside, bytes)? {
-                    return Ok(made);
-                }
-                self.pointer_near(in_loops, outside, bytes)?
-            }
+            Some((in_loops, outside)) => self.pointer_near(in_loops, outside, bytes)?,
             None => None,
         };
         let made = match near {
@@ -239,35 +234,38 @@ impl Selector<'_, '_> {
 
     /// An address from the last one that was made here, or from the one that is known around the loops, with the same terms in these: each of many rows
     /// would take a register through the loop if it were kept, and be loaded from the stack as often as it is found here.
-    fn pointer_beside(
-        &mut self,
-        in_loops: &PointerKey,
-        outside: &[(Value, i64)],
-        bytes: i64,
-    ) -> Result<Option<(Reg, Block)>> {
+    fn pointer_beside(&mut self, a: &Address, terms: &[(Value, i64)]) -> Result<Option<Reg>> {
         let here = self.here;
-        let Some(first) = self.nearest.get(in_loops).filter(|p| p.home != here) else {
+        let key = (a.memory, SmallVec::from_slice(terms));
+        if self.pointers.contains_key(&key) {
+            return Ok(None);
+        }
+        let Some((in_loops, outside)) = self.terms_in_loops(a.memory, terms)? else {
             return Ok(None);
         };
-        let last = self.beside.get(in_loops).filter(|p| p.home == here);
+        let Some(first) = self.nearest.get(&in_loops).filter(|p| p.home != here) else {
+            return Ok(None);
+        };
+        let bytes = self.flat.kernel.memory_dtype(a.memory).bytes() as i64;
+        let last = self.beside.get(&in_loops).filter(|p| p.home == here);
         let Pointer {
             outside: before,
             register,
             ..
         } = last.unwrap_or(first).clone();
-        if before[..] == *outside {
-            return Ok(Some((register, here)));
+        if before == outside {
+            return Ok(Some(register));
         }
-        let Some(register) = self.moved(register, here, &before, outside, bytes)? else {
+        let Some(register) = self.moved(register, here, &before, &outside, bytes)? else {
             return Ok(None);
         };
         let made = Pointer {
-            outside: Terms::from_slice(outside),
+            outside,
             register,
             home: here,
         };
-        self.beside.insert(in_loops.clone(), made);
-        Ok(Some((register, here)))
+        self.beside.insert(in_loops, made);
+        Ok(Some(register))
     }
 
     /// An address from another one with the same terms in loops, whose other terms are those `before`, if the two differ by a multiple of one value.
@@ -329,7 +327,10 @@ impl Selector<'_, '_> {
                 first = before;
             }
         }
-        let (base, _) = self.pointer(a, first)?;
+        let base = match self.pointer_beside(a, first)? {
+            Some(base) => base,
+            None => self.pointer(a, first)?.0,
+        };
         let offset = a.constant.wrapping_mul(bytes);
         let (base, displacement) = match (i32::try_from(offset), i32::try_from(offset.saturating_add(span))) {
             (Ok(offset), Ok(_)) => (base, offset),
