@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
-use tlc_ir::index::IndexExpr;
+use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::{Emitter, Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
@@ -492,11 +492,11 @@ impl Clusterer<'_> {
         let users = |elements| self.users[at.index()].iter().all(|u| self.slides_from(*u, elements));
         match self.kind(at) {
             NodeKind::View(View::Window {
+                axis,
                 size,
-                stride: 1..=2,
+                stride: stride @ 1..=2,
                 dilation: 1,
-                ..
-            }) => {
+            }) if *stride == 1 || self.is_exact(at, *axis) => {
                 let elements = size.as_const().and_then(|n| n.checked_mul(elements));
                 elements.is_some_and(|n| n <= MOST_SLIDING && users(n))
             }
@@ -506,6 +506,13 @@ impl Clusterer<'_> {
             }
             _ => false,
         }
+    }
+
+    /// Whether as many windows as the size of their image makes, whatever it is, are those along an axis: of small images of unknown size there may be
+    /// none, whose number is then no less than 0, which schedules cannot tell from where windows lie.
+    fn is_exact(&self, windows: NodeId, axis: u8) -> bool {
+        let number = &self.graph.ty(windows).shape[usize::from(axis)];
+        !matches!(number, IndexExpr::Node(n) if matches!(**n, IndexNode::Max(..)))
     }
 
     /// Whether a value is computed from a convolution's tile and then padded for windows that read it element by element: the tile's
