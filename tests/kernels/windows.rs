@@ -522,6 +522,11 @@ fn windows_over_images_of_random_size_that_is_not_known() {
             .padding(padding);
         (t[0].conv2d(&t[1], None, &conv) + &t[2]).relu()
     };
+    let products: Windows = |t, size, stride, dilation, padding| {
+        let _ = size;
+        let conv = Conv::new().stride(stride).dilation(dilation).padding(padding);
+        t[0].conv2d(&t[1], None, &conv).relu()
+    };
     let largest: Windows = |t, size, stride, dilation, padding| {
         t[0].max_pool(&Pool::new(size).stride(stride).dilation(dilation).padding(padding))
     };
@@ -546,6 +551,9 @@ fn windows_over_images_of_random_size_that_is_not_known() {
         ("sums", 5, 1, 2, 4),
         ("sums", 7, 1, 1, 3),
         ("sums", 3, 3, 2, 2),
+        ("sums", 5, 3, 1, 1),
+        ("sums", 7, 3, 1, 3),
+        ("sums", 7, 2, 1, 1),
         ("sums", 2, 1, 1, 0),
         ("maxima", 3, 1, 1, 1),
         ("maxima", 3, 2, 1, 1),
@@ -553,12 +561,20 @@ fn windows_over_images_of_random_size_that_is_not_known() {
         ("maxima", 2, 2, 1, 0),
         ("maxima", 5, 1, 1, 2),
         ("maxima", 3, 1, 2, 1),
+        ("maxima", 2, 3, 1, 0),
+        ("maxima", 3, 3, 1, 1),
         ("means", 3, 1, 1, 1),
+        ("means", 2, 3, 1, 1),
         ("means", 3, 2, 1, 0),
+        ("products", 3, 1, 1, 1),
+        ("products", 3, 2, 1, 1),
+        ("products", 3, 1, 2, 2),
+        ("products", 3, 1, 7, 7),
     ] {
         let what = format!("{kind} of {size}, stride {stride}, dilation {dilation}, padding {padding}");
         let f = match kind {
             "sums" => sums,
+            "products" => products,
             "maxima" => largest,
             _ => mean,
         };
@@ -567,7 +583,11 @@ fn windows_over_images_of_random_size_that_is_not_known() {
         let n = g.symbol("n", 0..=16);
         let [h, w] = ["h", "w"].map(|name| g.symbol(name, least as i64..=1 << 20));
         let x = g.input("x", DType::F32, (&n, 20, &h, &w));
-        let weight = g.input("weight", DType::F32, [20, 1, size, size]);
+        let weights = match kind {
+            "products" => [32, 20, size, size],
+            _ => [20, 1, size, size],
+        };
+        let weight = g.input("weight", DType::F32, weights);
         let bias = g.input("bias", DType::F32, [20, 1, 1]);
         g.output("y", &f(&[x, weight, bias], size, stride, dilation, padding));
         let graph = g.finish().unwrap();
@@ -586,7 +606,7 @@ fn windows_over_images_of_random_size_that_is_not_known() {
             let [h, w] = [below(21), below(40)].map(|n| least.max(1) + if k == 0 { 0 } else { n });
             let special = k % 2 == 1;
             // Weights that are infinite meet padding.
-            let mut weight = data(DType::F32, &[20, 1, size, size], false);
+            let mut weight = data(DType::F32, &weights, false);
             if special {
                 weight.set(2, tlc::Scalar::from_f64(DType::F32, f64::INFINITY));
             }

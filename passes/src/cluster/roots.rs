@@ -19,6 +19,8 @@ use crate::library_epilogue::{self, Behind};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
 use crate::weight_gradient::{WeightGradient, weight_gradient};
 
+/// The most elements of a window that steps by two over a padded image and reads it in place.
+const MOST_STEPPING: i64 = 25;
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
 /// Legalized statements of all operands of a node beyond which large ones become roots: cones are indivisible, so that a
@@ -498,7 +500,8 @@ impl Clusterer<'_> {
                 dilation: 1,
             }) if *stride == 1 || self.is_exact(at, *axis) => {
                 let elements = size.as_const().and_then(|n| n.checked_mul(elements));
-                elements.is_some_and(|n| n <= MOST_SLIDING && users(n))
+                let most = if *stride == 1 { MOST_SLIDING } else { MOST_STEPPING };
+                elements.is_some_and(|n| n <= most && users(n))
             }
             NodeKind::View(View::Reshape(_) | View::Permute(_)) => users(elements),
             NodeKind::Einsum { .. } => {

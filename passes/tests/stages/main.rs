@@ -11,6 +11,7 @@ mod index_size;
 mod kernel_plan_text;
 mod kernel_size;
 mod long_rows;
+mod masked_loads;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod phases;
