@@ -246,16 +246,20 @@ pub fn rewrite<'g>(
     Ok(current)
 }
 
-/// The graph without regions: no pass knows them.
+/// The graph without regions, which no pass knows, and with numbers for sizes in the bodies of its loops wherever they are known.
 fn inlined(graph: &Graph) -> Result<Cow<'_, Graph>, PassError> {
-    match graph.inlined() {
-        Ok(None) => Ok(Cow::Borrowed(graph)),
-        Ok(Some(made)) => Ok(Cow::Owned(made)),
-        Err(source) => Err(PassError::Pass {
-            pass: "inline",
-            source: source.into(),
-        }),
-    }
+    let wrap = |source: GraphError| PassError::Pass {
+        pass: "inline",
+        source: source.into(),
+    };
+    let plain = match graph.inlined().map_err(wrap)? {
+        Some(made) => Cow::Owned(made),
+        None => Cow::Borrowed(graph),
+    };
+    Ok(match plain.with_settled_bodies().map_err(wrap)? {
+        Some(made) => Cow::Owned(made),
+        None => plain,
+    })
 }
 
 /// Runs one optional pass, over bodies of loops first. Regions are put in place before.

@@ -10,7 +10,8 @@
 //! - An iteration is given what it is given in the plain loop: its number, the values of the iteration before, its own slices. What goes
 //!   around backwards goes around through segments, too, so sums are of the same terms in the same order.
 //! - The segments are of one length. Iterations behind the last whole one are loops of their own, which keep what each began with (`rest`).
-//! - Loops that a condition or a count ends are cut by what they have run (`decided`). Those whose bodies have symbols stay as they are.
+//! - Loops that a condition or a count ends are cut by what they have run (`decided`). Those whose bodies have symbols stay as they are: the pipeline
+//!   puts numbers there as far as they are known ([`Graph::with_settled_bodies`]), as in a version for the sizes of a call.
 
 mod decided;
 mod rest;

@@ -285,11 +285,9 @@ impl Compiler {
         if plan.sources().any(|(_, ty)| ty.shape.iter().any(decided_by_inputs)) {
             return Ok(version);
         }
-        match version.inner.fixed_memory()?.within(limit) {
-            Ok(()) => return Ok(version),
-            // Data decides sizes, for which there is as much room as they may need.
-            Err(e) if !plan.symbols.is_empty() => return Err(e.into()),
-            Err(_) => {}
+        // Where data decides sizes there is as much room as they may need.
+        if version.inner.fixed_memory()?.within(limit).is_ok() {
+            return Ok(version);
         }
         let fitting = Fitting {
             limit,
@@ -393,7 +391,9 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
     check_symbols(graph, &options.symbols)?;
     let options = pass_options(devices, options)?;
     let mut compiled = tlc_passes::compile(graph, &options)?;
-    if let (Some(limit), true) = (options.max_memory_bytes, compiled.planned.plan.symbols.is_empty()) {
+    // Sizes that calls give are not known, and those that data decides are as large as they may get.
+    let known = compiled.planned.plan.symbols.iter().all(|s| s.upper.is_some());
+    if let (Some(limit), true) = (options.max_memory_bytes, known) {
         compiled = within(limit, graph, &options, compiled)?;
     }
     checked(graph, &compiled.planned.plan)?;
@@ -417,7 +417,9 @@ fn within(limit: u64, graph: &IrGraph, options: &Options, compiled: Compiled) ->
                 idle: &[],
                 packer: memory::pack,
             };
-            let needs = null::memory(plan, &binder.bind_sizes(&[])?, threads)?;
+            let extent = |e: &IndexExpr| e.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            let shapes = plan.sources().map(|(_, ty)| ty.shape.iter().map(extent).collect());
+            let needs = null::memory(plan, &binder.bind(shapes.collect())?, threads)?;
             Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
         },
         decided: |compiled| compiled,

@@ -445,21 +445,92 @@ fn a_loop_has_the_trip_count_that_an_input_gives() {
     );
 }
 
-#[test]
-fn an_output_whose_size_data_decides_is_not_supported() {
-    let p = Place::new();
+/// `y` has the elements of `x w` where `x` is positive, `z` their squares, and `u` the distinct elements of `x w`: how many, data decides.
+fn chosen() -> Vec<u8> {
     let nodes = vec![
-        node("NonZero", "places", &["x"], &["i"]),
-        node("Cast", "numbers", &["i"], &["y"]).message(5, int_attribute("to", FLOAT)),
+        node("Mul", "scale", &["x", "w"], &["p"]),
+        node("Greater", "is_positive", &["x", "zero"], &["c"]),
+        node("Compress", "chosen", &["p", "c"], &["y"]).message(5, int_attribute("axis", 0)),
+        node("NonZero", "places", &["c"], &["i"]),
+        node("Transpose", "in_rows", &["i"], &["j"]),
+        node("GatherND", "again", &["p", "j"], &["q"]),
+        node("Mul", "square", &["q", "q"], &["z"]),
+        node("Unique", "distinct", &["p"], &["u"]).message(5, int_attribute("sorted", 1)),
     ];
-    let x = value("x", FLOAT, &[D::N(4)]);
-    let y = value("y", FLOAT, &[D::N(1), D::Sym("n")]);
-    p.write("m.onnx", model(graph(nodes, vec![], vec![x], vec![y]), vec![]));
-    let ran = p
-        .run(&["grad", "m.onnx", "--of", "y", "--wrt", "x", "-o", "d.tlir"])
-        .code(4);
-    let error = ran.first_error();
-    assert!(error.contains("expected sizes that no data decides"), "{error}");
+    let weights = vec![floats("w", &[4], &[2.0, 3.0, -1.0, 0.5]), floats("zero", &[], &[0.0])];
+    let x = value("x", FLOAT, &[D::Sym("batch")]);
+    let of = |name, n| value(name, FLOAT, &[D::Sym(n)]);
+    model(
+        graph(nodes, weights, vec![x], vec![of("y", "n"), of("z", "n"), of("u", "m")]),
+        vec![],
+    )
+}
+
+#[test]
+fn outputs_whose_size_data_decides_have_derivatives() {
+    let p = Place::new();
+    p.write("m.onnx", chosen());
+    p.f32s("x.npy", &[4], &[1.0, -2.0, 3.0, 4.0]);
+    p.f32s("dy.npy", &[3], &[10.0, 100.0, 1000.0]);
+    p.f32s("dz.npy", &[3], &[1.0, 2.0, 3.0]);
+    let read = |name: &str| {
+        p.read(&format!("out/{name}.npy"))
+            .as_slice::<f32>()
+            .expect("f32")
+            .to_vec()
+    };
+    let grad = |of: &str| {
+        p.run(&["grad", "m.onnx", "--of", of, "--wrt", "x,w", "-o", "d.tlir"])
+            .code(0);
+    };
+    grad("y,z");
+    p.run(&["check", "d.tlir"]).code(0);
+    let given = |y: &'static str| {
+        [
+            "run",
+            "d.tlir",
+            "-i",
+            "x=x.npy",
+            "-i",
+            y,
+            "-i",
+            "d.z=dz.npy",
+            "-o",
+            "out",
+        ]
+    };
+    p.run(&given("d.y=dy.npy")).code(0);
+    assert_eq!(read("y"), [2.0, -3.0, 2.0]);
+    // d.y and 2 p d.z, where x is positive.
+    let of_p = [10.0 + 4.0, 0.0, 100.0 - 12.0, 1000.0 + 12.0];
+    let times = |factors: [f32; 4]| -> Vec<f32> { of_p.iter().zip(factors).map(|(d, f)| d * f).collect() };
+    assert_eq!(read("d.x"), times([2.0, 3.0, -1.0, 0.5]));
+    assert_eq!(read("d.w"), times([1.0, -2.0, 3.0, 4.0]));
+
+    // A cotangent of another length, which is known only when the model has run, and two of different lengths, which is known before.
+    p.f32s("two.npy", &[2], &[1.0, 1.0]);
+    let ran = p.run(&given("d.y=two.npy")).code(3);
+    assert!(ran.first_error().contains("given0"), "{}", ran.first_error());
+    p.f32s("dz.npy", &[2], &[1.0, 1.0]);
+    let ran = p.run(&given("d.y=two.npy"));
+    assert_ne!(ran.code, 0);
+    assert!(ran.first_error().contains("given0"), "{}", ran.first_error());
+
+    // Distinct elements are where they stood first: -6, -3 and 2, which is there twice.
+    grad("u");
+    p.f32s("du.npy", &[3], &[1.0, 10.0, 100.0]);
+    p.run(&["run", "d.tlir", "-i", "x=x.npy", "-i", "d.u=du.npy", "-o", "out"])
+        .code(0);
+    assert_eq!(read("u"), [-6.0, -3.0, 2.0]);
+    assert_eq!(read("d.w"), [100.0, -2.0, 30.0, 0.0]);
+
+    // A line of a batch, too.
+    let case = json!({"id": 1, "model": "m.onnx", "output_dir": "batch", "grad": {"of": ["u"], "wrt": ["w"]},
+        "inputs": {"x": "x.npy", "d.u": "du.npy"}});
+    p.write("cases.jsonl", case.to_string());
+    p.run(&["run", "--batch", "cases.jsonl"]).code(0);
+    let found = p.read("batch/d.w.npy");
+    assert_eq!(found.as_slice::<f32>().expect("f32"), [100.0, -2.0, 30.0, 0.0]);
 }
 
 #[cfg(target_os = "linux")]

@@ -3,7 +3,8 @@
 use tlc::ir::interp::{self, compare, interpret_with_bounds};
 use tlc::ir::rng::Rng;
 use tlc::{
-    BuildError, CompileOptions, DType, Executable, Graph, HostTensor, Input, RunError, Specialize, Tensor, grad, inputs,
+    BuildError, CompileOptions, DType, Dim, Executable, Graph, HostTensor, Input, RunError, Specialize, Tensor,
+    Verdict, grad, inputs,
 };
 
 /// What is in a recurrence beside a carried value.
@@ -23,11 +24,21 @@ struct With {
 
 /// Gradients of a loop of so many iterations over vectors of that length.
 fn recurrence(iterations: usize, width: usize, with: With) -> Graph {
+    recurrence_in(Graph::new("recurrence"), iterations.into(), width.into(), with)
+}
+
+/// As [`recurrence`], where inputs say how many iterations there are, and how long vectors are.
+fn recurrence_of_any_sizes(with: With) -> Graph {
     let g = Graph::new("recurrence");
-    let h = g.input("h", DType::F32, [width]);
-    let w = g.input("w", DType::F32, [width]);
-    let x = g.input("x", DType::F32, [iterations, width]);
-    let y = g.input("y", DType::F32, [width, iterations]);
+    let (iterations, width) = (g.symbol("t", 0..=1000), g.symbol("n", 1..=4096));
+    recurrence_in(g, iterations, width, with)
+}
+
+fn recurrence_in(g: Graph, iterations: Dim, width: Dim, with: With) -> Graph {
+    let h = g.input("h", DType::F32, [&width]);
+    let w = g.input("w", DType::F32, [&width]);
+    let x = g.input("x", DType::F32, [&iterations, &width]);
+    let y = g.input("y", DType::F32, [&width, &iterations]);
     let mut repeat = g.repeat(iterations).carry(&h);
     if with.others {
         repeat = repeat.carry(&(&h * 0.5)).carry(&g.scalar(3, DType::I64));
@@ -143,8 +154,9 @@ fn all_kinds() -> impl Iterator<Item = With> {
 
 #[test]
 fn loops_in_segments_have_the_bits_of_loops_that_keep_all() {
-    for with in all_kinds() {
-        for iterations in [100usize, 169, 180, 181] {
+    for (number, with) in all_kinds().enumerate() {
+        // Whole segments, of squares and of others, and a prime; each kind with two.
+        for iterations in [[100usize, 181], [169, 180]][number.count_ones() as usize % 2] {
             // What a prime number of iterations reads or stacks is copied, for those of whole segments and for the rest: that takes what is saved here.
             if iterations == 181 && (with.slices || with.stacks) {
                 continue;
@@ -281,6 +293,171 @@ fn loops_that_data_ends_are_cut_for_the_memory_limit() {
             assert!(arena < (3 * root + 20) * 4032, "{iterations}: {arena}");
             for (found, expected) in run(&cut, &tensors).iter().zip(&run(&all, &tensors)) {
                 assert_eq!(found.bytes(), expected.bytes());
+            }
+        }
+    }
+}
+
+/// Where calls bind sizes, loops are cut by the sizes of a call that would need too much, and by no others.
+#[test]
+fn loops_of_symbolic_sizes_are_cut_by_the_sizes_of_calls() {
+    let mut cuts = 0;
+    for (number, with) in all_kinds().enumerate() {
+        let with = With {
+            count: number % 3 == 1,
+            condition: number % 3 == 2,
+            ..with
+        };
+        let g = recurrence_of_any_sizes(with);
+        let all = g.compile(&limited(None)).expect("it compiles");
+        for (iterations, width) in [[(144usize, 600usize), (3, 40)], [(64, 1000), (0, 40)]][number % 2] {
+            let of = format!("{with:?}, {iterations} iterations of {width}");
+            let mut given = tensors(iterations, width);
+            if with.count || with.condition {
+                given.push(HostTensor::from_slice(&[], &[iterations as i64 - 5]).expect("one"));
+            }
+            // A graph of those sizes, whose loop keeps all, and what a version for them can do with at the least.
+            let fixed = recurrence(iterations, width, with);
+            let fixed = fixed.compile(&limited(None)).expect("it compiles");
+            let of_none = g.compile(&limited(Some(1))).expect("sizes are not known");
+            let refused = of_none.run(&given.iter().map(Input::from).collect::<Vec<_>>());
+            let least = match refused {
+                Err(RunError::MemoryLimit { needed, .. }) => needed,
+                other => panic!("{of}: {other:?}"),
+            };
+            let limit = match iterations < 64 {
+                true => need(&all, &given).total(),
+                false => least,
+            };
+            let cut = g.compile(&limited(Some(limit))).unwrap_or_else(|e| panic!("{of}: {e}"));
+            let found = run(&cut, &given);
+            assert!(need(&cut, &given).total() <= limit, "{of}");
+            let versions = cut.specializations();
+            let fits = need(&all, &given).total() <= limit;
+            assert_eq!(versions.is_empty(), fits, "{of}: {versions:?}");
+            assert!(
+                versions.iter().all(|v| v.verdict == Verdict::Needed),
+                "{of}: {versions:?}"
+            );
+            // Less than what iterations began with.
+            let saved = need(&fixed, &given).total().saturating_sub(limit);
+            cuts += usize::from(saved > (iterations * width) as u64);
+            let expected = match versions.is_empty() {
+                true => run(&all, &given),
+                false => run(&fixed, &given),
+            };
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!(found.bytes(), expected.bytes(), "{of}");
+            }
+        }
+    }
+    assert!(cuts > 8, "{cuts}");
+}
+
+/// What is kept grows as the root of the iterations in graphs of symbolic sizes, too, and no other call is changed.
+#[test]
+fn the_arena_of_loops_of_symbolic_sizes_grows_as_the_root_of_the_iterations() {
+    let g = recurrence_of_any_sizes(With::default());
+    let all = g.compile(&limited(None)).expect("it compiles");
+    for iterations in [64usize, 256, 401, 961] {
+        let given = tensors(iterations, 1000);
+        let kept = need(&all, &given);
+        assert!(kept.arena >= iterations as u64 * 4000);
+        let cut = g.compile(&limited(Some(kept.total() - kept.arena * 3 / 5)));
+        let cut = cut.expect("it compiles");
+        let (root, arena) = (iterations.isqrt() as u64, need(&cut, &given).arena);
+        assert!(arena < (2 * root + 16) * 4032, "{iterations}: {arena}");
+        // Few iterations fit as they are.
+        let few = tensors(9, 1000);
+        assert_eq!(need(&cut, &few).arena, need(&all, &few).arena);
+        assert_eq!(cut.specializations().len(), 1);
+        let fixed = recurrence(iterations, 1000, With::default());
+        let fixed = fixed.compile(&limited(None)).expect("it compiles");
+        for (like, given) in [(&fixed, given), (&all, few)] {
+            for (found, expected) in run(&cut, &given).iter().zip(&run(like, &given)) {
+                assert_eq!(found.bytes(), expected.bytes());
+            }
+        }
+    }
+}
+
+/// Gradients of a loop of at most so many iterations that a condition ends, whose stacked values are as many as it ran: as of an ONNX Loop with scan
+/// outputs.
+fn stacked_while(iterations: usize, width: usize, with: With) -> Graph {
+    let g = Graph::new("stacked");
+    let h = g.input("h", DType::F32, [width]);
+    let w = g.input("w", DType::F32, [width]);
+    let n = g.input("n", DType::I64, ());
+    let mut repeat = g.repeat(iterations).carry(&h);
+    repeat = match with.count {
+        true => repeat.at_most(&n),
+        false => repeat.while_(&n.gt(0)),
+    };
+    let results = repeat.record(|i| {
+        if !with.count {
+            let n = i.capture(&n);
+            i.go_on_if(&(&i.number + 1).lt(n));
+        }
+        let next = (&i.carried[0] * i.capture(&w)).sin() + &i.carried[0] * 0.5;
+        match with.stacks {
+            true => i.stack(&next.square(), 0),
+            false => i.stack(&next.square().mean(..), 0),
+        }
+        i.stack(&i.graph().full((), true, DType::Bool), 0);
+        vec![next]
+    });
+    let places = results[2].nonzero().select_index(0, 0);
+    let steps = results[1].take_from_start(&places, 0);
+    let loss = steps.sin().sum(..) + results[0].sum(..);
+    g.output("steps", &steps);
+    g.output("loss", &loss);
+    for (k, d) in grad(&loss, &[&h, &w]).iter().enumerate() {
+        g.output(&format!("d{k}"), d);
+    }
+    g
+}
+
+/// Of a loop that data ends, what it stacks is cut to as many as ran, which is a size that data decides; the loop and its derivative are segments
+/// all the same.
+#[test]
+fn loops_whose_stacks_data_cuts_are_cut_for_the_memory_limit() {
+    for (count, stacks) in [(true, true), (true, false), (false, true), (false, false)] {
+        for iterations in [256usize, 401] {
+            let with = With {
+                count,
+                stacks,
+                ..With::default()
+            };
+            let of = format!("{with:?}, {iterations} iterations");
+            let g = stacked_while(iterations, 500, with);
+            let inputs = |n: i64| {
+                let mut all = tensors(iterations, 500);
+                all.truncate(2);
+                all.push(HostTensor::from_slice(&[], &[n]).expect("one"));
+                all
+            };
+            let all = g.compile(&limited(None)).expect("it compiles");
+            let kept = need(&all, &inputs(0));
+            let bytes = iterations as u64 * 2000;
+            let limit = kept.total() - bytes * 3 / 5;
+            let cut = g.compile(&limited(Some(limit))).unwrap_or_else(|e| panic!("{of}: {e}"));
+            assert_eq!(cut.decisions().segmented.len(), 1, "{of}");
+            let arena = need(&cut, &inputs(0)).arena;
+            let root = iterations.isqrt() as u64;
+            assert!(
+                arena < kept.arena - bytes + (3 * root + 20) * 2048,
+                "{of}: {arena}, {}",
+                kept.arena
+            );
+            for n in [-1, 0, 1, 15, 16, 17, iterations as i64 - 1, iterations as i64, 9999] {
+                let given = inputs(n);
+                for (found, expected) in run(&cut, &given).iter().zip(&run(&all, &given)) {
+                    assert_eq!(
+                        (found.shape(), found.bytes()),
+                        (expected.shape(), expected.bytes()),
+                        "{of}, {n}"
+                    );
+                }
             }
         }
     }

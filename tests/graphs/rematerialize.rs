@@ -247,7 +247,7 @@ fn two_calls(executable: &Executable, n: usize, states: usize) -> Vec<Vec<u8>> {
 #[test]
 fn random_graphs_compute_the_same_in_the_least_memory() {
     let (mut again, mut later, mut lowered) = (0, 0, 0);
-    for seed in seeds(0..150) {
+    for seed in seeds(0..100) {
         let (g, n, states) = there_and_back(seed);
         let compile = |limit| g.compile(&limited(limit));
         let all = compile(None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));

@@ -6,8 +6,13 @@
 //! `x.len()` and `(&x + &y).len()` are recorded alike. So such a graph is refused, unless both readings give the same result
 //! because the extent only repeats what is broadcast in an elementwise operation behind it.
 
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
 use super::control::mentions;
-use super::{Graph, GraphError, NodeId, NodeKind, Operands, Origin, Shape, TensorType, View};
+use super::region::type_outside;
+use super::{Body, Graph, GraphError, Loop, NodeId, NodeKind, Operands, Origin, Shape, TensorType, View};
 use crate::index::{IndexExpr, IndexNode, SymId};
 
 /// The extents that an operand expands to: its own where it was assumed equal to one that turned out to be 1.
@@ -217,5 +222,105 @@ impl Graph {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a symbol of a loop's body stands for a number, in the graph or in a body.
+fn has_known_sizes(graph: &Graph) -> bool {
+    graph.nodes().any(|(_, node)| match &node.kind {
+        NodeKind::Loop(l) => l.symbols.iter().any(|s| s.as_const().is_some()) || has_known_sizes(&l.body.0),
+        _ => false,
+    })
+}
+
+/// Bodies with numbers for sizes, by the address of what they were, which the graph keeps alive, and by the numbers. None where the body stays as it is.
+type Settled = FxHashMap<(usize, Vec<Option<i64>>), Option<Body>>;
+
+impl Loop {
+    /// The loop with numbers in its body for the symbols that stand for them; only the others are its symbols then.
+    fn settled(&self, known: &mut Settled) -> Option<Loop> {
+        let values: Vec<Option<i64>> = self.symbols.iter().map(IndexExpr::as_const).collect();
+        let others = self.symbols.iter().filter(|s| s.as_const().is_none()).cloned();
+        let symbols: Vec<IndexExpr> = others.collect();
+        let key = (Arc::as_ptr(&self.body.0) as usize, values);
+        let body = match known.get(&key) {
+            Some(body) => body.clone(),
+            None => {
+                let body = self.settled_body(&key.1, &symbols).map(|body| Body(Arc::new(body)));
+                known.insert(key, body.clone());
+                body
+            }
+        };
+        let body = body?;
+        Some(Loop {
+            body,
+            symbols,
+            ..self.clone()
+        })
+    }
+
+    /// Its body under those values. None if it has no sizes to put in, or would be of other types: where something is broadcast in it that is one
+    /// long.
+    fn settled_body(&self, values: &[Option<i64>], symbols: &[IndexExpr]) -> Option<Graph> {
+        let old = &*self.body.0;
+        let mut new = match symbols.len() == values.len() {
+            true => old.with_settled_bodies().ok()??,
+            false => {
+                let new = old.specialize(values).ok()?;
+                new.with_settled_bodies().ok()?.unwrap_or(new)
+            }
+        };
+        let results = |of: &Graph| of.outputs().iter().map(|o| o.node).collect::<Vec<_>>();
+        let all = |of: &Graph| of.inputs().iter().copied().chain(results(of)).collect::<Vec<_>>();
+        let mut both = all(old).into_iter().zip(all(&new));
+        let same = both.all(|(a, b)| self.outer_type(old.ty(a)) == type_outside(symbols, new.ty(b)));
+        if old.is_derived() {
+            new.set_derived();
+        }
+        same.then_some(new)
+    }
+}
+
+impl Graph {
+    /// The graph with numbers in the bodies of its loops, at any depth, for the symbols that stand for numbers there; `None` if there are none. It
+    /// computes the same. [`Graph::specialize`] leaves such symbols behind, and so does a recording in which a body does not mention a size.
+    ///
+    /// # Errors
+    /// A node that does not fit: a graph that was never verified.
+    pub fn with_settled_bodies(&self) -> Result<Option<Graph>, GraphError> {
+        if !has_known_sizes(self) {
+            return Ok(None);
+        }
+        let mut graph = Graph::new(self.name.clone());
+        graph.adopt_symbols(self);
+        graph.set_derived();
+        let (mut known, mut changes) = (Settled::default(), false);
+        let mut map: Vec<Option<NodeId>> = Vec::with_capacity(self.len());
+        for (id, node) in self.nodes() {
+            let origin = match self.is_derived() {
+                true => node.origin.clone(),
+                false => node.origin.clone().named(|| self.name_of_value(id)),
+            };
+            let operands: Operands = node.operands.iter().filter_map(|o| map[o.index()]).collect();
+            let made = match &node.kind {
+                NodeKind::Input { .. } => graph.adopt_input(self, id),
+                NodeKind::Loop(l) => {
+                    let new = l.settled(&mut known);
+                    changes |= new.is_some();
+                    let new = new.map_or_else(|| Arc::clone(l), Arc::new);
+                    graph.add(NodeKind::Loop(new), &operands, origin)?
+                }
+                kind => graph.add(kind.clone(), &operands, origin)?,
+            };
+            map.push(Some(made));
+        }
+        for o in self.outputs() {
+            if let Some(node) = map[o.node.index()] {
+                graph.add_output(&o.name, node);
+            }
+        }
+        graph.adopt_guards(self, &map);
+        graph.settle();
+        Ok(changes.then_some(graph))
     }
 }

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use tlc::{Errors, Graph as Recording, Tensor, vjp};
+use tlc::{DType, Dim, Errors, Graph as Recording, Tensor, vjp};
 use tlc_ir::graph::control::mentions_data;
 use tlc_ir::graph::{NodeId, Origin};
+use tlc_ir::index::IndexExpr;
 use tlc_ir::{Graph, NodeKind};
 
 use crate::args::ModelArgs;
@@ -25,7 +26,7 @@ use crate::session::{Model, Session};
 Writes FILE.tlir, and weights beside it in FILE.safetensors, as `tlc import` does. The graph has the model's inputs, then an input d.Y
 for each output Y that is differentiated, of Y's type: what the derivatives are weighted with, ones for those of a sum. Its outputs
 are the model's, then d.NAME for each NAME that it is differentiated by, of NAME's type: the sum, over all elements of all Y, of d.Y
-times the derivative.
+times the derivative. Where data decides how long Y is, d.Y has a size of its own, and a call whose d.Y is not as long as its Y fails.
 
 Weights are constants of at least two floats that the model gives a name. What the outputs do not depend on has zeros. What has no
 derivative, such as a loop that nothing bounds, is refused by name with exit code 4; a loop whose trip count is an input is bounded by
@@ -248,26 +249,49 @@ fn of<'a>(file: &str, graph: &'a Graph, asked: &'a Asked<'_>) -> Result<Vec<(&'a
             }
             Some(output) => {
                 let ty = graph.ty(output.node);
-                let of_data = ty.shape.iter().any(|d| mentions_data(graph.symbols(), d));
-                if ty.dtype.is_float() && !of_data {
+                if ty.dtype.is_float() {
                     all.push((name, output.node));
                     continue;
                 }
-                let expected = if of_data {
-                    "sizes that no data decides"
-                } else {
-                    "floats"
-                };
-                let message = format!("output `{name}` is {}; expected {expected}", graph.type_text(ty));
-                if of_data && ty.dtype.is_float() {
-                    return Err(Failure::at(Code::Unsupported, file, message));
-                }
-                message
+                format!("output `{name}` is {}; expected floats", graph.type_text(ty))
             }
         };
         return Err(Failure::at(Code::Invalid, file, message));
     }
     Ok(all)
+}
+
+/// Sizes that cotangents have where data decides those of outputs, which are not known before the call, by those.
+#[derive(Default)]
+struct Given(Vec<(IndexExpr, Dim)>);
+
+impl Given {
+    /// An input for the cotangent of an output. Whether it is as long as the output is seen as soon as that is known: they meet in one operation.
+    fn cotangent(&mut self, recording: &Recording, graph: &Graph, name: &str, (id, y): (NodeId, &Tensor)) -> Tensor {
+        let extents = &graph.ty(id).shape;
+        let decided = |d: &IndexExpr| mentions_data(graph.symbols(), d);
+        if !extents.iter().any(decided) {
+            return recording.input(name, y.dtype(), y.shape());
+        }
+        let own = extents.iter().zip(y.shape()).map(|(d, as_recorded)| match decided(d) {
+            true => self.size(recording, graph, d),
+            false => as_recorded,
+        });
+        let given = recording.input(name, y.dtype(), own.collect::<Vec<Dim>>());
+        recording.full(y.shape(), true, DType::Bool).select(&given, 0)
+    }
+
+    fn size(&mut self, recording: &Recording, graph: &Graph, of: &IndexExpr) -> Dim {
+        if let Some((_, size)) = self.0.iter().find(|(known, _)| known == of) {
+            return size.clone();
+        }
+        let is_free = |name: &String| graph.symbols().iter().all(|s| s.name != *name);
+        let free = (0..).map(|k| format!("given{k}")).filter(is_free).nth(self.0.len());
+        let range = of.interval(graph);
+        let size = recording.symbol(&free.expect("some number is free"), range.lo.max(0)..=range.hi);
+        self.0.push((of.clone(), size.clone()));
+        size
+    }
 }
 
 /// The model with derivatives, and the names of those that are zeros whatever the inputs.
@@ -303,8 +327,9 @@ pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<St
         all.iter().filter_map(known).collect()
     };
     let (outputs, wrt) = (tensors(&of), tensors(&by));
+    let mut sizes = Given::default();
     let cotangents: Vec<Tensor> = (of.iter().zip(&outputs))
-        .map(|((name, _), y)| recording.input(&derivative(name), y.dtype(), y.shape()))
+        .map(|((name, id), y)| sizes.cotangent(&recording, graph, &derivative(name), (*id, y)))
         .collect();
     fn refs(all: &[Tensor]) -> Vec<&Tensor> {
         all.iter().collect()
