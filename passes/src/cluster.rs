@@ -100,8 +100,6 @@ struct Clusterer<'g> {
     apart: Vec<bool>,
     /// True for values that no input reaches.
     once: Vec<bool>,
-    /// True for masks that follow from a constant key: they are drawn again wherever they are read.
-    drawn: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
     weight_gradients: FxHashMap<NodeId, WeightGradient>,
     /// Concatenations whose parts are stored where they have them.
@@ -221,7 +219,6 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         is_root: vec![false; graph.len()],
         apart: vec![false; graph.len()],
         once: vec![false; graph.len()],
-        drawn: vec![false; graph.len()],
         products: FxHashMap::default(),
         weight_gradients: FxHashMap::default(),
         joins: FxHashMap::default(),

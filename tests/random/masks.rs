@@ -1,7 +1,6 @@
 //! Dropout: what it keeps, how that is scaled, and that its derivative drops the same.
 
-use tlc::ir::interp::{self, compare, interpret_with_bounds};
-use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Key, Tensor, grad, inputs};
+use tlc::{DType, Graph, Key, Tensor, grad};
 
 use super::against::values;
 
@@ -94,56 +93,4 @@ fn a_loop_drops_by_a_key_what_the_program_says() {
     assert_eq!(values(&d), values(&results[0]));
     let d = g.repeat(3).carry(&x).record(|i| vec![i.carried[0].dropout(0.25)]);
     assert_eq!(values(&grad(&d[0].sum(..), &[&x])[0]), values(&d[0]));
-}
-
-/// A mask by a constant key is made again where its derivative is: neither an executable nor a call keeps it.
-#[test]
-fn masks_by_constant_keys_are_kept_nowhere() {
-    // Less than an executable may keep of what follows from no data, and more.
-    for (rows, columns) in [(64usize, 256usize), (1030, 1024)] {
-        for (what, dropout) in BOTH {
-            let layers = 4;
-            let graph = |drops: bool| {
-                let g = Graph::new("layers");
-                g.seed(11);
-                let x = g.input("x", DType::F32, [rows, columns]);
-                let mut y = x.clone();
-                for _ in 0..layers {
-                    y = (&y * 0.75).sin();
-                    if drops {
-                        y = dropout(&y, 0.25);
-                    }
-                    // A value that is kept for the derivative either way.
-                    y = y.softmax(1);
-                }
-                g.output("y", &y);
-                g.output("d", &grad(&y.square().sum(..), &[&x])[0]);
-                g
-            };
-            let x: Vec<f32> = (0..rows * columns).map(|i| (i % 97) as f32 / 32.0 - 1.5).collect();
-            let x = HostTensor::from_slice(&[rows, columns], &x).expect("as many");
-            let options = CompileOptions::default();
-            let compiled = |drops| graph(drops).compile(&options).expect("it compiles");
-            let (plain, dropped) = (compiled(false), compiled(true));
-            let need = |e: &Executable| e.memory(&inputs![&x]).expect("it fits");
-            let of = format!("{what}, {rows} by {columns}");
-            assert_eq!((need(&dropped).kept, need(&dropped).constants), (0, 0), "{of}");
-            // Not one byte an element of a mask.
-            let (less, more) = (need(&plain).arena, need(&dropped).arena);
-            assert!(more < less + (rows * columns) as u64 / 2, "{of}: {more}, {less}");
-            if rows * columns > 1 << 20 {
-                // The interpreter takes seconds.
-                continue;
-            }
-            let ran = dropped.run(&inputs![&x]).expect("it runs");
-            let bounded = interpret_with_bounds(
-                &graph(true).finish().expect("a graph"),
-                std::slice::from_ref(&x),
-                &interp::Options::default(),
-            );
-            for (found, bounded) in ran.iter().zip(&bounded.expect("it is interpreted")) {
-                compare(&found.to_host(), bounded).unwrap_or_else(|e| panic!("{of}: {e}"));
-            }
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! What is computed once per executable: the values that no input reaches, and which of them are kept.
 
 use tlc_ir::graph::View;
-use tlc_ir::{DType, NodeId, NodeKind};
+use tlc_ir::{NodeId, NodeKind};
 
 use super::Clusterer;
 use super::roots::{CHEAP_COST, cost, own_root};
@@ -15,9 +15,6 @@ const KEPT_BYTES: u64 = 1 << 20;
 /// Bytes of all that is laid out for library products and larger than that: dequantizing it in every call would take longer than the products.
 const LAID_OUT_BYTES: u64 = 512 << 20;
 
-/// The cost of one element of a mask that is drawn by a key: numbers, that they are in an interval, and what is or is not by that.
-const MASK_COST: u32 = 128;
-
 /// What a constant value is made of.
 #[derive(Clone, Copy, Default)]
 struct Constant {
@@ -29,8 +26,6 @@ struct Constant {
     moved: bool,
     /// Whether it may be kept.
     small: bool,
-    /// Whether it follows from numbers that are generated, and from no data.
-    generated: bool,
 }
 
 impl Clusterer<'_> {
@@ -52,7 +47,6 @@ impl Clusterer<'_> {
                 data_bytes: if is_source(&node.kind) { bytes } else { 0 },
                 cost: cost(&node.kind),
                 moved: matches!(node.kind, NodeKind::View(View::Permute(_))),
-                generated: matches!(node.kind, NodeKind::Random { .. }),
                 ..Constant::default()
             };
             for o in &node.operands {
@@ -61,10 +55,8 @@ impl Clusterer<'_> {
                 if !own_root(self.kind(*o)) {
                     c.cost = c.cost.saturating_add(below.cost);
                     c.moved |= below.moved;
-                    c.generated |= below.generated;
                 }
             }
-            c.generated &= c.data_bytes == 0;
             c.small = bytes <= KEPT_BYTES.max(c.data_bytes.saturating_mul(KEPT_GROWTH));
             if node.kind == NodeKind::Copy {
                 // It is stored as it is, whatever it was made of.
@@ -85,10 +77,6 @@ impl Clusterer<'_> {
             };
             let kept = c.small || self.users[i].len() <= 1 || number || of_one();
             self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
-            // A mask by a key takes no memory between what drops by it and that one's derivative: a few operations an element make it again.
-            let of_masks = |o: &NodeId| self.once[o.index()] || self.drawn[o.index()];
-            let mask = self.graph.ty(id).dtype == DType::Bool && c.generated && c.cost <= MASK_COST;
-            self.drawn[i] = mask && node.operands.iter().all(of_masks);
         }
         for (id, _) in self.graph.nodes() {
             let (i, c) = (id.index(), known[id.index()]);
@@ -103,7 +91,6 @@ impl Clusterer<'_> {
                 0 => c.cost > CHEAP_COST,
                 _ => c.cost > 0 || c.moved,
             };
-            let worth = worth && !self.drawn[i];
             let root = self.once[i] && c.small && worth && !self.copied(id) && self.users[i].iter().any(per_call);
             let kept = self.shown(id);
             self.is_root[kept.index()] |= root && !is_source(self.kind(kept));

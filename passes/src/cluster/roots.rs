@@ -324,7 +324,7 @@ impl Clusterer<'_> {
                 node.kind,
                 NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. }
             );
-            let shared = self.users[i].len() > 1 && !free && !self.drawn[i] && !self.meets_again(id);
+            let shared = self.users[i].len() > 1 && !free && !self.meets_again(id);
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
             let padded = matches!(node.kind, NodeKind::View(View::Pad { .. }));
             let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
