@@ -366,6 +366,12 @@ pub enum ScanForm {
     Blocks(Blocks),
     /// A warp for each row of the last axis, whose threads combine neighbours.
     Warps,
+    /// A block for each row of the last axis, whose warps share it and its threads hold all of it at once; or as [`ScanForm::Chunks`] where what is scanned
+    /// takes too many statements for that.
+    ByBlocks {
+        /// Elements of a chunk then.
+        chunk: i64,
+    },
     /// A warp for each so many elements of a row of the last axis: first for their total, then, behind a scan of these, for the results.
     Chunks(i64),
 }
@@ -380,6 +386,9 @@ impl ScanForm {
                 b.elements
             ),
             ScanForm::Warps => "a scan of each row by a warp".into(),
+            ScanForm::ByBlocks { .. } => {
+                "a scan of each row by the warps of a block, each of which begins with what those before it have".into()
+            }
             ScanForm::Chunks(elements) => format!(
                 "the totals of each {elements} elements, each by a warp, a scan of these, and one of each such part by a warp that begins with what is before"
             ),

@@ -8,6 +8,7 @@ use tlc::{
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::Step;
 
+use crate::child::judges;
 use crate::states::compare_all;
 
 /// Sizes and settings of an attention.
@@ -442,9 +443,11 @@ mod children {
                 precision: shape.precision,
                 ..interp::Options::default()
             };
-            let exact = interpret(&graph, &inputs, &meaning).expect("a value");
-            let bounded = interpret_with_bounds(&graph, &inputs, &meaning).expect("bounds");
-            compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{number}: {e}"));
+            if judges() {
+                let exact = interpret(&graph, &inputs, &meaning).expect("a value");
+                let bounded = interpret_with_bounds(&graph, &inputs, &meaning).expect("bounds");
+                compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{number}: {e}"));
+            }
             found.iter().for_each(|t| t.bytes().hash(&mut bits));
         }
         println!("bits {:016x}", bits.finish());

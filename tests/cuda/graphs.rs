@@ -19,6 +19,7 @@ use tlc_runtime::driver::{Emitters, Executable, Load};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
+use crate::child::judges;
 use crate::random_states;
 use crate::states::{self, compare_all, without_paths};
 
@@ -69,6 +70,9 @@ fn check(case: &Case, seed: u64, on: &[Device]) -> Result<Vec<HostTensor>, Strin
         ..interp::Options::default()
     };
     let judge = |graph: &Graph, found: &[HostTensor]| {
+        if !judges() {
+            return Ok(());
+        }
         let exact = interpret(graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
         let bounded = interpret_with_bounds(graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
         compare_all(found, &exact, &bounded)

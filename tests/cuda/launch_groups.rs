@@ -17,14 +17,15 @@ use tlc_runtime::driver::{Emitters, Load, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
-use crate::child::simulated;
+use crate::child::{JUDGED, judges, simulated};
 use crate::states::{compare_all, to_host, view};
 
 #[test]
 fn random_groups_have_the_same_bits_at_three_schedules() {
     let mut all: Vec<String> = Vec::new();
     for (schedule, seed) in crate::SCHEDULES {
-        let settings = [("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)];
+        let mut settings = vec![("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)];
+        settings.extend((!all.is_empty()).then_some(JUDGED));
         let Some(printed) = simulated("launch_groups::children::random", &settings) else {
             return;
         };
@@ -184,8 +185,6 @@ mod children {
             launches += grouped(&executable);
             let one_by_one = loaded(apart(executable.plan()));
             let given: Vec<Input<'_>> = inputs.iter().map(Into::into).collect();
-            let bounds = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("bounds");
-            let exact = interpret(&graph, &inputs, &Options::default()).expect("results");
             let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
             let expected = to_host(&one_by_one.run(&views).expect("results"));
             // Step by step, recorded, and given again.
@@ -196,11 +195,15 @@ mod children {
                     .iter()
                     .map(|f| f.to_host())
                     .collect();
-                let compared = compare_all(&found, &exact, &bounds);
-                assert!(compared.is_ok(), "{text}\ncall {call}: {compared:?}");
                 for (f, e) in found.iter().zip(&expected) {
                     assert_eq!(f.bytes(), e.bytes(), "{text}\ncall {call}");
                 }
+            }
+            if judges() {
+                let bounds = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("bounds");
+                let exact = interpret(&graph, &inputs, &Options::default()).expect("results");
+                let compared = compare_all(&expected, &exact, &bounds);
+                assert!(compared.is_ok(), "{text}\n{compared:?}");
             }
             let bytes = expected.iter().flat_map(|t| t.bytes().iter());
             let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, b| {

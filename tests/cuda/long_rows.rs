@@ -174,7 +174,7 @@ mod children {
                 .flat_map(|d| functions(d, "r", n).into_iter().map(move |t| (d, t)))
             {
                 if dtype == DType::F32 || text.len() % 2 == k % 2 {
-                    check(&text, 4, &mut bits);
+                    check(&text, 2, &mut bits);
                 }
             }
         }

@@ -13,7 +13,7 @@ use tlc_runtime::driver::{Emitters, Executable, Load, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
-use crate::child::{real, simulated, skip, with_findings};
+use crate::child::{JUDGED, judges, real, simulated, skip, with_findings};
 use crate::states::{compare_all, to_host, view};
 
 /// The first queue of kernels of a GPU, and its second one where there is one GPU.
@@ -23,7 +23,8 @@ const KERNELS: [QueueId; 2] = [QueueId(1), QueueId(4)];
 fn random_chains_have_the_same_bits_at_three_schedules() {
     let mut all: Vec<String> = Vec::new();
     for (schedule, seed) in crate::SCHEDULES {
-        let settings = [("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)];
+        let mut settings = vec![("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)];
+        settings.extend((!all.is_empty()).then_some(JUDGED));
         let Some(printed) = simulated("queues::children::random", &settings) else {
             return;
         };
@@ -161,19 +162,21 @@ mod children {
             there += beside(executable.plan());
             let one = loaded(in_one_queue(executable.plan()));
             let given: Vec<Input<'_>> = inputs.iter().map(Into::into).collect();
-            let bounds = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("bounds");
-            let exact = interpret(&graph, &inputs, &Options::default()).expect("results");
             let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
             let expected = to_host(&one.run(&views).expect("results"));
             // Step by step, recorded, and given again.
             for call in 0..3 {
                 let found = executable.run(&given).expect("results");
                 let found: Vec<HostTensor> = found.iter().map(|f| f.to_host()).collect();
-                let compared = compare_all(&found, &exact, &bounds);
-                assert!(compared.is_ok(), "{text}\ncall {call}: {compared:?}");
                 for (f, e) in found.iter().zip(&expected) {
                     assert_eq!(f.bytes(), e.bytes(), "{text}\ncall {call}");
                 }
+            }
+            if judges() {
+                let bounds = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("bounds");
+                let exact = interpret(&graph, &inputs, &Options::default()).expect("results");
+                let compared = compare_all(&expected, &exact, &bounds);
+                assert!(compared.is_ok(), "{text}\n{compared:?}");
             }
             let bytes = expected.iter().flat_map(|t| t.bytes().iter());
             let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |h, b| {

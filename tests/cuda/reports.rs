@@ -54,9 +54,9 @@ fn explain_says_how_blocks_and_threads_share_a_kernel() {
             .all(|s| s["what"] != "transfer" || s["occupancy"].is_null()),
         "{said}"
     );
-    // 16 KiB, and the totals of 16 parts of them, at the bandwidth of the device.
+    // 16 KiB that are read once and as many that are written, at the bandwidth of the device.
     let floor = kernel["floor_ns"].as_f64().expect("a number");
-    assert!((floor - (16384.0 + 64.0) / 4916.7).abs() < 0.01, "{floor}");
+    assert!((floor - 2.0 * 16384.0 / 4916.7).abs() < 0.01, "{floor}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use tlc_ir::DType;
 use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::text::{no_data, parse_graph};
 
+use crate::child::judges;
 use crate::states::compare_all;
 
 /// Lengths at the edges of vectors, of the threads of a warp, of what registers hold and of blocks.
@@ -131,8 +132,6 @@ pub mod children {
             symbols: symbols.clone(),
             ..Options::default()
         };
-        let exact = interpret(&graph, &inputs, &options).expect("results");
-        let bounded = interpret_with_bounds(&graph, &inputs, &options).expect("bounds");
         let compiled = CompileOptions {
             device: Device::cuda(0),
             symbols,
@@ -147,7 +146,11 @@ pub mod children {
             .iter()
             .map(|o| o.to_host())
             .collect();
-        compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{rows} rows: {e}\n{text}"));
+        if judges() {
+            let exact = interpret(&graph, &inputs, &options).expect("results");
+            let bounded = interpret_with_bounds(&graph, &inputs, &options).expect("bounds");
+            compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{rows} rows: {e}\n{text}"));
+        }
         found.iter().for_each(|t| t.bytes().hash(bits));
     }
 

@@ -9,16 +9,21 @@ use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::rng::Rng;
 use tlc_ir::text::{no_data, parse_graph};
 
+use crate::child::judges;
 use crate::states::compare_all;
 
 mod children {
     use super::*;
 
     /// What scans go over: the shape, the axis, and how many rows and elements of each there are.
-    const SPACES: [(&str, usize); 14] = [
+    const SPACES: [(&str, usize); 18] = [
         ("[2048]", 0),
         ("[2049]", 0),
         ("[5001]", 0),
+        ("[4, 8192]", 1),
+        ("[8191]", 0),
+        ("[8194]", 0),
+        ("[2, 6150]", 1),
         ("[20000]", 0),
         ("[65552]", 0),
         ("[3, 2304]", 1),
@@ -102,8 +107,6 @@ mod children {
                 ..Options::default()
             };
             let inputs = std::slice::from_ref(&x);
-            let exact = interpret(&graph, inputs, &options).expect("results");
-            let bounded = interpret_with_bounds(&graph, inputs, &options).expect("bounds");
             let compiled = CompileOptions {
                 device: Device::cuda(0),
                 symbols,
@@ -117,7 +120,11 @@ mod children {
                 .iter()
                 .map(|o| o.to_host())
                 .collect();
-            compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{shape:?}: {e}\n{text}"));
+            if judges() {
+                let exact = interpret(&graph, inputs, &options).expect("results");
+                let bounded = interpret_with_bounds(&graph, inputs, &options).expect("bounds");
+                compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{shape:?}: {e}\n{text}"));
+            }
             found.iter().for_each(|t| t.bytes().hash(bits));
         }
     }

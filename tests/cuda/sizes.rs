@@ -7,6 +7,7 @@ use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::random_tensor;
 
+use crate::child::judges;
 use crate::states::compare_all;
 
 /// Rows that data chooses, and what is made of them.
@@ -103,9 +104,11 @@ fn calls(name: &str, build: Build, rounds: usize, specialize: Specialize) -> u64
             .run(&given)
             .unwrap_or_else(|e| panic!("{name} round {round}: {e}"));
         let found: Vec<HostTensor> = found.iter().map(|o| o.to_host()).collect();
-        let exact = interpret(&graph, &inputs, &Options::default()).expect("it is interpreted");
-        let bounded = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("it is interpreted");
-        compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{name} round {round} {sizes:?}: {e}"));
+        if judges() {
+            let exact = interpret(&graph, &inputs, &Options::default()).expect("it is interpreted");
+            let bounded = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("it is interpreted");
+            compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{name} round {round} {sizes:?}: {e}"));
+        }
         found.iter().for_each(|t| t.bytes().hash(&mut bits));
     }
     executable.wait_for_specializations();

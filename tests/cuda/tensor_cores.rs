@@ -10,6 +10,7 @@ use tlc_ir::rng::Rng;
 use tlc_ir::testgen::random_tensor;
 use tlc_ir::text::{no_data, parse_graph};
 
+use crate::child::judges;
 use crate::states::compare_all;
 
 /// A graph, and the values of its symbols that it is run with.
@@ -476,9 +477,12 @@ fn run(product: &Product, bits: &mut DefaultHasher) -> Result<(), String> {
         let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
         let found = executable.run(&given).map_err(|e| format!("run at {sizes:?}: {e}"))?;
         let found: Vec<HostTensor> = found.iter().map(|o| o.to_host()).collect();
-        let exact = interpret(&graph, &inputs, &interpreted).map_err(|e| format!("interpreter: {e}"))?;
-        let bounded = interpret_with_bounds(&graph, &inputs, &interpreted).map_err(|e| format!("interpreter: {e}"))?;
-        compare_all(&found, &exact, &bounded).map_err(|e| format!("at {sizes:?}: {e}"))?;
+        if judges() {
+            let exact = interpret(&graph, &inputs, &interpreted).map_err(|e| format!("interpreter: {e}"))?;
+            let bounded = interpret_with_bounds(&graph, &inputs, &interpreted);
+            let bounded = bounded.map_err(|e| format!("interpreter: {e}"))?;
+            compare_all(&found, &exact, &bounded).map_err(|e| format!("at {sizes:?}: {e}"))?;
+        }
         found.iter().for_each(|t| t.bytes().hash(bits));
     }
     Ok(())

@@ -141,7 +141,9 @@ mod children {
         for round in 0..45 {
             let dtype = TYPES[round % TYPES.len()];
             let rank = 2 + numbers.below(3);
-            let long = [32, 33, 36, 40, 48, 49, 50, 63, 64, 72, 96, 100, 128, 130, 144, 197, 200];
+            let long = [
+                32, 33, 36, 40, 48, 49, 50, 63, 64, 72, 96, 100, 121, 124, 128, 130, 144, 197, 200, 250,
+            ];
             let mut sizes: Vec<usize> = (0..rank)
                 .map(|i| if i < 2 { numbers.of(&long) } else { 1 + numbers.below(3) })
                 .collect();

@@ -40,11 +40,12 @@ fn graph(text: &str) -> Graph {
     module.graphs.into_iter().next().unwrap()
 }
 
-/// This machine, as one whose second cache is small and that is as the test says.
+/// This machine, as one whose second cache is small, which turns matrices, and that is as the test says.
 fn machine(threads: usize, follows_distant_rows: bool, streamed_bits: Option<u32>) -> Cpu {
     Cpu {
         l1_bytes: 8 << 10,
         l2_bytes: 64 << 10,
+        streams_lines: false,
         follows_distant_rows,
         streamed_bits,
         ..tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().unwrap(), threads)

@@ -13,9 +13,10 @@ use std::borrow::Cow;
 
 use rustc_hash::FxHashMap;
 use smallvec::smallvec;
+use tlc_ir::ScalarOp;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::fold::{NEIGHBOURS, ROW_LANES};
-use tlc_ir::kernel::visit::walk_mut;
+use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Bind, Collective, CollectiveKind, FoldRows, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::WARP_THREADS;
 
@@ -274,6 +275,7 @@ fn fold(kernel: &mut Kernel, f: &FoldRows, shape: Shape, out: &mut Vec<Stmt>) {
 
 /// The loop over neighbours around statements, inside the conditions that are the same for all of them.
 fn neighbours(mut body: Vec<Stmt>, lane: VarId) -> Vec<Stmt> {
+    ask_of_first(&mut body, lane);
     let simple = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
     let bind = match body.iter().all(simple) {
         true => Bind::Lanes,
@@ -291,6 +293,39 @@ fn neighbours(mut body: Vec<Stmt>, lane: VarId) -> Vec<Stmt> {
         }
     }
     vec![Stmt::Loop { var: lane, bind, body }]
+}
+
+/// Where all neighbours are below an even end if the first is, has the condition that statements end with ask for that one alone.
+fn ask_of_first(body: &mut [Stmt], lane: VarId) {
+    let [before @ .., Stmt::If { cond, body: inner }] = body else {
+        return;
+    };
+    let defined = |value: ValueId| before.iter().position(|s| s.defined_value() == Some(value));
+    let op = |place: Option<usize>| match place.map(|p| &before[p]) {
+        Some(Stmt::Let { op, .. }) => Some(op),
+        _ => None,
+    };
+    let Some(Op::Map(ScalarOp::Lt, operands)) = op(defined(*cond)) else {
+        return;
+    };
+    let [below, limit] = [operands[0], operands[1]];
+    let (Some(Op::Index(at, _)), Some(Op::Index(end, _))) = (op(defined(below)), op(defined(limit))) else {
+        return;
+    };
+    let even = |e: &IndexExpr| IndexExpr::modulo(e, &IndexExpr::Const(NEIGHBOURS)).is(0);
+    let first = at.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
+    let side_by_side = at.affine_in(lane).is_some_and(|(c, _)| c.is(1));
+    let uses = |s: &&Stmt| s.operands().any(|v| v == below);
+    let alone = before.iter().chain(walk(inner)).filter(uses).count() == 1;
+    if !(side_by_side && even(&first) && even(end) && alone) {
+        return;
+    }
+    if let Some(Stmt::Let {
+        op: Op::Index(at, _), ..
+    }) = defined(below).and_then(|p| before.get_mut(p))
+    {
+        *at = first;
+    }
 }
 
 /// Whether a value that the statements define differs in a loop.

@@ -250,9 +250,27 @@ impl Writer<'_, '_> {
             y = (format!("max({}, {one})", y.0), Level::Atom);
         }
         if self.flat.info(a).range.lo >= 0 {
-            // Truncation is flooring there.
-            let (x, y) = (at_least(x, Level::Atom), at_least(y, Level::Atom));
-            return (format!("{x} {operator} {y}"), Level::Product);
+            // Truncation is flooring there. NVRTC does not know that nothing is negative, and would correct each signed division as if it were.
+            return match self.flat.number(b) {
+                Some(n) if n > 0 && n.count_ones() == 1 => match operator {
+                    "/" => (
+                        format!("({} >> {})", at_least(x, Level::Product), n.ilog2()),
+                        Level::Atom,
+                    ),
+                    _ => (
+                        format!("({} & {})", at_least(x, Level::Product), constant(n - 1, w)),
+                        Level::Atom,
+                    ),
+                },
+                _ if w == Width::Narrow => {
+                    let [x, y] = [x, y].map(|operand| at_least(operand, Level::Atom));
+                    (format!("(int)((unsigned){x} {operator} (unsigned){y})"), Level::Atom)
+                }
+                _ => {
+                    let [x, y] = [x, y].map(|operand| at_least(operand, Level::Atom));
+                    (format!("{x} {operator} {y}"), Level::Product)
+                }
+            };
         }
         let suffix = if w == Width::Wide { "_i64" } else { "" };
         (format!("{function}{suffix}({}, {})", x.0, y.0), Level::Atom)

@@ -5,7 +5,8 @@
 //! on the kind of device alone, so that results are equal to the bit for any number of threads.
 //!
 //! Where a device of many threads has many rows, a warp takes each, so that its threads read neighbours: a thread for each row would not.
-//! Of fewer rows it takes each so many elements, twice: for their total, and for the results, with what is before them known.
+//! Of fewer rows the warps of a block take one together, if its threads hold all of it; of longer ones a warp takes each so many elements, twice: for their
+//! total, and for the results, with what is before them known.
 
 use tlc_ir::target::{Target, WARP_THREADS};
 use tlc_ir::{Graph, NodeId, NodeKind};
@@ -32,6 +33,8 @@ const GPU_BLOCK: i64 = 1024;
 const GPU_LEAST: i64 = 2048;
 /// With this many rows or more a device of many threads has enough warps, one for each, to hide what they wait for.
 const GPU_ROWS_OF_WARPS: i64 = 1024;
+/// The longest rows that the threads of a block hold, 32 elements each at most.
+const GPU_ROWS_OF_BLOCKS: i64 = 8192;
 /// The fewest and the most elements that a warp takes of a row which several share: a few times what its threads load at once.
 const GPU_CHUNKS: (i64, i64) = (256, 16384);
 
@@ -72,7 +75,11 @@ pub(super) fn form(graph: &Graph, root: NodeId, target: &Target) -> ScanForm {
     let last = node.ty.shape[axis + 1..].iter().all(|d| d.is(1));
     match target {
         Target::Gpu(_) if last && rows < GPU_ROWS_OF_WARPS && most(axis) >= GPU_LEAST => {
-            ScanForm::Chunks(chunk(node.ty.shape[axis].as_const()))
+            let chunk = chunk(node.ty.shape[axis].as_const());
+            match most(axis) <= GPU_ROWS_OF_BLOCKS {
+                true => ScanForm::ByBlocks { chunk },
+                false => ScanForm::Chunks(chunk),
+            }
         }
         Target::Gpu(_) if last && most(axis) >= WARP_THREADS => ScanForm::Warps,
         _ if in_blocks => ScanForm::Blocks(blocks),

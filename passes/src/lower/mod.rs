@@ -148,8 +148,9 @@ pub fn lower(
         ClusterKind::Scan(form) => match form {
             ScanForm::Serial => vec![indexed::lower_scan(graph, cluster, is_root)],
             ScanForm::Blocks(blocks) => blocks::lower_scan(graph, cluster, is_root, *blocks),
-            ScanForm::Warps => scan_by_warps::lower_scan(graph, cluster, is_root, None),
-            ScanForm::Chunks(elements) => scan_by_warps::lower_scan(graph, cluster, is_root, Some(*elements)),
+            ScanForm::Warps => scan_by_warps::lower_rows(graph, cluster, is_root),
+            ScanForm::ByBlocks { chunk } => scan_by_warps::lower_by_blocks(graph, cluster, is_root, *chunk),
+            ScanForm::Chunks(elements) => scan_by_warps::lower_chunks(graph, cluster, is_root, *elements),
         },
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Join(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),

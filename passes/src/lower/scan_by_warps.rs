@@ -9,8 +9,9 @@
 //!     each piece: carried and what is before each element to the result; carried and all of the piece is carried on
 //! ```
 //!
-//! A line is a row where there are many. Where there are few, it is a chunk of one, and there are three nests: totals of chunks, a
-//! scan of the totals of each row, in their place, and the scans of chunks, each of which begins with what is before it.
+//! A line is a row where there are many. Where there are few, a row goes to the warps of a block, as much of it to each as its threads hold at once: what
+//! each warp has comes to is in shared memory behind a barrier, and each begins with what those before it have. Of rows that are longer a line is a chunk, and
+//! there are three nests: totals of chunks, a scan of the totals of each row, in their place, and the scans of chunks, each of which begins with what is before it.
 //!
 //! Which elements are combined first depends on the graph and on the length of a row alone, so that results are the same in every run.
 
@@ -38,6 +39,8 @@ const LANE: usize = 4;
 /// Warps of a block with a row each, and with a chunk each, of which there may be few.
 const WARPS: i64 = 8;
 const CHUNK_WARPS: i64 = 4;
+/// Warps of a block that share a row.
+const SHARING_WARPS: [i64; 3] = [8, 16, 32];
 /// Pieces whose elements are loaded together, at most.
 const MOST_PIECES: i64 = 8;
 /// Elements that a thread has of a piece, at most: they are combined one after another.
@@ -64,6 +67,8 @@ struct Of<'a> {
 enum Lines {
     /// Rows.
     Rows,
+    /// Parts of rows, as many of each as its block has warps.
+    Parts(i64),
     /// Chunks of rows, of so many elements.
     Chunks(i64),
     /// The totals of such chunks, a row's each.
@@ -76,6 +81,18 @@ struct Share {
     /// Neighbours of a piece.
     lanes: i64,
     pieces: i64,
+}
+
+/// What a thread holds of a group of pieces.
+#[derive(Clone, Copy)]
+struct Held {
+    /// The elements.
+    part: Memory,
+    /// By piece, what the elements of threads come to, and those of all threads.
+    up_to: Memory,
+    whole: Memory,
+    /// What is before the piece.
+    carried: Memory,
 }
 
 /// A nest that is being made.
@@ -107,45 +124,80 @@ struct Scan<'a> {
     first: Index,
 }
 
-/// Lowers a scan: of rows, or of chunks of so many elements of them.
-pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool], chunk: Option<i64>) -> Vec<Nest> {
-    let kind = ScanKind::of(graph, cluster.roots[0]);
-    let of = Of {
-        graph,
-        cluster,
-        is_root,
-        kind,
-    };
-    match chunk {
-        None => vec![of.shared_out(Lines::Rows, Scan::scan)],
-        Some(elements) => vec![
-            of.shared_out(Lines::Chunks(elements), Scan::totals),
-            of.shared_out(Lines::Totals(elements), Scan::scan),
-            of.shared_out(Lines::Chunks(elements), Scan::scan),
-        ],
+/// Lowers a scan of rows, a warp each.
+pub(super) fn lower_rows(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
+    let of = Of::new(graph, cluster, is_root);
+    vec![of.shared_out(Lines::Rows, Scan::scan)]
+}
+
+/// Lowers a scan of rows, a block each; or of chunks of so many elements of them, where threads would have too much of a row at once.
+pub(super) fn lower_by_blocks(graph: &Graph, cluster: &Cluster, is_root: &[bool], elements: i64) -> Vec<Nest> {
+    match Of::new(graph, cluster, is_root).by_blocks() {
+        Some(nest) => vec![nest],
+        None => lower_chunks(graph, cluster, is_root, elements),
     }
 }
 
+/// Lowers a scan of chunks of rows, of so many elements.
+pub(super) fn lower_chunks(graph: &Graph, cluster: &Cluster, is_root: &[bool], elements: i64) -> Vec<Nest> {
+    let of = Of::new(graph, cluster, is_root);
+    vec![
+        of.shared_out(Lines::Chunks(elements), Scan::totals),
+        of.shared_out(Lines::Totals(elements), Scan::scan),
+        of.shared_out(Lines::Chunks(elements), Scan::scan),
+    ]
+}
+
 impl<'a> Of<'a> {
+    fn new(graph: &'a Graph, cluster: &'a Cluster, is_root: &'a [bool]) -> Of<'a> {
+        Of {
+            graph,
+            cluster,
+            is_root,
+            kind: ScanKind::of(graph, cluster.roots[0]),
+        }
+    }
+
+    /// A nest whose blocks have a row each, all of which their threads hold at once, if they can.
+    fn by_blocks(self) -> Option<Nest> {
+        let root = self.cluster.roots[0];
+        let extent = &self.graph.ty(root).shape[self.kind.axis];
+        let length = extent.interval(self.graph).hi;
+        let widest = (GPU_ACCESS_BYTES / self.graph.ty(root).dtype.bytes().max(1) as i64).clamp(1, MOST_LANES);
+        let neighbours = std::iter::successors(Some(widest), |n| Some(n / 2)).take_while(|n| *n >= 1);
+        let whole = |lanes: &i64| IndexExpr::modulo(extent, &(*lanes).into()).is(0);
+        neighbours.filter(whole).find_map(|lanes| {
+            let held = MOST_PIECES.min(MOST_HELD / lanes);
+            let (warps, pieces) = SHARING_WARPS.into_iter().find_map(|warps| {
+                let together = warps * WARP_THREADS * lanes;
+                let pieces = length.max(1).saturating_add(together - 1) / together;
+                (pieces <= held).then_some((warps, pieces))
+            })?;
+            let made = Scan::new(self, Lines::Parts(warps), Share { lanes, pieces }).scan_by_block(warps);
+            let fits = statements_of_threads(&made) <= STATEMENTS;
+            (fits && (lanes == 1 || moves_together(&made, lanes))).then_some(made)
+        })
+    }
+
     /// A nest whose threads take as much at once as there may be.
     fn shared_out(self, lines: Lines, nest: impl Fn(Scan<'a>) -> Nest) -> Nest {
         let root = self.cluster.roots[0];
         let extent = &self.graph.ty(root).shape[self.kind.axis];
         let length = match lines {
-            Lines::Rows => extent.as_const(),
+            Lines::Rows | Lines::Parts(_) => extent.as_const(),
             Lines::Chunks(elements) => Some(elements),
             Lines::Totals(elements) => chunks_of(extent, elements).as_const(),
         };
         let dtype = self.graph.ty(root).dtype;
         let (bytes, most) = match lines {
             Lines::Totals(_) => (dtype.accumulator().bytes(), TOTALS),
-            Lines::Rows | Lines::Chunks(_) => (dtype.bytes(), MOST_LANES),
+            Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => (dtype.bytes(), MOST_LANES),
         };
         let mut lanes = (GPU_ACCESS_BYTES / bytes.max(1) as i64).clamp(1, most);
         // Each thread has some, and rows begin where accesses may.
         let whole = |lanes: i64| match lines {
             Lines::Totals(_) => true,
-            Lines::Rows | Lines::Chunks(_) => IndexExpr::modulo(extent, &lanes.into()).is(0),
+            Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => IndexExpr::modulo(extent, &lanes.into()).is(0),
         };
         let fills = |lanes: i64| length.is_none_or(|n| n >= lanes * WARP_THREADS);
         while lanes > 1 && !(whole(lanes) && fills(lanes)) {
@@ -239,24 +291,32 @@ impl<'a> Scan<'a> {
         };
         let (n, length, count) = match lines {
             Lines::Rows => (shape[axis].clone(), shape[axis].clone(), rows.clone()),
+            Lines::Parts(_) => (shape[axis].clone(), IndexExpr::ONE, rows.clone()),
             Lines::Chunks(elements) => (shape[axis].clone(), elements.into(), rows.clone() * chunks(elements)),
             Lines::Totals(elements) => (chunks(elements), chunks(elements), rows.clone()),
         };
         let warps = match lines {
             Lines::Rows => WARPS,
+            Lines::Parts(warps) => warps,
             Lines::Chunks(_) | Lines::Totals(_) => CHUNK_WARPS,
         };
         let together = WARP_THREADS * share.lanes * share.pieces;
         let one_row = rows.is(1);
         let chunks = match lines {
             Lines::Chunks(elements) => Some((positive(&lo, &chunks(elements)), elements)),
-            Lines::Rows | Lines::Totals(_) => None,
+            Lines::Rows | Lines::Parts(_) | Lines::Totals(_) => None,
         };
-        let block = lo.new_var(count.ceil_div(warps), BLOCK);
+        let in_parts = matches!(lines, Lines::Parts(_));
+        let blocks = if in_parts { count.clone() } else { count.ceil_div(warps) };
+        let block = lo.new_var(blocks, BLOCK);
         let warp = lo.new_var(warps.into(), WARP);
         let group = lo.new_var(length.ceil_div(together).simplify(&lo), GROUP);
-        let line = IndexExpr::from(block) * warps.into() + warp.into();
+        let line = match in_parts {
+            true => block.into(),
+            false => IndexExpr::from(block) * warps.into() + warp.into(),
+        };
         let (row, start) = match chunks {
+            None if in_parts => (line.clone(), IndexExpr::from(warp) * together.into()),
             None => (line.clone(), IndexExpr::ZERO),
             Some((_, elements)) if one_row => (IndexExpr::ZERO, line.clone() * elements.into()),
             Some((of_row, elements)) => (
@@ -276,7 +336,7 @@ impl<'a> Scan<'a> {
         }
         let (exclusive, reverse) = match lines {
             Lines::Totals(_) => (true, false),
-            Lines::Rows | Lines::Chunks(_) => (exclusive, reverse),
+            Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => (exclusive, reverse),
         };
         Scan {
             lo,
@@ -333,16 +393,14 @@ impl<'a> Scan<'a> {
 
     /// The scans of lines.
     fn scan(mut self) -> Nest {
-        let Share { lanes, pieces } = self.share;
-        let part = self.registers(pieces * lanes);
-        let (up_to, whole, carried) = (self.registers(pieces), self.registers(pieces), self.registers(1));
+        let held = self.held();
         let result = match self.lines {
             Lines::Totals(_) => self.left(Access::ReadWrite),
-            Lines::Rows | Lines::Chunks(_) => Memory::Param(self.lo.param(self.root, Access::Write)),
+            Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => Memory::Param(self.lo.param(self.root, Access::Write)),
         };
         let left = match self.lines {
             Lines::Chunks(_) => Some(self.left(Access::Read)),
-            Lines::Rows | Lines::Totals(_) => None,
+            Lines::Rows | Lines::Parts(_) | Lines::Totals(_) => None,
         };
         self.threads(WARP, |scan, _| {
             let before = match left {
@@ -352,53 +410,136 @@ impl<'a> Scan<'a> {
                     scan.lo.emit(Op::Load { memory, index, mask }, scan.dtype, PIECE)
                 }
             };
-            scan.store(carried, IndexExpr::ZERO, before, None);
+            scan.store(held.carried, IndexExpr::ZERO, before, None);
         });
+        self.combine_pieces(held);
+        self.write_pieces(held, result);
+        self.close_groups();
+        self.finish()
+    }
+
+    /// The scans of rows, each by so many warps of a block.
+    fn scan_by_block(mut self, warps: i64) -> Nest {
+        let held = self.held();
+        let result = Memory::Param(self.lo.param(self.root, Access::Write));
+        let totals = self.lo.kernel.new_scratch(self.dtype, warps.into(), Scope::Shared);
+        self.combine_pieces(held);
+        self.group_of_warp();
+        let pieces = self.share.pieces;
+        self.threads(WARP, |scan, thread| {
+            let mut all = scan.load(held.whole, IndexExpr::ZERO);
+            for piece in 1..pieces {
+                let value = scan.load(held.whole, piece.into());
+                all = scan.combine(all, value);
+            }
+            let one = scan.lo.inside(&thread, &IndexExpr::ONE);
+            scan.store(totals, scan.warp.into(), all, Some(one));
+        });
+        self.close_warps(warps);
+        self.lo.push(BLOCK, Stmt::Barrier);
+        // What the warps before have come to, one for each thread, in the order of a tree.
+        self.threads(WARP, |scan, thread| {
+            let before = scan.lo.inside(&thread, &scan.warp.into());
+            let (memory, index, mask) = (totals, thread, Some(before));
+            let value = scan.lo.emit(Op::Load { memory, index, mask }, scan.dtype, PIECE);
+            let nothing = scan.nothing();
+            let value = scan.lo.map(ScalarOp::Select, &[before, value, nothing]);
+            scan.store(held.carried, IndexExpr::ZERO, value, None);
+        });
+        self.together(WARP, held.carried, 1, CollectiveKind::Reduce(self.monoid));
+        self.write_pieces(held, result);
+        self.group_of_warp();
+        self.finish()
+    }
+
+    /// What a thread holds.
+    fn held(&mut self) -> Held {
+        let Share { lanes, pieces } = self.share;
+        Held {
+            part: self.registers(pieces * lanes),
+            up_to: self.registers(pieces),
+            whole: self.registers(pieces),
+            carried: self.registers(1),
+        }
+    }
+
+    /// The elements of a group of pieces to registers, and of each piece what the threads before a thread, or up to it, and all of them have.
+    fn combine_pieces(&mut self, held: Held) {
+        let Share { lanes, pieces } = self.share;
         self.pieces(|scan, thread, piece| {
-            scan.read(part, &thread, &piece);
-            let mut all = scan.load(part, scan.place(&piece, 0));
+            scan.read(held.part, &thread, &piece);
+            let mut all = scan.load(held.part, scan.place(&piece, 0));
             for k in 1..lanes {
                 let place = scan.place(&piece, k);
-                let value = scan.load(part, place.clone());
+                let value = scan.load(held.part, place.clone());
                 all = scan.combine(all, value);
-                scan.store(part, place, all, None);
+                scan.store(held.part, place, all, None);
             }
-            scan.store(up_to, piece, all, None);
+            scan.store(held.up_to, piece, all, None);
         });
-        self.together(GROUP, up_to, pieces, CollectiveKind::Scan(self.monoid));
+        self.together(GROUP, held.up_to, pieces, CollectiveKind::Scan(self.monoid));
         self.pieces(|scan, _, piece| {
-            let all = scan.load(up_to, piece.clone());
-            scan.store(whole, piece, all, None);
+            let all = scan.load(held.up_to, piece.clone());
+            scan.store(held.whole, piece, all, None);
         });
-        self.together(GROUP, whole, pieces, CollectiveKind::Broadcast(WARP_THREADS - 1));
-        // What a thread begins with is what the one before it ends with, but where it has one element, and that counts.
-        let shifted = lanes > 1 || self.exclusive;
-        if shifted {
-            self.together(GROUP, up_to, pieces, CollectiveKind::Shift(self.monoid));
+        self.together(GROUP, held.whole, pieces, CollectiveKind::Broadcast(WARP_THREADS - 1));
+        if self.shifted() {
+            self.together(GROUP, held.up_to, pieces, CollectiveKind::Shift(self.monoid));
         }
+    }
+
+    /// Whether a thread begins with what the one before it ends with: but where it has one element, and that counts.
+    fn shifted(&self) -> bool {
+        self.share.lanes > 1 || self.exclusive
+    }
+
+    /// The results of a group of pieces, of which the first one begins with what is carried.
+    fn write_pieces(&mut self, held: Held, result: Memory) {
+        let (lanes, shifted) = (self.share.lanes, self.shifted());
         self.pieces(|scan, thread, piece| {
-            let before = scan.load(carried, IndexExpr::ZERO);
-            let own = scan.load(up_to, piece.clone());
+            let before = scan.load(held.carried, IndexExpr::ZERO);
+            let own = scan.load(held.up_to, piece.clone());
             let all = scan.combine(before, own);
             let behind = usize::from(scan.exclusive);
             let mut results: Vec<ValueId> = vec![all];
             if shifted {
                 for k in 0..lanes {
-                    let value = scan.load(part, scan.place(&piece, k));
+                    let value = scan.load(held.part, scan.place(&piece, k));
                     results.push(scan.combine(all, value));
                 }
                 results.drain(..1 - behind);
             }
             for (k, &value) in (0..lanes).zip(&results) {
-                scan.store(part, scan.place(&piece, k), value, None);
+                scan.store(held.part, scan.place(&piece, k), value, None);
             }
-            scan.write(part, result, &thread, &piece);
-            let all = scan.load(whole, piece);
+            scan.write(held.part, result, &thread, &piece);
+            let all = scan.load(held.whole, piece);
             let all = scan.combine(before, all);
-            scan.store(carried, IndexExpr::ZERO, all, None);
+            scan.store(held.carried, IndexExpr::ZERO, all, None);
         });
-        self.close_groups();
-        self.finish()
+    }
+
+    /// Puts a group of pieces, the only one of a warp, behind what the warp does before it.
+    fn group_of_warp(&mut self) {
+        let body = std::mem::take(&mut self.lo.levels[GROUP]).stmts;
+        body.into_iter().for_each(|s| self.lo.push(WARP, s));
+    }
+
+    /// Puts what warps did into their loop, and goes on in another one, of parts of the same row.
+    fn close_warps(&mut self, warps: i64) {
+        let (before, bind) = (self.warp, Bind::Warp);
+        let body = std::mem::take(&mut self.lo.levels[WARP]).stmts;
+        self.lo.push(
+            BLOCK,
+            Stmt::Loop {
+                var: before,
+                bind,
+                body,
+            },
+        );
+        self.warp = self.lo.new_var(warps.into(), WARP);
+        let warp = self.warp;
+        self.start = self.start.replace_vars(&mut |v| (v == before).then(|| warp.into()));
     }
 
     fn finish(self) -> Nest {
@@ -419,7 +560,7 @@ impl<'a> Scan<'a> {
     /// What the first nest leaves: the totals of chunks, row by row.
     fn left(&mut self, access: Access) -> Memory {
         let len = match self.lines {
-            Lines::Rows | Lines::Chunks(_) => self.count.clone(),
+            Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => self.count.clone(),
             Lines::Totals(_) => self.count.clone() * self.n.clone(),
         };
         Memory::Param(self.lo.temporary(0, self.dtype, len, access))
@@ -492,7 +633,7 @@ impl<'a> Scan<'a> {
                     let level = scan.lo.level_of(&index).max(PIECE);
                     scan.lo.emit(Op::Load { memory, index, mask }, scan.dtype, level)
                 }
-                Lines::Rows | Lines::Chunks(_) => {
+                Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => {
                     let point = scan.point(&at);
                     let value = scan.lo.value_of(scan.operand, &point, inside);
                     scan.lo.convert(value, scan.dtype)
@@ -520,7 +661,9 @@ impl<'a> Scan<'a> {
             let value = scan.lo.convert(value, scan.lo.kernel.memory_dtype(result));
             let index = match scan.lines {
                 Lines::Totals(_) => scan.total(&at),
-                Lines::Rows | Lines::Chunks(_) => flat_index(&scan.point(&at), &scan.shape).simplify(&scan.lo),
+                Lines::Rows | Lines::Parts(_) | Lines::Chunks(_) => {
+                    flat_index(&scan.point(&at), &scan.shape).simplify(&scan.lo)
+                }
             };
             scan.store(result, index, value, inside);
         });
@@ -528,7 +671,10 @@ impl<'a> Scan<'a> {
 
     /// The first position, in the order of the scan, of a thread's piece.
     fn piece_start(&self, thread: &IndexExpr, piece: &IndexExpr) -> IndexExpr {
-        let pieces = IndexExpr::from(self.group) * self.share.pieces.into() + piece.clone();
+        let pieces = match self.lines {
+            Lines::Parts(_) => piece.clone(),
+            _ => IndexExpr::from(self.group) * self.share.pieces.into() + piece.clone(),
+        };
         let threads = pieces * WARP_THREADS.into() + thread.clone();
         self.start.clone() + threads * self.share.lanes.into()
     }

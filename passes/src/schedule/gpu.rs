@@ -5,11 +5,11 @@
 //! | sums of products of a type that matrix instructions take | a block takes a tile, its warps parts of it: [`super::tensor_cores`] |
 //! | other sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
-//! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
+//! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory: [`super::transposition`] |
 //! | many rows, no longer than registers hold | a warp takes a row, whose threads share the inner loops and combine accumulators without a barrier: [`super::gpu_rows`] |
 //! | other rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
 //! | short rows | a part of a warp takes a row, as one does longer ones; of one element, or where that cannot be, a thread takes a row |
-//! | columns | a block takes a tile of columns, a thread one column, or 16 bytes of each row; what of the rows is kept lies in shared memory |
+//! | columns | a block takes a tile of columns, a thread one column, or 16 bytes of each row; what of the rows is kept lies in shared memory: [`super::gpu_columns`] |
 //! | rows behind products | a block takes a tile of whole rows of sums, and its warps what is computed of the rows: [`super::product_rows`] |
 //! | tiles | as they were lowered |
 //! | updates | a thread takes an index of the parallel loops; the indices of updates go through shared memory: [`super::share_loads`] |
@@ -20,34 +20,27 @@
 
 use tlc_ir::Precision;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
+use tlc_ir::kernel::visit::{MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
-use super::again::{MOST, own_cost};
 use super::cascade;
 use super::directives::apply;
+use super::gpu_columns::{SHARING_THREADS, columns_shared, few_columns, pieces_of_columns, tile};
 use super::gpu_rows::short_rows_by_parts;
 use super::keep::{Room, keep_rows};
 use super::tensor_cores::{adds_products, note_refusal};
-use super::tile_threads::is_multiple;
-use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
+use super::{Schedule, ScheduleReason, flops, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
-use crate::tile::{LARGE_PRODUCT_SIDE, block_accumulators, resident_tile};
+use crate::tile::LARGE_PRODUCT_SIDE;
 use crate::tree;
 
 /// Threads of a block of independent elements.
-const THREADS: i64 = 256;
-/// Rows and columns from which on a tile is worth it that is read along the ones and written along the others.
-const TRANSPOSED_SIDE: i64 = 32;
-/// Pieces of a row of such a tile, of which a thread moves one at a time.
-const TRANSPOSED_PIECES: i64 = 8;
-/// Bytes of a row of banks of shared memory that are in one bank.
-const BANK_BYTES: i64 = 4;
+pub(super) const THREADS: i64 = 256;
 /// Elements from which on a device has enough to do if each thread takes several.
-const LARGE: i64 = 1 << 14;
+pub(super) const LARGE: i64 = 1 << 14;
 /// Legalized statements of a thread beyond which it takes fewer elements at once: the text has them for each element.
 const PIECE_STATEMENTS: u64 = 1500;
 /// Threads of a block of serial work items.
@@ -58,16 +51,6 @@ pub(super) const STEPS: i64 = 16;
 const SHORT_ROW: i64 = 32;
 /// Blocks from which on a device has enough of them, however few threads each has.
 const MANY_BLOCKS: i64 = 4096;
-/// Threads of a block that share the rows of its columns.
-const SHARING_THREADS: i64 = 512;
-/// Columns of a block whose threads share rows, at most.
-const WIDEST_SHARED: i64 = 256;
-/// Bytes of a row that such a block reads at least, as long as the row is: memory hands out 32 at a time, and finds more of them together sooner.
-const SHARED_ROW_BYTES: i64 = 64;
-/// Such blocks for each multiprocessor, if there can be.
-const SHARED_BLOCKS: i64 = 2;
-/// Rows of each thread that shares them, at least.
-const SHARED_ROWS: i64 = 4;
 /// Turns of a thread that looks for the position of an extremum.
 const ARG_TURNS: i64 = 4;
 /// Of elements of the longest loop over a row, those of one that is little beside it.
@@ -175,7 +158,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         }
     }
     let scheduled = match nest.form {
-        Form::Elementwise => attempt(&|g| g.transposition(parallel))
+        Form::Elementwise => attempt(&|g| g.transposition(parallel, gpu))
             .or_else(|refused| {
                 let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
                 made.find_map(Result::ok).ok_or(refused)
@@ -251,7 +234,7 @@ fn rows_of_tiles(kernel: &Kernel, parallel: &[VarId]) -> Vec<usize> {
 }
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
-fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
+pub(super) fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
     of_widest(kernel.params.iter().map(|p| p.dtype.bytes() as i64))
 }
 
@@ -264,16 +247,6 @@ pub(super) fn pieces_of_rows(kernel: &Kernel, parallel: &[VarId]) -> impl Iterat
         Memory::Scratch(_) => None,
     });
     of_widest(bytes)
-}
-
-/// As [`pieces`], of columns, where there are enough of them for all of a device then, and a warp has some for each of its threads.
-fn pieces_of_columns(nest: &Nest, kernel: &Kernel, width: i64) -> impl Iterator<Item = i64> {
-    let all = IndexExpr::product(nest.parallel.iter().map(|v| &kernel.extents[v.0 as usize]));
-    let many = all.interval(kernel).lo >= LARGE;
-    // Pairs of states stay in shared memory.
-    let arg = |s: &Stmt| matches!(s, Stmt::Accumulate { monoid, .. } if monoid.is_arg());
-    let pairs = kernel.statements().any(arg);
-    pieces(kernel).filter(move |lanes| many && !pairs && width / lanes >= WARP_THREADS)
 }
 
 /// Elements whose widest are at most 16 bytes, and halves of them, as long as there are several.
@@ -291,7 +264,7 @@ fn gpu_room(most: i64, bytes: i64) -> Result<(), DirectiveRefusal> {
 }
 
 /// Bytes of scratch of so many elements, as a block shares it.
-fn shared(scratch: &Scratch, elements: i64) -> i64 {
+pub(super) fn shared(scratch: &Scratch, elements: i64) -> i64 {
     let bytes = elements.saturating_mul(scratch.dtype.bytes() as i64);
     bytes.saturating_add(SHARED_ALIGNMENT)
 }
@@ -324,63 +297,6 @@ fn rows_shared(nest: &Nest, kernel: &Kernel, row_bytes: i64, gpu: &Target) -> i6
         row_bytes.saturating_add(kept as i64 * SHARED_ALIGNMENT),
         i64::saturating_add,
     )
-}
-
-/// Columns of a tile of which so many bytes of each are kept.
-fn tile(nest: &Nest, kernel: &Kernel, kept_bytes: i64, gpu: &Target) -> i64 {
-    let columns = &nest.parallel[nest.parallel.len() - nest.columns..];
-    let mut extents = columns.iter().map(|v| kernel.extents[v.0 as usize].as_const());
-    let all = extents.try_fold(1i64, |n, d| n.checked_mul(d?));
-    match kept_bytes {
-        0 => block_accumulators(all),
-        bytes => resident_tile(all, bytes, gpu.shared_bytes),
-    }
-}
-
-/// Columns of a tile whose rows threads share, where there are so few that a device with a thread for each would be idle: as many as leave
-/// each multiprocessor some blocks, and at least 64 bytes of each row.
-fn few_columns(nest: &Nest, kernel: &Kernel, gpu: &Target) -> Option<i64> {
-    let extent = |v: &VarId| kernel.extents[v.0 as usize].interval(kernel).hi;
-    let all = nest.parallel.iter().fold(1i64, |n, v| n.saturating_mul(extent(v)));
-    if all >= gpu.multiprocessors.saturating_mul(gpu.multiprocessor.threads) {
-        return None;
-    }
-    let least = SHARED_ROW_BYTES / of_columns(kernel, &nest.parallel).max(1);
-    let columns = nest.parallel.last().map_or(1, extent);
-    let widths = std::iter::successors(Some(WIDEST_SHARED), |w| Some(w / 2)).take_while(|w| *w >= least);
-    let blocks = |w: i64| (all / columns.max(1)).saturating_mul(columns.saturating_add(w - 1) / w);
-    let enough = |w: &i64| blocks(*w) >= SHARED_BLOCKS * gpu.multiprocessors;
-    widths.clone().find(enough).or(widths.last())
-}
-
-/// Bytes of the widest element that is read along the last of the parallel loops.
-fn of_columns(kernel: &Kernel, parallel: &[VarId]) -> i64 {
-    let along = |index: &IndexExpr| parallel.last().is_some_and(|v| index.uses(*v));
-    let accesses = kernel.statements().flat_map(|s| s.accesses());
-    let bytes = accesses.filter_map(|a| match a.memory {
-        Memory::Param(p) if a.effect == Effect::Load && along(a.index) => Some(kernel.params[p as usize].dtype.bytes()),
-        _ => None,
-    });
-    bytes.max().unwrap_or(1) as i64
-}
-
-/// Bytes that a block with a tile of columns shares, where so many of each are kept: those, accumulators, and what is the same
-/// in all rows of a column.
-fn columns_shared(nest: &Nest, kernel: &Kernel, kept_bytes: i64, gpu: &Target) -> i64 {
-    let width = tile(nest, kernel, kept_bytes, gpu);
-    let accumulators = nest.kernel.scratch.iter().map(|s| shared(s, width));
-    let body = nest
-        .parallel
-        .last()
-        .and_then(|&v| tree::loop_body(&nest.kernel.body, v));
-    let dear = body.into_iter().flatten().filter(|s| match s {
-        Stmt::Let { op, .. } => own_cost(&nest.kernel, op) > MOST,
-        _ => false,
-    });
-    let once = dear.count() as i64 * (width * 8 + SHARED_ALIGNMENT);
-    let kept = (kernel.scratch.len() - nest.kernel.scratch.len() + 1) as i64 * SHARED_ALIGNMENT;
-    let rows = kept_bytes.saturating_mul(width).saturating_add(once + kept);
-    accumulators.fold(rows, i64::saturating_add)
 }
 
 /// Whether rows are short and many enough for a thread each.
@@ -501,140 +417,6 @@ impl Gpu {
         rest.map_or(Ok(()), |var| self.bind(var, Bind::Thread))
     }
 
-    /// A block per tile of rows and columns, where some tensors lie along the columns and others along the rows: these go through
-    /// shared memory, so that threads side by side touch elements side by side on both ways.
-    ///
-    /// A row of a tile is eight pieces of as many elements as a thread moves at once. Where a thread computes a whole piece it reads a column of shared memory
-    /// in as many rows, and those beside it the same column further down: pieces of rows lie rotated, so that these are in different banks. Where it computes single
-    /// elements, for rows of results do not begin where 16 bytes do, rows lie a bank apart.
-    fn transposition(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
-        let loops = fuse_clean(&mut self.kernel, &mut self.schedule, parallel);
-        let Some((&last, outer)) = loops.split_last() else {
-            return Err(DirectiveRefusal::NoDivision);
-        };
-        let length = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi;
-        let long = |v: VarId| length(v) >= TRANSPOSED_SIDE;
-        let mut across = outer.iter().rev().map(|&v| (v, self.walked_across(v, last)));
-        let Some((row, turned)) = across.find(|(v, params)| long(*v) && long(last) && !params.is_empty()) else {
-            return Err(DirectiveRefusal::NoDivision);
-        };
-        let piece = self.transposed_piece(length(row).min(length(last)), last);
-        let side = TRANSPOSED_PIECES * piece;
-        self.why = ScheduleReason::Tiles {
-            rows: side,
-            columns: side,
-        };
-        let at = outer.iter().position(|&v| v == row).unwrap_or(0);
-        for &inner in &outer[at + 1..] {
-            self.apply(Directive::Interchange { outer: row, inner })?;
-        }
-        let factor = side;
-        let rows = self.apply(Directive::Block { var: row, factor })?;
-        let columns = self.apply(Directive::Block { var: last, factor })?;
-        let (outer_row, inner) = (rows[1], columns[0]);
-        self.apply(Directive::Interchange {
-            outer: outer_row,
-            inner,
-        })?;
-        let mut blocks: Vec<VarId> = outer.iter().copied().filter(|&v| v != row).collect();
-        blocks.extend([rows[0], columns[0]]);
-        let block = self.one_loop(&blocks)?;
-        self.bind(block, Bind::Block)?;
-        self.why = ScheduleReason::SharedMemory;
-        let (mut copies, mut tiles) = (Vec::new(), Vec::new());
-        for param in turned {
-            let scratch = self.kernel.scratch.len() as u32;
-            let made = self.apply(Directive::StageRegion {
-                var: rows[1],
-                param,
-                scope: Scope::Shared,
-            })?;
-            let &[first, last] = &made[..] else {
-                return Err(DirectiveRefusal::NoDivision);
-            };
-            copies.push((first, last));
-            tiles.push(scratch);
-        }
-        for nest in copies {
-            self.pieces_of_tile(nest, piece)?;
-        }
-        let together = self.pieces_of_tile((rows[1], columns[1]), piece)?;
-        self.why = ScheduleReason::SharedMemory;
-        for scratch in tiles {
-            let row = side;
-            let bytes = self.kernel.scratch[scratch as usize].dtype.bytes() as i64;
-            let gap = (BANK_BYTES / bytes).max(1);
-            self.apply(match together {
-                true => Directive::Rotate { scratch, row, piece },
-                false => Directive::Apart { scratch, row, gap },
-            })?;
-        }
-        self.why = ScheduleReason::Order;
-        self.apply(Directive::Synchronize { block }).map(drop)
-    }
-
-    /// Gives the elements of a tile to threads, so many neighbours at a time, if they lie side by side in all parameters, or else one. Says whether they do.
-    fn pieces_of_tile(&mut self, (outer, inner): (VarId, VarId), piece: i64) -> Result<bool, DirectiveRefusal> {
-        let before = (self.kernel.clone(), self.schedule.clone());
-        self.why = ScheduleReason::Vectors { lanes: piece };
-        let side = TRANSPOSED_PIECES * piece;
-        let tile = |lanes| Directive::DistributeTile {
-            outer,
-            inner,
-            rows: side,
-            columns: side,
-            lanes,
-            threads: THREADS.min(side * TRANSPOSED_PIECES),
-        };
-        if let Ok(made) = self.apply(tile(piece))
-            && let [_, lane] = made[..]
-            && self.params_move_together(lane, piece)
-            && self.bind(lane, Bind::Lanes).is_ok()
-        {
-            return Ok(true);
-        }
-        (self.kernel, self.schedule) = before;
-        self.why = ScheduleReason::BlocksAndThreads;
-        self.apply(tile(1)).map(|_| false)
-    }
-
-    /// Elements that a thread moves at once between global memory and a tile of so many rows or columns at most: 16 bytes of the widest, or half of that and less
-    /// where tiles would be larger than what there is, or rows of results would not begin where pieces do.
-    fn transposed_piece(&self, length: i64, last: VarId) -> i64 {
-        let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
-        let most = GPU_ACCESS_BYTES / widest.unwrap_or(1) as i64;
-        let shorter = || {
-            std::iter::successors(Some(most), |n| {
-                (n / 2 >= TRANSPOSED_SIDE / TRANSPOSED_PIECES).then_some(n / 2)
-            })
-        };
-        let fits = |n: &i64| TRANSPOSED_PIECES * n <= length;
-        let whole = |n: &i64| is_multiple(&self.kernel.extents[last.0 as usize], *n);
-        let fitting = shorter().find(|n| fits(n) && whole(n)).or_else(|| shorter().find(fits));
-        fitting.or(shorter().last()).unwrap_or(most)
-    }
-
-    /// Whether elements of parameters move together that so many iterations of a loop touch, wherever those of scratch are.
-    fn params_move_together(&self, lane: VarId, lanes: i64) -> bool {
-        self.move_together(lane, lanes, |a| matches!(a.memory, Memory::Param(_)))
-    }
-
-    /// The parameters that are only read along `v` and not along `last`.
-    fn walked_across(&self, v: VarId, last: VarId) -> Vec<u32> {
-        let unit = |index: &IndexExpr, v: VarId| index.affine_in(v).is_some_and(|(c, _)| c.is(1));
-        let loads = self.kernel.statements().flat_map(|s| s.accesses());
-        let mut found: Vec<u32> = loads
-            .filter(|a| a.effect == Effect::Load && unit(a.index, v) && a.index.uses(last) && !unit(a.index, last))
-            .filter_map(|a| match a.memory {
-                Memory::Param(p) => Some(p),
-                Memory::Scratch(_) => None,
-            })
-            .collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-    }
-
     /// Whether there are accumulations in a loop.
     pub(super) fn accumulates(&self, var: VarId) -> bool {
         let body = tree::loop_body(&self.kernel.body, var).map_or(&[][..], |b| &b[..]);
@@ -664,7 +446,7 @@ impl Gpu {
     }
 
     /// As [`Gpu::moves_together`], of some of the accesses.
-    fn move_together(&self, lane: VarId, lanes: i64, of: impl Fn(&MemoryAccess<'_>) -> bool) -> bool {
+    pub(super) fn move_together(&self, lane: VarId, lanes: i64, of: impl Fn(&MemoryAccess<'_>) -> bool) -> bool {
         let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
         let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
         let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
@@ -701,7 +483,7 @@ impl Gpu {
     }
 
     /// Moves cache scratch into shared memory.
-    fn share_cache(&mut self) -> Result<(), DirectiveRefusal> {
+    pub(super) fn share_cache(&mut self) -> Result<(), DirectiveRefusal> {
         self.why = ScheduleReason::SharedMemory;
         for i in 0..self.kernel.scratch.len() {
             if self.kernel.scratch[i].scope == Scope::Cache {
@@ -811,75 +593,5 @@ impl Gpu {
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block: row })?;
         self.apply(Directive::Synchronize { block: row }).map(drop)
-    }
-
-    /// Groups of threads that share rows: as many as there are threads and rows for.
-    fn groups(&self, column: VarId, rows: VarId, threads: i64) -> i64 {
-        let most = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi.max(1);
-        let groups = (threads / most(column)).min(most(rows) / SHARED_ROWS);
-        1 << groups.max(1).ilog2()
-    }
-
-    /// A thread per so many neighbouring columns of a tile, or several that share their rows, up to so many in all.
-    fn columns(&mut self, nest: &Nest, width: i64, lanes: i64, sharing: Option<i64>) -> Result<(), DirectiveRefusal> {
-        let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
-        let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
-        let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
-        let var = parallel.pop().ok_or(DirectiveRefusal::NoDivision)?;
-        self.why = ScheduleReason::ColumnTile { columns: width };
-        let made = self.apply(Directive::TileColumns { var, width })?;
-        self.why = ScheduleReason::BlocksAndThreads;
-        parallel.push(made[0]);
-        let tile = self.one_loop(&parallel)?;
-        self.bind(tile, Bind::Block)?;
-        self.share_cache()?;
-        self.why = ScheduleReason::BlocksAndThreads;
-        for first in self.loops_inside(tile) {
-            let chain = self.chain(first);
-            let Some((&column, outer)) = chain.split_last() else {
-                continue;
-            };
-            let mut column = column;
-            let mut lane = None;
-            if lanes > 1 {
-                if !self.widen_where(&mut column, lanes, |g, lane| g.moves_together(lane, lanes)) {
-                    return Err(DirectiveRefusal::Neighbours(lanes));
-                }
-                lane = self.chain(column).get(1).copied();
-                self.why = ScheduleReason::BlocksAndThreads;
-            }
-            if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_BLOCK_THREADS {
-                return Err(DirectiveRefusal::Threads(MAX_BLOCK_THREADS));
-            }
-            let mut outer = outer.to_vec();
-            while let [.., around, inner] = outer[..] {
-                let fused = Directive::Fuse { outer: around, inner };
-                match sharing.map(|_| self.apply(fused)) {
-                    Some(Ok(made)) => drop(outer.splice(outer.len() - 2.., made)),
-                    _ => break,
-                }
-            }
-            for &outer in outer.iter().rev() {
-                self.apply(Directive::Interchange { outer, inner: column })?;
-            }
-            self.bind(column, Bind::Thread)?;
-            if let (Some(threads), Some(&rows)) = (sharing, outer.first()) {
-                let groups = self.groups(column, rows, threads);
-                self.why = ScheduleReason::SharedRows { groups };
-                self.apply(Directive::ShareRows {
-                    thread: column,
-                    rows,
-                    lane,
-                    groups,
-                })?;
-                self.why = ScheduleReason::BlocksAndThreads;
-            } else if let Some(&rows) = outer.first() {
-                // Refused for pairs of states, which then stay in shared memory.
-                let _ = self.apply(Directive::Privatize { var: rows, lanes: lane });
-            }
-        }
-        self.why = ScheduleReason::Order;
-        self.apply(Directive::OneThread { block: tile })?;
-        self.apply(Directive::Synchronize { block: tile }).map(drop)
     }
 }

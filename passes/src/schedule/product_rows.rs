@@ -95,6 +95,7 @@ impl Gpu {
             }
         };
         let most = GPU_ACCESS_BYTES / self.kernel.scratch[scratch as usize].dtype.bytes() as i64;
+        self.read_once(behind, threads)?;
         self.rows_of_tile(behind, threads / WARP_THREADS, most)?;
         let block = tiles.block;
         self.why = ScheduleReason::Order;
@@ -168,6 +169,21 @@ impl Gpu {
         Ok(tiles)
     }
 
+    /// What all rows of a tile read, as the weights of a norm, goes to shared memory once a block.
+    fn read_once(&mut self, rows: VarId, threads: i64) -> Result<(), DirectiveRefusal> {
+        self.why = ScheduleReason::SharedMemory;
+        for param in read_by_all(&self.kernel, rows) {
+            let (var, scope) = (rows, Scope::Shared);
+            let Ok(made) = self.apply(Directive::StageRegion { var, param, scope }) else {
+                continue;
+            };
+            if let (Some(&around), Some(&var)) = (made.first(), made.last()) {
+                self.apply(Directive::Distribute { around, var, threads })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the rows of a tile to the warps of the block, as many neighbouring elements at a time to a thread as can be, but no more than so many.
     fn rows_of_tile(&mut self, rows: VarId, warps: i64, most: i64) -> Result<(), DirectiveRefusal> {
         let before = (self.kernel.clone(), self.schedule.clone());
@@ -216,6 +232,24 @@ fn row_of_results(kernel: &Kernel, row: VarId) -> Option<u32> {
             Memory::Scratch(i) if kernel.scratch[i as usize].scope == Scope::Cache => Some(i),
             _ => None,
         })
+}
+
+/// The parameters that iterations of a loop only read, and all the same elements of.
+fn read_by_all(kernel: &Kernel, rows: VarId) -> Vec<u32> {
+    let body = tree::loop_body(&kernel.body, rows).map_or(&[][..], |b| &b[..]);
+    let inside = tree::defined_vars(body);
+    let alike = |p: &u32| {
+        let mut accesses = walk(body)
+            .flat_map(|s| s.accesses())
+            .filter(|a| a.memory == Memory::Param(*p))
+            .peekable();
+        accesses.peek().is_some()
+            && accesses.all(|a| {
+                let moves = inside.iter().any(|v| a.index.uses(*v));
+                a.effect == Effect::Load && moves && !a.index.uses(rows)
+            })
+    };
+    (0..kernel.params.len() as u32).filter(alike).collect()
 }
 
 /// Elements from one row of a shared tile to the next. Threads without matrix instructions store 16 bytes along a row, eight of them 32 elements.

@@ -2,8 +2,8 @@
 
 use tlc_ir::Precision;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::Effect;
-use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
+use tlc_ir::kernel::visit::{Effect, MemoryAccess};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::Gpu as Target;
 
 use super::ScheduleReason;
@@ -11,6 +11,7 @@ use super::contract::factors;
 use super::gpu::{Gpu, STEPS};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
+use crate::tree;
 
 /// Threads along each side of a tile.
 const PARTS: i64 = 16;
@@ -294,11 +295,33 @@ impl Gpu {
             _ => None,
         });
         for var in inner.collect::<Vec<_>>() {
-            if lanes > 1 && self.kernel.extents[var.0 as usize].is(lanes) && self.moves_together(var, lanes) {
+            let apart = loaded_apart(&self.kernel, var);
+            let together = |a: &MemoryAccess<'_>| a.mask.is_none_or(|mask| !apart.contains(&mask));
+            if lanes > 1 && self.kernel.extents[var.0 as usize].is(lanes) && self.move_together(var, lanes, together) {
                 self.why = ScheduleReason::Vectors { lanes };
                 // Where it is refused the results are stored one by one.
                 let _ = self.bind(var, Bind::Lanes);
             }
         }
     }
+}
+
+/// The masks of a loop's body that may differ from iteration to iteration: what is loaded by them is loaded one by one.
+fn loaded_apart(kernel: &Kernel, var: VarId) -> Vec<ValueId> {
+    let body = tree::loop_body(&kernel.body, var).map_or(&[][..], |b| &b[..]);
+    let mut apart = Vec::new();
+    for s in body {
+        if let Stmt::Let { value, op } = s
+            && (matches!(op, Op::Index(e, _) if e.uses(var)) || op.operands().iter().any(|v| apart.contains(v)))
+        {
+            apart.push(*value);
+        }
+    }
+    let loads = body
+        .iter()
+        .flat_map(|s| s.accesses())
+        .filter(|a| a.effect == Effect::Load);
+    let masks: Vec<ValueId> = loads.filter_map(|a| a.mask).collect();
+    apart.retain(|v| masks.contains(v));
+    apart
 }

@@ -14,6 +14,7 @@ use tlc_ir::{DType, ScalarOp};
 use super::across::{scratch_of, scratch_outside};
 use super::directives::{exists, loop_bind, rewrite};
 use super::tile_sum::{element, nest_of, tile_elements};
+use super::tile_threads::is_multiple;
 use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{replace_loop, substitute_in};
 
@@ -197,6 +198,77 @@ pub(super) fn guarded(kernel: &mut Kernel, at: &IndexExpr, extent: &IndexExpr, b
     vec![here.1, limit.1, Stmt::Let { value: cond, op }, Stmt::If { cond, body }]
 }
 
+/// Statements whose loads from parameters are done where a variable's value is one of a shorter loop.
+pub(super) fn masked_loads(kernel: &mut Kernel, at: &IndexExpr, extent: &IndexExpr, mut body: Vec<Stmt>) -> Vec<Stmt> {
+    let loads = |s: &Stmt| {
+        matches!(
+            s,
+            Stmt::Let {
+                op: Op::Load {
+                    memory: Memory::Param(_),
+                    ..
+                },
+                ..
+            }
+        )
+    };
+    if !body.iter().any(loads) {
+        return body;
+    }
+    let mut out = guarded(kernel, at, extent, Vec::new());
+    let Some(Stmt::If { cond, .. }) = out.pop() else {
+        return body;
+    };
+    for s in &mut body {
+        if let Stmt::Let {
+            op:
+                Op::Load {
+                    memory: Memory::Param(_),
+                    mask,
+                    ..
+                },
+            ..
+        } = s
+        {
+            *mask = Some(cond);
+        }
+    }
+    out.append(&mut body);
+    out
+}
+
+/// Where so many neighbours of a row of a constant length end, if all that is stored of an element, at a row and column, goes to as many shared rows which
+/// have room for all of the neighbours: what is behind the end of a row then is stored too, and nobody reads it.
+pub(super) fn room(
+    kernel: &Kernel,
+    (rows, neighbours): (i64, i64),
+    [row, column]: &[IndexExpr; 2],
+    body: &[Stmt],
+    length: &IndexExpr,
+) -> Option<IndexExpr> {
+    let end = (length.as_const()? + neighbours - 1) / neighbours * neighbours;
+    let has_room = |memory: &Memory, index: &IndexExpr| {
+        let Memory::Scratch(i) = memory else { return false };
+        let held = &kernel.scratch[*i as usize];
+        let pitch = held.len.as_const().filter(|n| n % rows == 0).map(|n| n / rows);
+        pitch.is_some_and(|pitch| {
+            let at = element(pitch, row, column);
+            held.scope == Scope::Shared && pitch >= end && at.simplify(kernel) == index.simplify(kernel)
+        })
+    };
+    let all = body.iter().all(|s| match s {
+        Stmt::Let { op, .. } => !matches!(op, Op::Load { mask: Some(_), .. }),
+        Stmt::Store {
+            memory,
+            index,
+            mask: None,
+            ..
+        } => has_room(memory, index),
+        _ => false,
+    });
+    all.then_some(IndexExpr::Const(end))
+}
+
 struct Spread<'k> {
     shape: &'k Shape,
     tiles: &'k [u32],
@@ -238,10 +310,37 @@ impl Spread<'_> {
         self.put(kernel, &mut body, vars);
         let whole = self.shape.whole(self.thread, self.part);
         for i in [1, 0] {
-            if !extents[i].is(self.shape.size[i]) {
-                body = guarded(kernel, &whole[i], &extents[i], body);
+            let part = self.part[i];
+            let nest = |body| nest_of(&[part], Bind::Unroll, body);
+            if extents[i].is(self.shape.size[i]) {
+                body = nest(body);
+                continue;
             }
-            body = nest_of(&self.part[i..=i], Bind::Unroll, body);
+            // Where no part is cut off by the end of the tile, all of one is inside if the first is.
+            let first = whole[i].replace_vars(&mut |v| (v == part).then_some(IndexExpr::ZERO));
+            if is_multiple(&extents[i], self.shape.part[i]) {
+                body = guarded(kernel, &first, &extents[i], nest(body));
+                continue;
+            }
+            let room = || {
+                room(
+                    kernel,
+                    (self.shape.size[0], self.shape.part[1]),
+                    &whole,
+                    &body,
+                    &extents[i],
+                )
+            };
+            body = match (i == 1).then(room).flatten() {
+                Some(end) => {
+                    let inside = masked_loads(kernel, &whole[i], &extents[i], body);
+                    guarded(kernel, &first, &end, nest(inside))
+                }
+                None => {
+                    let inside = guarded(kernel, &whole[i], &extents[i], body);
+                    nest(inside)
+                }
+            };
         }
         Stmt::Loop {
             var: self.thread,

@@ -4,12 +4,13 @@
 //! which element of a part is not known: loops over elements become an `each`, which the one who holds an element runs.
 
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::fold::NEIGHBOURS;
 use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Bind, Contract, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_GROUP, WARP_GROUP_ROWS, WARP_THREADS};
 
 use super::directives::rewrite;
-use super::spread::{Shape, Site, guarded, replace_contract, sites};
+use super::spread::{Shape, Site, guarded, masked_loads, replace_contract, room, sites};
 use super::tile_sum::{element, tile_elements};
 use crate::directive::DirectiveRefusal;
 use crate::tree::{replace_loop, substitute_in};
@@ -87,9 +88,16 @@ impl Parts<'_> {
         self.put(kernel, &mut body, vars);
         let whole = self.shape.whole(self.warp, self.part);
         for i in [1, 0] {
-            if !extents[i].is(self.shape.size[i]) {
-                body = guarded(kernel, &whole[i], &extents[i], body);
+            if extents[i].is(self.shape.size[i]) {
+                continue;
             }
+            let room = || room(kernel, (self.shape.size[0], NEIGHBOURS), &whole, &body, &extents[i]);
+            let mut end = extents[i].clone();
+            if let Some(room) = (i == 1).then(room).flatten().filter(|room| *room != end) {
+                body = masked_loads(kernel, &whole[i], &end, body);
+                end = room;
+            }
+            body = guarded(kernel, &whole[i], &end, body);
         }
         let vars = self.part;
         self.in_warp(Stmt::Each { vars, memory, body })

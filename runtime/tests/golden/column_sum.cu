@@ -12,12 +12,12 @@ extern "C" __global__ void __launch_bounds__(128, 8) column_sum(const f32* __res
     }
     {
         const int t3 = threadIdx.x;
-        const int x4 = t3 % 16;
+        const int x4 = (t3 & 15);
         const i32 v0 = x4;
         const i32 v1 = x1;
         const bool v2 = v0 < v1;
         if (v2) {
-            const int x5 = b0 * 16 + x4 + (t3 / 16) * 700;
+            const int x5 = b0 * 16 + x4 + (t3 >> 4) * 700;
             f32 r0 = (-0.0f);
             for (int k6 = 0; k6 < 5; ++k6) {
                 const f32 v3 = p0[x5 + k6 * 5600];

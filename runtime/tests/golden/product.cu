@@ -118,18 +118,18 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
     }
     {
         const int t3 = threadIdx.x;
-        const int x4 = t3 / 8;
+        const int x4 = (t3 >> 3);
         const int x5 = t3 * 8 + x4 * 8;
-        const int x6 = x4 * 192 + (t3 % 8) * 8;
+        const int x6 = x4 * 192 + (t3 & 7) * 8;
         for (int k7 = 0; k7 < 4; ++k7) {
             copy_async_16(&shared1[x5 + k7 * 1152], &p0[x6 + k7 * 3072], 16);
         }
     }
     {
         const int t8 = threadIdx.x;
-        const int x9 = t8 / 8;
+        const int x9 = (t8 >> 3);
         const int x10 = t8 * 8 + x9 * 8;
-        const int x11 = b0 * 64 + x9 * 128 + (t8 % 8) * 8;
+        const int x11 = b0 * 64 + x9 * 128 + (t8 & 7) * 8;
         for (int k12 = 0; k12 < 4; ++k12) {
             copy_async_16(&shared2[x10 + k12 * 1152], &p1[x11 + k12 * 2048], 16);
         }
@@ -138,18 +138,18 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
     __syncthreads();
     {
         const int t13 = threadIdx.x;
-        const int x14 = t13 / 8;
+        const int x14 = (t13 >> 3);
         const int x15 = t13 * 8 + x14 * 8;
-        const int x16 = x14 * 192 + (t13 % 8) * 8;
+        const int x16 = x14 * 192 + (t13 & 7) * 8;
         for (int k17 = 0; k17 < 4; ++k17) {
             copy_async_16(&shared3[x15 + k17 * 1152], &p0[x16 + k17 * 3072 + 64], 16);
         }
     }
     {
         const int t18 = threadIdx.x;
-        const int x19 = t18 / 8;
+        const int x19 = (t18 >> 3);
         const int x20 = t18 * 8 + x19 * 8;
-        const int x21 = b0 * 64 + x19 * 128 + (t18 % 8) * 8;
+        const int x21 = b0 * 64 + x19 * 128 + (t18 & 7) * 8;
         for (int k22 = 0; k22 < 4; ++k22) {
             copy_async_16(&shared4[x20 + k22 * 1152], &p1[x21 + k22 * 2048 + 8192], 16);
         }
@@ -158,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
         const int w23 = threadIdx.x / 32;
         {
             const int lane = threadIdx.x % 32;
-            const f16* left = &shared1[(w23 / 2) * 2304] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
-            const f16* right = &shared2[(w23 % 2) * 32] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
+            const f16* left = &shared1[(w23 >> 1) * 2304] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
+            const f16* right = &shared2[(w23 & 1) * 32] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
             #pragma unroll
             for (int k = 0; k < 64; k += 16) {
                 unsigned a[2][4], b[4][2];
@@ -179,18 +179,18 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
     __syncthreads();
     {
         const int t24 = threadIdx.x;
-        const int x25 = t24 / 8;
+        const int x25 = (t24 >> 3);
         const int x26 = t24 * 8 + x25 * 8;
-        const int x27 = x25 * 192 + (t24 % 8) * 8;
+        const int x27 = x25 * 192 + (t24 & 7) * 8;
         for (int k28 = 0; k28 < 4; ++k28) {
             copy_async_16(&shared1[x26 + k28 * 1152], &p0[x27 + k28 * 3072 + 128], 16);
         }
     }
     {
         const int t29 = threadIdx.x;
-        const int x30 = t29 / 8;
+        const int x30 = (t29 >> 3);
         const int x31 = t29 * 8 + x30 * 8;
-        const int x32 = b0 * 64 + x30 * 128 + (t29 % 8) * 8;
+        const int x32 = b0 * 64 + x30 * 128 + (t29 & 7) * 8;
         for (int k33 = 0; k33 < 4; ++k33) {
             copy_async_16(&shared2[x31 + k33 * 1152], &p1[x32 + k33 * 2048 + 16384], 16);
         }
@@ -199,8 +199,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
         const int w34 = threadIdx.x / 32;
         {
             const int lane = threadIdx.x % 32;
-            const f16* left = &shared3[(w34 / 2) * 2304] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
-            const f16* right = &shared4[(w34 % 2) * 32] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
+            const f16* left = &shared3[(w34 >> 1) * 2304] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
+            const f16* right = &shared4[(w34 & 1) * 32] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
             #pragma unroll
             for (int k = 0; k < 64; k += 16) {
                 unsigned a[2][4], b[4][2];
@@ -222,8 +222,8 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
         const int w35 = threadIdx.x / 32;
         {
             const int lane = threadIdx.x % 32;
-            const f16* left = &shared1[(w35 / 2) * 2304] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
-            const f16* right = &shared2[(w35 % 2) * 32] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
+            const f16* left = &shared1[(w35 >> 1) * 2304] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
+            const f16* right = &shared2[(w35 & 1) * 32] + (lane % 8 + lane / 8 % 2 * 8) * 72 + lane / 16 * 8;
             #pragma unroll
             for (int k = 0; k < 64; k += 16) {
                 unsigned a[2][4], b[4][2];
@@ -248,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f32 v18 = v16.e[1];
             const f16 v19 = f16_of_f32((f32)v17);
             const f16 v20 = f16_of_f32((f32)v18);
-            const int x38 = b0 * 64 + (w36 / 2) * 4096 + (t37 / 4) * 128 + (w36 % 2) * 32 + (t37 % 4) * 2;
+            const int x38 = b0 * 64 + (w36 >> 1) * 4096 + (t37 >> 2) * 128 + (w36 & 1) * 32 + (t37 & 3) * 2;
             f16x2 v21;
             *(u32*)&v21.e[0] = round_pair_f16(v17, v18);
             const f32x2 v22 = *(f32x2*)&a0[2];
