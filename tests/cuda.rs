@@ -22,6 +22,8 @@ mod faults;
 mod gradients;
 #[path = "cuda/graphs.rs"]
 mod graphs;
+#[path = "cuda/judged.rs"]
+mod judged;
 #[path = "cuda/launch_groups.rs"]
 mod launch_groups;
 #[path = "cuda/long_rows.rs"]
@@ -74,7 +76,8 @@ mod tensor_cores;
 #[path = "cuda/transpositions.rs"]
 mod transpositions;
 
-use child::{JUDGED, Settings, simulated};
+use child::{Settings, simulated};
+use judged::JUDGED;
 
 /// Orders that warps run in, each with a seed of streams' delays.
 const SCHEDULES: [(&str, &str); 3] = [("round-robin", "0"), ("random", "1"), ("adversarial", "2")];

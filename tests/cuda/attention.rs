@@ -8,7 +8,7 @@ use tlc::{
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::Step;
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::states::compare_all;
 
 /// Sizes and settings of an attention.

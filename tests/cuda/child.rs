@@ -23,15 +23,6 @@ impl Printed {
     }
 }
 
-/// Tells a process that another one compares with the interpreter.
-pub const JUDGED: (&str, &str) = ("TLC_TEST_JUDGED", "elsewhere");
-
-/// Whether this process compares results with the interpreter's. Of those that run one test in several orders of warps the first one does: the
-/// bits of the others are compared with its own.
-pub fn judges() -> bool {
-    std::env::var_os(JUDGED.0).is_none()
-}
-
 /// The stand-in for a driver.
 pub fn library() -> Option<PathBuf> {
     if let Some(set) = std::env::var_os("TLC_SIM_LIB") {

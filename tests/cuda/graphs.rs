@@ -19,7 +19,7 @@ use tlc_runtime::driver::{Emitters, Executable, Load};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::random_states;
 use crate::states::{self, compare_all, without_paths};
 

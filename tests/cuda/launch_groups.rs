@@ -17,7 +17,8 @@ use tlc_runtime::driver::{Emitters, Load, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
-use crate::child::{JUDGED, judges, simulated};
+use crate::child::simulated;
+use crate::judged::{JUDGED, judges};
 use crate::states::{compare_all, to_host, view};
 
 #[test]

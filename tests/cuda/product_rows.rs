@@ -8,7 +8,7 @@ use tlc_ir::rng::Rng;
 use tlc_ir::testgen::{random_tensor, seeds};
 use tlc_ir::text::{no_data, parse_graph};
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::states::compare_all;
 
 /// What is computed of whole rows.

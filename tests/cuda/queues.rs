@@ -13,7 +13,8 @@ use tlc_runtime::driver::{Emitters, Executable, Load, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
-use crate::child::{JUDGED, judges, real, simulated, skip, with_findings};
+use crate::child::{real, simulated, skip, with_findings};
+use crate::judged::{JUDGED, judges};
 use crate::states::{compare_all, to_host, view};
 
 /// The first queue of kernels of a GPU, and its second one where there is one GPU.

@@ -8,7 +8,7 @@ use tlc_ir::DType;
 use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::text::{no_data, parse_graph};
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::states::compare_all;
 
 /// Lengths at the edges of vectors, of the threads of a warp, of what registers hold and of blocks.

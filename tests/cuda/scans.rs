@@ -9,7 +9,7 @@ use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::rng::Rng;
 use tlc_ir::text::{no_data, parse_graph};
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::states::compare_all;
 
 mod children {

@@ -7,7 +7,7 @@ use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::random_tensor;
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::states::compare_all;
 
 /// Rows that data chooses, and what is made of them.

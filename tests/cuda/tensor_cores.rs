@@ -10,7 +10,7 @@ use tlc_ir::rng::Rng;
 use tlc_ir::testgen::random_tensor;
 use tlc_ir::text::{no_data, parse_graph};
 
-use crate::child::judges;
+use crate::judged::judges;
 use crate::states::compare_all;
 
 /// A graph, and the values of its symbols that it is run with.

@@ -48,10 +48,13 @@ pub(super) struct Zeros {
     /// The address of zeros less an index, by the index and the block.
     behind: FxHashMap<Added, Reg>,
     /// What the numbers of rows have in common, by its terms.
-    rows: FxHashMap<SmallVec<[(Value, i64); 2]>, (Reg, Block)>,
+    rows: FxHashMap<Row, (Reg, Block)>,
     /// The address that is chosen, by the row's own and its conditions.
     chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Added), Reg>,
 }
+
+/// The terms of a row's number.
+type Row = SmallVec<[(Value, i64); 2]>;
 
 /// The index that is added to an address, and the block where it is.
 type Added = (Option<(Reg, u8)>, Block);
