@@ -333,7 +333,7 @@ pub(crate) fn streamed_bits() -> Option<u32> {
 }
 
 /// Whether a core follows distant rows, as [`tlc_ir::target::Cpu::follows_distant_rows`] says. Measured on Zen 4 and Zen 5 (there 9216 elements times 128
-/// rows of 4.5 MiB take 0.8 of the time); of others it is not known.
+/// rows of 4.5 MiB take 0.73 of the time); of others it is not known.
 pub(crate) fn follows_distant_rows() -> bool {
     is_zen4() || is_of_amd_since(ZEN5)
 }

@@ -266,7 +266,8 @@ fn of<'a>(file: &str, graph: &'a Graph, asked: &'a Asked<'_>) -> Result<Vec<(&'a
 struct Given(Vec<(IndexExpr, Dim)>);
 
 impl Given {
-    /// An input for the cotangent of an output. Whether it is as long as the output is seen as soon as that is known: they meet in one operation.
+    /// An input for the cotangent of an output. Whether it is as long as the output is seen as soon as that is known: they meet in one operation, both
+    /// longer by some elements there, as a length of one would be broadcast.
     fn cotangent(&mut self, recording: &Recording, graph: &Graph, name: &str, (id, y): (NodeId, &Tensor)) -> Tensor {
         let extents = &graph.ty(id).shape;
         let decided = |d: &IndexExpr| mentions_data(graph.symbols(), d);
@@ -278,7 +279,15 @@ impl Given {
             false => as_recorded,
         });
         let given = recording.input(name, y.dtype(), own.collect::<Vec<Dim>>());
-        recording.full(y.shape(), true, DType::Bool).select(&given, 0)
+        let beyond: Vec<(i64, i64)> = extents.iter().map(|d| (0, if decided(d) { 2 } else { 0 })).collect();
+        let met = recording
+            .full(y.shape(), true, DType::Bool)
+            .pad(&beyond, false)
+            .select(&given.pad(&beyond, 0), 0);
+        let decided_axes = (0..).zip(extents).filter(|(_, d)| decided(d)).map(|(axis, _)| axis);
+        decided_axes.fold(met, |all, axis: i64| {
+            all.narrow(axis, 0, y.shape()[axis as usize].clone())
+        })
     }
 
     fn size(&mut self, recording: &Recording, graph: &Graph, of: &IndexExpr) -> Dim {
