@@ -283,7 +283,7 @@ impl Given {
         let met = recording
             .full(y.shape(), true, DType::Bool)
             .pad(&beyond, false)
-            .select(&given.pad(&beyond, 0), 0);
+            .select(given.pad(&beyond, 0), 0);
         let decided_axes = (0..).zip(extents).filter(|(_, d)| decided(d)).map(|(axis, _)| axis);
         decided_axes.fold(met, |all, axis: i64| {
             all.narrow(axis, 0, y.shape()[axis as usize].clone())
