@@ -511,6 +511,13 @@ fn outputs_whose_size_data_decides_have_derivatives() {
     p.f32s("two.npy", &[2], &[1.0, 1.0]);
     let ran = p.run(&given("d.y=two.npy")).code(3);
     assert!(ran.first_error().contains("given0"), "{}", ran.first_error());
+    // One of one element is not repeated, whether its length is known when code is made or not.
+    p.f32s("one.npy", &[1], &[1.0]);
+    p.f32s("dz.npy", &[1], &[1.0]);
+    for more in [&[][..], &["--set", "given0=1"], &["--max-memory", "3000"]] {
+        let ran = p.run(&[&given("d.y=one.npy")[..], more].concat()).code(3);
+        assert!(ran.first_error().contains("nonzero"), "{more:?}: {}", ran.first_error());
+    }
     p.f32s("dz.npy", &[2], &[1.0, 1.0]);
     let ran = p.run(&given("d.y=two.npy"));
     assert_ne!(ran.code, 0);
