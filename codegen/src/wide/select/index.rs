@@ -235,6 +235,10 @@ impl Selector<'_, '_> {
     /// An address from the last one that was made here, or from the one that is known around the loops, with the same terms in these: each of many rows
     /// would take a register through the loop if it were kept, and be loaded from the stack as often as it is found here.
     fn pointer_beside(&mut self, a: &Address, terms: &[(Value, i64)]) -> Result<Option<Reg>> {
+        // Distances are constants then.
+        if self.flat.kernel.symbols.is_empty() {
+            return Ok(None);
+        }
         let here = self.here;
         let key = (a.memory, SmallVec::from_slice(terms));
         if self.pointers.contains_key(&key) {

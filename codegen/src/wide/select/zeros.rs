@@ -47,8 +47,8 @@ pub(super) struct Zeros {
     first: Option<Reg>,
     /// The address of zeros less an index, by the index and the block.
     behind: FxHashMap<Added, Reg>,
-    /// What the numbers of rows have in common, by its terms.
-    rows: FxHashMap<Row, (Reg, Block)>,
+    /// What the numbers of rows have in common, by its terms: it is where all of these are known, so that whatever sees them sees it.
+    rows: FxHashMap<Row, Reg>,
     /// The address that is chosen, by the row's own and its conditions.
     chosen: FxHashMap<(Reg, SmallVec<[Value; 2]>, Added), Reg>,
 }
@@ -246,10 +246,10 @@ impl Selector<'_, '_> {
             // Rows' numbers differ by constants: these are added here, as each would take a register.
             Op::Sum { terms, constant } if self.zeros.is_late(v) => {
                 let sum = match self.zeros.rows.get(terms) {
-                    Some((sum, home)) if self.inner(*home, self.here) == self.here => *sum,
-                    _ => {
-                        let (sum, home) = self.terms(terms)?;
-                        self.zeros.rows.insert(terms.clone(), (sum, home));
+                    Some(known) => *known,
+                    None => {
+                        let (sum, _) = self.terms(terms)?;
+                        self.zeros.rows.insert(terms.clone(), sum);
                         sum
                     }
                 };
