@@ -15,6 +15,7 @@ mod halves;
 mod pack;
 mod padded;
 mod pairs;
+mod streamed;
 mod windows;
 
 use std::sync::OnceLock;
@@ -104,6 +105,8 @@ trait Tiles {
     const FEW: Option<FewRows<Self::Element>>;
     /// What multiplies windows by few rows where they lie, if there is such; see [`windows`].
     const WINDOWS: Option<InPlaceWindows> = None;
+    /// What multiplies panels from afar by few strips, if there is such; see [`streamed`].
+    const STREAMED: Option<StreamedPanels<Self::Element>> = None;
 }
 
 /// Computes few rows, with scratch; see [`few`].
@@ -112,8 +115,11 @@ type FewRows<T> = unsafe fn(few::Part<T>, *mut T);
 /// Multiplies windows of f32, with scratch; see [`windows`].
 type InPlaceWindows = unsafe fn(windows::Part<'_>, *mut isize);
 
+/// Multiplies panels by few strips; see [`streamed`].
+type StreamedPanels<T> = unsafe fn(streamed::Part<T>);
+
 macro_rules! tiles {
-    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr $(, $windows:expr)?) => {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr $(, $windows:expr, $streamed:expr)?) => {
         struct $name;
         impl Tiles for $name {
             type Element = $element;
@@ -128,7 +134,8 @@ macro_rules! tiles {
                 KERNELS[vectors - 1][strip - 1]
             }
             const FEW: Option<FewRows<$element>> = $few;
-            $(const WINDOWS: Option<InPlaceWindows> = Some($windows);)?
+            $(const WINDOWS: Option<InPlaceWindows> = Some($windows);
+            const STREAMED: Option<StreamedPanels<$element>> = Some($streamed);)?
             unsafe fn pack(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
@@ -154,8 +161,10 @@ tiles!(
     panels_avx_f32,
     composite_avx512_f32,
     Some(few::avx512_f32),
-    windows::avx512_f32
+    windows::avx512_f32,
+    streamed::avx512_f32
 );
+const _: () = assert!(Avx512F32::PANEL == streamed::PANEL);
 tiles!(
     Avx512F64,
     f64,
@@ -744,8 +753,36 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         }
         return;
     }
-    // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
+    let lies_in_panels = blocks.is_some()
+        || composite.is_none()
+            && wide.is_multiple_of(K::PANEL)
+            && matches!(reading::<K>(wide, tall, (panel_wide, panel_sum)), Reading::InPlace);
+    if let Some(multiply) = K::STREAMED
+        && lies_in_panels
+        && (strip_sum, dst_wide) == (1, 1)
+        && streamed::takes(tall)
+        && bytes(wide, p.k) > second_level_bytes() / 2
+        && !crate::machine::feeds_tiles()
+    {
+        let part = streamed::Part {
+            panels: panel,
+            blocks: blocks.map_or((usize::MAX, 0), |(b, _)| (b.width, b.stride)),
+            first: blocks.map_or(0, |(_, origin)| origin),
+            panel_sum: blocks.map_or(panel_sum, |(b, _)| b.sum),
+            columns: wide,
+            rows: strip,
+            row_stride: strip_tall,
+            row_count: tall,
+            results: dst,
+            result_stride: dst_tall,
+            k: p.k,
+            block: block::<K>(p.k),
+        };
+        // SAFETY: the caller's promise; blocks are whole panels, and so is what is read in place.
+        return unsafe { multiply(part) };
+    }
+    // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let far = !K::STRIPS_OF_ROWS
         && [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
             .into_iter()
