@@ -7,6 +7,7 @@
 //! Weights of convolutions that kernels compute from their windows are copied in blocks of channels (`crate::direct`), without those that
 //! meet nothing but padding (`taps.rs`).
 
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Shape, View};
 use tlc_ir::index::IndexExpr;
@@ -23,6 +24,11 @@ use crate::weight_gradient::weight_gradient;
 
 /// Times as many bytes of weights are a block where rows are divided: rows of their own save more than it costs that the cache is the weights'.
 const DIVIDED: i64 = 2;
+
+/// Bytes from channel to channel of an image that share a set of the first-level cache, and multiples of them.
+const ALIASED: i64 = 4096;
+/// The least bytes of an image of which the second-level cache cannot hold what shares its sets.
+const MANY_CHANNELS: i64 = 1 << 20;
 
 /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
 pub struct Pack;
@@ -57,6 +63,7 @@ pub fn run(
 ) -> Result<Graph, GraphError> {
     let tiles = emitter.zip(block_bytes);
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
+    let mut apart = FxHashMap::default();
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.keep(node, operands);
@@ -85,11 +92,12 @@ pub fn run(
                 false => blocks.many && blocks.fill == 0,
             }
         {
-            let of_part = |re: &mut Rebuilder, mut operands: Vec<NodeId>| {
-                if !blocks.many {
-                    let image = 1 - blocks.operand;
-                    operands[image] = side_by_side(re, operands[image])?;
-                }
+            let mut of_part = |re: &mut Rebuilder, mut operands: Vec<NodeId>| {
+                let image = 1 - blocks.operand;
+                operands[image] = match blocks.many {
+                    true => channels_apart(re, operands[image], &mut apart)?,
+                    false => side_by_side(re, operands[image])?,
+                };
                 direct(re, node, &operands, &blocks)
             };
             if parts.is_empty() {
@@ -173,6 +181,65 @@ fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphErro
         };
         re.add(NodeKind::View(view), &[at])
     })
+}
+
+/// Windows of a padded image whose channels would lie a multiple of [`ALIASED`] apart, of one with another row of padding behind each channel.
+///
+/// A tile reads the same few lines of every channel. So far apart they share a set of the first-level cache, and a few sets of the second. With
+/// 512 channels of 32 by 32 elements a convolution takes 1.25 times as long on Emerald Rapids. `apart` are images for which that was done.
+fn channels_apart(
+    re: &mut Rebuilder,
+    windows: NodeId,
+    apart: &mut FxHashMap<NodeId, NodeId>,
+) -> Result<NodeId, GraphError> {
+    let (mut image, mut slid) = (windows, Vec::new());
+    while let NodeKind::View(View::Window { .. }) = &re.graph.node(image).kind {
+        slid.push(re.graph.node(image).kind.clone());
+        image = re.graph.node(image).operands[0];
+    }
+    let (ty, padded) = (re.graph.ty(image), re.graph.node(image));
+    let NodeKind::View(View::Pad {
+        lo,
+        hi,
+        interior,
+        value,
+    }) = &padded.kind
+    else {
+        return Ok(windows);
+    };
+    let bytes = |of: &[IndexExpr]| {
+        let extents = of.iter().map(IndexExpr::as_const);
+        extents.fold(Some(ty.dtype.bytes() as i64), |n, e| n?.checked_mul(e?))
+    };
+    let (size, rank) = (ty.shape.clone(), ty.shape.len());
+    let is_aliased = rank > 3
+        && bytes(&size[rank - 2..]).is_some_and(|n| n > 0 && n % ALIASED == 0)
+        && bytes(&size[rank - 3..]).is_some_and(|n| n >= MANY_CHANNELS);
+    if !is_aliased {
+        return Ok(windows);
+    }
+    let kept = match apart.get(&image) {
+        Some(&kept) => kept,
+        None => {
+            let mut hi = hi.clone();
+            hi[rank - 2] = hi[rank - 2].clone() + IndexExpr::ONE;
+            let view = View::Pad {
+                lo: lo.clone(),
+                hi,
+                interior: interior.clone(),
+                value: *value,
+            };
+            let from = padded.operands[0];
+            let higher = re.add(NodeKind::View(view), &[from])?;
+            let start = size.iter().map(|_| IndexExpr::ZERO).collect();
+            let step = size.iter().map(|_| 1).collect();
+            let size = size.into_boxed_slice();
+            let kept = re.add(NodeKind::View(View::Slice { start, step, size }), &[higher])?;
+            apart.insert(image, kept);
+            kept
+        }
+    };
+    slid.into_iter().rev().try_fold(kept, |at, kind| re.add(kind, &[at]))
 }
 
 /// A convolution with its weights in blocks.
