@@ -99,6 +99,8 @@ struct Around {
     ahead: bool,
     /// Whether blocks of channels are walked between rows and tiles.
     close: bool,
+    /// Whether they are walked for one tile after another.
+    inside: bool,
 }
 
 impl Scheduler<'_> {
@@ -277,7 +279,20 @@ impl Scheduler<'_> {
                 pixels = piece;
             }
         }
+        let inside = match at_once {
+            Some(most) if between.is_empty() => {
+                let all = self.extent(blocks)?;
+                self.blocks_of_a_tile(most, pixels, (all, self.block_bytes(&sums, columns)?))
+            }
+            _ => None,
+        };
         let (blocks, close) = match at_once.filter(|_| !between.is_empty()) {
+            None if let Some(factor) = inside => {
+                let parts = self.apply(Directive::Split { var: blocks, factor })?;
+                let (&outer, groups) = parts.split_last()?;
+                self.apply(Directive::Interchange { outer, inner: pixels })?;
+                (groups.first().copied(), false)
+            }
             Some(factor) => {
                 let parts = self.apply(Directive::Split { var: blocks, factor })?;
                 let (&outer, groups) = parts.split_last()?;
@@ -294,11 +309,14 @@ impl Scheduler<'_> {
             pixels = self.balanced(pixels, tile, &mut shared);
         }
         let factor = self.chosen_rows(pixels, tile);
-        let ahead = self.emitter.prefetches && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1));
+        let ahead = self.emitter.prefetches
+            && inside.is_none()
+            && blocks.is_some_and(|b| !self.kernel.extents[b.0 as usize].is(1));
         let around = Around {
             rows: between.last().copied(),
             ahead: self.choose(Tunable::WeightsAhead, ahead.into(), |_| [0, ahead.into()]) != 0,
             close,
+            inside: inside.is_some(),
         };
         self.cut_rows(pixels, [factor, columns], around, &mut shared)?;
         self.schedule.inner.push(Ok(lanes));
@@ -350,6 +368,10 @@ impl Scheduler<'_> {
                 _ => return None,
             };
             if let Some((parts, tile, rest)) = whole {
+                if around.inside {
+                    let inner = self.only_loop(tile)?;
+                    self.apply(Directive::Interchange { outer: tile, inner })?;
+                }
                 if rest.is_none() && var == pixels && !around.close {
                     shared.push(parts);
                 }
@@ -383,13 +405,30 @@ impl Scheduler<'_> {
         if elements.is_some_and(|n| n.saturating_mul(DType::F32.bytes() as i64) <= half) {
             return None;
         }
-        let row = columns * DType::F32.bytes() as i64;
-        let each = sums.iter().try_fold(row, |n, v| n.checked_mul(self.extent(*v)?))?;
+        let each = self.block_bytes(sums, columns)?;
         let room = match self.cpu.feeds_tiles {
             true => 2 * half,
             false => half,
         };
         (2..=all).rev().find(|n| all % n == 0 && n.saturating_mul(each) <= room)
+    }
+
+    /// Bytes of the weights of a block of channels.
+    fn block_bytes(&self, sums: &[VarId], columns: i64) -> Option<i64> {
+        let row = columns * DType::F32.bytes() as i64;
+        sums.iter().try_fold(row, |n, v| n.checked_mul(self.extent(*v)?))
+    }
+
+    /// Blocks of channels that are walked for each tile of an image of unknown size, of so many whose weights the second cache holds: the image may
+    /// be too large for it, and comes from the last cache once for all of them. Not where that feeds tiles, and where weights leave no room for tiles
+    /// beside them. Threads share the rest.
+    fn blocks_of_a_tile(&self, at_once: i64, pixels: VarId, (all, each): (i64, i64)) -> Option<i64> {
+        let bytes = all.saturating_mul(each);
+        if self.extent(pixels).is_some() || self.cpu.feeds_tiles || bytes > self.cpu.l2_bytes as i64 / 4 {
+            return None;
+        }
+        let most = at_once.min(all / (self.cpu.threads as i64).max(1));
+        (2..=most).rev().find(|n| all % n == 0)
     }
 
     /// As [`Self::blocks_at_once`], where these or others may be chosen.

@@ -407,7 +407,7 @@ fn fused_indices(
     Some(all)
 }
 
-/// The scratch that each iteration of the nested loops sets before all else, and nothing outside of them uses.
+/// The scratch that each iteration of the nested loops sets before all else, as does whatever else uses it.
 pub(super) fn own_scratch(kernel: &Kernel, outer: VarId, body: &[Stmt]) -> Vec<Memory> {
     let (mut used, mut outside) = (Vec::new(), Vec::new());
     scratch_of(body, &mut used);
@@ -419,10 +419,22 @@ pub(super) fn own_scratch(kernel: &Kernel, outer: VarId, body: &[Stmt]) -> Vec<M
     }
     let own = |i: &u32| {
         let scope = kernel.scratch[*i as usize].scope;
-        let alone = matches!(scope, Scope::Register | Scope::Cache) && !outside.contains(i);
-        alone && inward::set_whole(kernel, body, *i, &mut Vec::new())
+        let alone = !outside.contains(i) || set_elsewhere(kernel, &kernel.body, outer, *i);
+        matches!(scope, Scope::Register | Scope::Cache) && alone && inward::set_whole(kernel, body, *i, &mut Vec::new())
     };
     used.into_iter().filter(own).map(Memory::Scratch).collect()
+}
+
+/// Whether statements outside of a loop that use a scratch set it before: nothing of the loop's is left in it for them, as for what whole tiles
+/// leave over of a row.
+fn set_elsewhere(kernel: &Kernel, body: &[Stmt], outer: VarId, scratch: u32) -> bool {
+    body.iter().all(|s| match s {
+        Stmt::Loop { var, .. } if *var == outer => true,
+        _ if !inward::uses(s, scratch) => true,
+        Stmt::Loop { body, .. } if loop_body(body, outer).is_some() => set_elsewhere(kernel, body, outer, scratch),
+        Stmt::Loop { body, .. } => inward::set_where_used(kernel, body, scratch),
+        _ => false,
+    })
 }
 
 /// True if the statements carry something from one iteration to the next that is not an accumulation, in memory other than `own`.

@@ -150,14 +150,14 @@ pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &m
     }
 }
 
-fn uses(s: &Stmt, scratch: u32) -> bool {
+pub(super) fn uses(s: &Stmt, scratch: u32) -> bool {
     let mut used = Vec::new();
     scratch_of(std::slice::from_ref(s), &mut used);
     used.contains(&scratch)
 }
 
 /// As [`set_whole`], or by each iteration of a loop, which may not run at all, outside of which the statements do not use it.
-fn set_where_used(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
+pub(super) fn set_where_used(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
     let mut using = body.iter().filter(|s| uses(s, scratch));
     let alone = match (using.next(), using.next()) {
         (Some(Stmt::Loop { body, .. }), None) => set_where_used(kernel, body, scratch),
