@@ -91,6 +91,7 @@ impl Case {
     fn of_elements(rng: &mut Rng) -> Case {
         Case {
             channels: rng.pick(&[100, 117, 128, 520]),
+            outputs: rng.pick(&[16, 24, 32, 48, 64, 96, 128]),
             sides: rng.pick(&[
                 [1, 1],
                 [1, 7],
@@ -435,6 +436,113 @@ fn the_next_channels_weights_are_asked_for() {
             let much = kernel == [3, 3] || tlc_runtime::cpu::level::wide() == Some(Level::Avx512);
             if outputs == 64 {
                 assert_eq!(asks(0), has_tiles(outputs) && threads > 1 && much, "{what}: the image");
+            }
+        }
+    }
+}
+
+/// Channels of a padded image that would lie 4 KiB apart share a set of the first-level cache: each has another row of padding.
+#[test]
+fn channels_that_would_share_a_set_lie_apart() {
+    let mut rng = Rng::new(17);
+    let (channels, outputs) = (256, 16);
+    for (sides, stride, rows) in [([28, 28], 4, 33), ([28, 27], 4, 32), ([60, 12], 7, 65)] {
+        let case = Case {
+            images: 2,
+            groups: 1,
+            channels,
+            outputs,
+            sides,
+            kernel: [3, 3],
+            stride,
+            dilation: 2,
+            padding: [2, 2],
+            bias: true,
+            residual: false,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[outputs, channels, 3, 3], &mut rng, false);
+        let graph = case.record(false, &weights, &data(&[outputs, 1, 1], &mut rng, false));
+        let input = data(&[2, channels, sides[0], sides[1]], &mut rng, true);
+        let bounded = interpret_with_bounds(&graph, std::slice::from_ref(&input), &interp::Options::default()).unwrap();
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let padded = (2 * channels * rows * (sides[1] + 4)) as i64;
+        let stored = (e.plan().kernels.iter()).any(|k| k.params.iter().any(|p| p.len.is(padded)));
+        assert_eq!(stored, has_tiles(outputs), "{case:?}: {rows} rows of each channel");
+        let found = e.run(&[(&input).into()]).unwrap()[0].to_host();
+        compare(&found, &bounded[0]).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+    }
+}
+
+/// Where the last cache is far, all blocks of channels meet a tile of an image of unknown size before the next tile is read, if their weights leave room.
+/// Bits are those of one block after another.
+#[test]
+fn blocks_of_channels_meet_one_tile_after_another() {
+    if tlc_runtime::cpu::level::wide().is_none() {
+        println!("SKIP: tiles are in vectors of AVX2 or wider");
+        return;
+    }
+    let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
+    let mut rng = Rng::new(23);
+    for (channels, outputs, inside) in [(128, 128, true), (96, 256, true), (64, 32, false), (512, 512, false)] {
+        let case = Case {
+            images: 2,
+            groups: 1,
+            channels,
+            outputs,
+            sides: [7, 9],
+            kernel: [1, 1],
+            stride: 1,
+            dilation: 1,
+            padding: [0, 0],
+            bias: true,
+            residual: true,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[outputs, channels, 1, 1], &mut rng, false);
+        let graph = case.record(true, &weights, &data(&[outputs, 1, 1], &mut rng, false));
+        let run = |feeds_tiles: bool, threads: usize, sides: [usize; 2], rng: &mut Rng| {
+            let cpu = Cpu {
+                l2_bytes: 1 << 20,
+                feeds_tiles,
+                ..tlc_runtime::target::cpu(emitters.clone(), threads)
+            };
+            let compiled = compile(&graph, &Options::new(cpu)).unwrap().planned;
+            // Of each image so many pieces, which threads share.
+            let pieces = compiled.plan.kernels.iter().map(|k| match &k.body[..] {
+                [tlc::ir::kernel::Stmt::Loop { var, .. }] => {
+                    k.extents[var.0 as usize].linear().0.iter().map(|t| t.1).max()
+                }
+                _ => None,
+            });
+            let pieces = pieces.flatten().max();
+            let input = data(&[2, channels, sides[0], sides[1]], rng, true);
+            let bounded = interpret_with_bounds(&graph, std::slice::from_ref(&input), &interp::Options::default());
+            let pool = Arc::new(Pool::new(threads));
+            let executable = Executable::new(compiled.plan, pool, BufferPool::new(), tlc_passes::memory::pack).unwrap();
+            let view = TensorView {
+                dtype: input.dtype(),
+                shape: input.shape(),
+                data: input.bytes(),
+            };
+            let found = executable.run(&[view]).unwrap().remove(0);
+            let found = HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap();
+            compare(&found, &bounded.unwrap()[0]).unwrap_or_else(|e| panic!("{case:?} {sides:?}: {e}"));
+            (found, pieces)
+        };
+        for sides in [[7, 9], [1, 1], [0, 3], [14, 14], [5, 13], [23, 1]] {
+            let seed = 1 + sides[0] as u64;
+            let (expected, apart) = run(true, 1, sides, &mut Rng::new(seed));
+            for threads in [1, 2] {
+                let (found, pieces) = run(false, threads, sides, &mut Rng::new(seed));
+                assert!(same(&expected, &found), "{case:?} {sides:?}, {threads} threads");
+                let met = pieces == Some(threads as i64) && pieces < apart;
+                assert_eq!(
+                    met, inside,
+                    "{case:?}, {threads} threads: {pieces:?} pieces, {apart:?} apart"
+                );
             }
         }
     }

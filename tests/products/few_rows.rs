@@ -178,6 +178,39 @@ fn few_rows_by_columns_that_lie_together_pack_nothing() {
 
 /// A row times a constant matrix that lies by columns: the matrix is turned once, in blocks of columns that every call walks line by line, where the
 /// machine does not stream lines; so it is in a loop. One that is read elsewhere as well is not held twice.
+/// Weights that no second cache holds, in panels: each row of a product has the same bits whatever rows are beside it, on one thread and on two.
+#[test]
+fn rows_beside_others_have_the_same_bits_where_weights_come_from_afar() {
+    let (k, n) = (600, 2176 + 24);
+    let mut rng = Rng::new(31);
+    let w = data(&mut rng, DType::F32, &[k, n], false);
+    let x = data(&mut rng, DType::F32, &[333, k], false);
+    let values = x.as_slice::<f32>().unwrap();
+    let bits = |rows: usize, threads: usize| -> Vec<u32> {
+        let g = Graph::new("rows");
+        let y = g.input("x", DType::F32, [rows, k]).matmul(&g.constant(&w)).relu();
+        g.output("y", &y);
+        let part = HostTensor::from_slice(&[rows, k], &values[..rows * k]).unwrap();
+        let found = compiled(&g, threads).run(&[(&part).into()]).unwrap();
+        let found = found[0].to_host();
+        found.as_slice::<f32>().unwrap().iter().map(|v| v.to_bits()).collect()
+    };
+    let all = bits(333, 1);
+    for rows in [2, 3, 6, 7, 13, 16, 31, 48, 64, 65, 96] {
+        for threads in [1, 2] {
+            assert!(
+                bits(rows, threads) == all[..rows * n],
+                "{rows} rows on {threads} threads"
+            );
+        }
+    }
+    let g = Graph::new("rows");
+    let y = g.input("x", DType::F32, [5usize, k]).matmul(&g.constant(&w)).relu();
+    g.output("y", &y);
+    let part = HostTensor::from_slice(&[5, k], &values[..5 * k]).unwrap();
+    assert_right(&g, vec![part], 2, "five rows");
+}
+
 #[test]
 fn a_constant_matrix_is_turned_for_one_row() {
     let (k, n) = (160usize, 640usize);

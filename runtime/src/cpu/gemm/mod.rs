@@ -576,3 +576,41 @@ unsafe fn compute(method: Method, part: &Product<'_>, scratch: *mut u8, progress
         f(part.lines(side));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Threads share the weights of few rows, and not the rows: each would read all weights.
+    #[test]
+    fn few_rows_are_cut_along_their_weights() {
+        let matrix = |row: isize, column: isize| Matrix {
+            start: std::ptr::null_mut(),
+            batch: &[],
+            row,
+            column,
+            composite: None,
+        };
+        for (m, k, n) in [(16, 768, 2048), (4, 768, 2048), (16, 2048, 768), (32, 512, 4096)] {
+            for threads in [2, 4] {
+                let product = Product {
+                    dtype: DType::F32,
+                    m,
+                    n,
+                    k,
+                    lhs: matrix(k as isize, 1),
+                    rhs: matrix(n as isize, 1),
+                    dst: matrix(n as isize, 1),
+                    batch: &[],
+                };
+                let cut = cut(&product, threads);
+                assert_eq!(cut.rows, 1, "{m} x {k} x {n}, {threads} threads");
+                assert!(
+                    cut.columns >= threads,
+                    "{m} x {k} x {n}, {threads} threads: {}",
+                    cut.columns
+                );
+            }
+        }
+    }
+}

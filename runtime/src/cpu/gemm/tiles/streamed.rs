@@ -180,3 +180,63 @@ pub(super) unsafe fn avx512_f32(p: Part<f32>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sums of products, block by block, of any rows; elements behind a row's results stay as they are.
+    #[test]
+    fn every_count_of_rows_sums_all_products() {
+        if !std::is_x86_feature_detected!("avx512f") {
+            println!("SKIP: this machine has no AVX-512");
+            return;
+        }
+        // Multiples of 2^-12 below 2^10: every sum is exact.
+        let value = |i: usize| (i * 37 % 101) as f32 / 64.0 - 0.75;
+        for row_count in 1..=MOST_ROWS + 3 {
+            for (columns, width) in [(64, 64), (100, 64), (1, 128), (192, 128), (256, 256)] {
+                for ((k, block), first) in [((1, 1), 0), ((7, 7), 64), ((37, 19), 0), ((60, 20), 64)] {
+                    let all = (first + columns).next_multiple_of(width);
+                    let panels: Vec<f32> = (0..all * k).map(value).collect();
+                    let at = |s: usize, j: usize| ((first + j) / width * k + s) * width + (first + j) % width;
+                    let row_stride = k + 3;
+                    let rows: Vec<f32> = (0..row_count * row_stride).map(|i| value(i + 5)).collect();
+                    let result_stride = columns + 5;
+                    let mut results = vec![9.0f32; row_count * result_stride];
+                    let part = Part {
+                        panels: panels.as_ptr(),
+                        blocks: (width, (k * width) as isize),
+                        first,
+                        panel_sum: width as isize,
+                        columns,
+                        rows: rows.as_ptr(),
+                        row_stride: row_stride as isize,
+                        row_count,
+                        results: results.as_mut_ptr(),
+                        result_stride: result_stride as isize,
+                        k,
+                        block,
+                    };
+                    // SAFETY: the vectors have so many elements, and the feature was looked for.
+                    unsafe { avx512_f32(part) };
+                    for i in 0..row_count {
+                        for j in 0..columns {
+                            let terms =
+                                (0..k).map(|s| f64::from(panels[at(s, j)]) * f64::from(rows[i * row_stride + s]));
+                            let found = f64::from(results[i * result_stride + j]);
+                            assert_eq!(
+                                found,
+                                terms.sum::<f64>(),
+                                "{:?}",
+                                (row_count, columns, width, k, first, i, j)
+                            );
+                        }
+                        let behind = &results[i * result_stride + columns..(i + 1) * result_stride];
+                        assert!(behind.iter().all(|x| *x == 9.0));
+                    }
+                }
+            }
+        }
+    }
+}
