@@ -176,6 +176,9 @@ impl<'f, 'k> Writer<'f, 'k> {
         if self.out.contains("floor_div") || self.out.contains("floor_mod") {
             self.helpers.floor_division();
         }
+        if self.out.contains("index_quotient(") || self.out.contains("index_remainder(") {
+            self.helpers.reciprocals();
+        }
         Ok(Code {
             helpers: self.helpers.text(),
             text: self.out,
@@ -417,11 +420,19 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
     }
 
+    /// What says in the text which thread of a block it is.
+    pub(super) fn thread(&self) -> &str {
+        &self.thread
+    }
+
     /// Opens what the first threads of a block execute: so many for each iteration of a loop.
     fn first_threads(&mut self, l: &Loop, each: i64) {
         let all = self.flat.number(l.extent).and_then(|n| n.checked_mul(each));
         if all == Some(self.threads) {
             return self.open("{");
+        }
+        if let Some(cond) = self.is_first(l.extent, self.threads).filter(|_| each == 1) {
+            return self.open(&format!("if ({cond}) {{"));
         }
         let limit = match (all, self.index(l.extent).0) {
             (Some(n), _) => n.to_string(),
@@ -651,6 +662,14 @@ impl<'f, 'k> Writer<'f, 'k> {
             Op::Convert(a) => {
                 let from = self.flat.dtype(*a);
                 match *self.flat.op(*a) {
+                    // A bf16 is the upper half of its f32: of a pair in one register each takes one instruction.
+                    Op::Lane(of, lane) if [from, dtype] == [DType::BF16, DType::F32] && self.holds_pairs(of) => {
+                        let pair = format!("*(const u32*)&{}.e[{}]", self.value(of), lane & !1);
+                        match lane % 2 {
+                            0 => format!("__uint_as_float({pair} << 16)"),
+                            _ => format!("__uint_as_float({pair} & 0xffff0000u)"),
+                        }
+                    }
                     Op::Convert(whole) if [self.flat.dtype(whole), from, dtype] == ROUNDED => {
                         let x = self.value(whole);
                         scalar::rounded_to_bf16(&mut self.helpers, &x)
@@ -682,6 +701,11 @@ impl<'f, 'k> Writer<'f, 'k> {
         Ok(())
     }
 
+    /// Whether a value is neighbouring elements, an even number of them, which have a name together.
+    fn holds_pairs(&self, v: Value) -> bool {
+        self.flat.info(v).lanes.is_multiple_of(2) && self.name(v).is_some()
+    }
+
     fn name_value(&mut self, v: Value) -> String {
         let name = format!("v{}", self.next_value);
         self.next_value += 1;
@@ -697,7 +721,11 @@ impl<'f, 'k> Writer<'f, 'k> {
             Memory::Scratch(_) => true,
         };
         let constant = if written { "" } else { "const " };
-        format!("*({constant}{t}*)&{}", self.place(a))
+        let group = self.uses.goes_by_groups(a).then(|| self.group(a, i64::from(lanes)));
+        match group.flatten() {
+            Some(group) => format!("(({constant}{t}*){})[{group}]", memory_name(self.flat.kernel, a.memory)),
+            None => format!("*({constant}{t}*)&{}", self.place(a)),
+        }
     }
 
     /// Writes the lines that put scalars together for an access, and returns their name.

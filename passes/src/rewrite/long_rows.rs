@@ -32,8 +32,8 @@ use crate::tile::are_few_rows;
 const PIECE_BYTES: i64 = 16 << 10;
 /// Elements of a piece at least.
 const LEAST_PIECE: i64 = 1024;
-/// Pieces for each multiprocessor, if rows are long enough for so many.
-const PIECES: i64 = 4;
+/// Pieces for each multiprocessor, if rows are long enough for so many. Each stores a sector for each number that it comes to.
+const PIECES: i64 = 1;
 /// Elements that a warp loads at once, 16 bytes a thread: a piece of so many, or a multiple, leaves no thread without.
 const WARP_ELEMENTS: i64 = 128;
 /// Nodes between a row's result and what is computed of the row beside it, at most.
