@@ -102,8 +102,11 @@ impl Gpu {
     }
 }
 
-/// The largest part of so many that they are a multiple of, if it is not much less than the most that a part may be; else that.
+/// The largest part of so many that they are a multiple of, if it is not much less than the most that a part may be, an even number if there is
+/// one, so that each begins where a sector does; else the most.
 fn even(all: i64, most: i64) -> i64 {
-    let parts = (most * 3 / 4..=most).rev();
-    parts.into_iter().find(|part| all % part == 0).unwrap_or(most)
+    let whole = |part: &i64| all % part == 0;
+    let parts = || (most * 3 / 4..=most).rev();
+    let even = parts().find(|part| part % 2 == 0 && whole(part));
+    even.or_else(|| parts().find(whole)).unwrap_or(most)
 }

@@ -161,11 +161,12 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let scheduled = match nest.form {
         Form::Elementwise => attempt(&|g| g.transposition(parallel, gpu))
             .or_else(|refused| {
-                let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.beside_rows(parallel, lanes, gpu)));
+                let mut made =
+                    pieces_along(&kernel, parallel).map(|lanes| attempt(&|g| g.beside_rows(parallel, lanes, gpu)));
                 made.find_map(Result::ok).ok_or(refused)
             })
             .or_else(|refused| {
-                let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
+                let mut made = pieces_along(&kernel, parallel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
                 made.find_map(Result::ok).ok_or(refused)
             })
             .or_else(|_| attempt(&|g| g.items(parallel, THREADS).map(drop))),
@@ -241,6 +242,20 @@ fn rows_of_tiles(kernel: &Kernel, parallel: &[VarId]) -> Vec<usize> {
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
 pub(super) fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
     of_widest(kernel.params.iter().map(|p| p.dtype.bytes() as i64))
+}
+
+/// As [`pieces`], of the tensors that the last of the parallel loops goes along, if there are some: what is read once a row may be wider, as indices are.
+fn pieces_along(kernel: &Kernel, parallel: &[VarId]) -> impl Iterator<Item = i64> {
+    let accesses = kernel.statements().flat_map(|s| s.accesses());
+    let bytes = accesses.filter_map(|a| match a.memory {
+        Memory::Param(p) if parallel.last().is_some_and(|&v| a.index.uses(v)) => {
+            Some(kernel.params[p as usize].dtype.bytes() as i64)
+        }
+        _ => None,
+    });
+    let widest = bytes.max();
+    let all = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max();
+    of_widest(widest.or(all).into_iter())
 }
 
 /// As [`pieces`], of the tensors that loops inside the parallel ones go along: what is stored once a row may be wider.

@@ -147,7 +147,7 @@ pub const COUNTED: &[Counted] = &[
         kernels: 3,
         // What writes the results asks for the two numbers of its row once a block.
         sectors: 150,
-        access_bytes: 15,
+        access_bytes: 14,
         threads: Some(132 * 256),
         ..PLAIN
     },
@@ -173,7 +173,7 @@ pub const COUNTED: &[Counted] = &[
         kernels: 3,
         // What writes the results asks for the two numbers of its row once a block.
         sectors: 150,
-        access_bytes: 15,
+        access_bytes: 14,
         threads: Some(132 * 256),
         ..PLAIN
     },
