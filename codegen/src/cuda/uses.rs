@@ -6,6 +6,9 @@ use tlc_ir::kernel::Memory;
 use super::index::in_groups;
 use crate::flat::{Address, Flat, Item, LoopKind, Op, Region, Value};
 
+/// Bytes from which on elements that are accessed together are addressed as a group.
+const LEAST_GROUP: u32 = 8;
+
 /// The uses of each value.
 pub(super) struct Uses {
     /// How many there are.
@@ -87,8 +90,10 @@ impl Uses {
 
     /// Notes what the address of so many elements is of.
     fn note_address(&mut self, flat: &Flat<'_>, a: &Address, lanes: u32, region: u32) {
-        let global = matches!(a.memory, Memory::Param(_)) && lanes > 1 && self.serial == 0;
-        match in_groups(flat, a, i64::from(lanes)).filter(|_| global) {
+        // Threads may do smaller stores together.
+        let bytes = flat.kernel.memory_dtype(a.memory).bytes() as u32 * lanes;
+        let alone = matches!(a.memory, Memory::Param(_)) && lanes > 1 && bytes >= LEAST_GROUP;
+        match in_groups(flat, a, i64::from(lanes)).filter(|_| alone && self.serial == 0) {
             Some((terms, _)) => {
                 for v in a.parts() {
                     self.taken_apart[v.0 as usize] = true;

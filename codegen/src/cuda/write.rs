@@ -3,9 +3,9 @@
 //! Each computed value is a constant of the text; what a loop carries or an if decides is a variable, which goes on being that
 //! of what it was before where nobody else needs it.
 
-use tlc_ir::DType;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
+use tlc_ir::{DType, ScalarOp};
 
 use super::index::Width;
 use super::quads::Quads;
@@ -643,6 +643,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                     None => element,
                 }
             }
+            Op::Map(ScalarOp::And, args) if let Some(text) = self.is_below(args) => text,
             Op::Map(op, args) => {
                 let on = args.last().map_or(dtype, |a| self.flat.dtype(*a));
                 let args: Vec<String> = args.iter().map(|a| self.value(*a)).collect();
@@ -699,6 +700,19 @@ impl<'f, 'k> Writer<'f, 'k> {
         let name = self.name_value(v);
         self.line(&format!("const {} {name} = {text};", value_type(dtype)));
         Ok(())
+    }
+
+    /// Whether a number is at least 0 and below a constant, as one comparison: NVRTC makes seven instructions of two that are of 64 bits.
+    fn is_below(&self, both: &[Value]) -> Option<String> {
+        let compared = |v: Value, with: ScalarOp| match self.flat.op(v) {
+            Op::Map(op, args) if *op == with => args.first().copied().zip(args.get(1).copied()),
+            _ => None,
+        };
+        let &[least, most] = both else { return None };
+        let ((zero, x), (y, end)) = (compared(least, ScalarOp::Le)?, compared(most, ScalarOp::Lt)?);
+        let wide = x == y && self.flat.dtype(x) == DType::I64 && self.name(x).is_some();
+        let ends = self.flat.number(zero) == Some(0) && self.flat.number(end).is_some_and(|n| n >= 0);
+        (wide && ends).then(|| format!("(unsigned long long){} < {}", self.value(x), self.value(end)))
     }
 
     /// Whether a value is neighbouring elements, an even number of them, which have a name together.

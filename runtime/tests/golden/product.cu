@@ -248,10 +248,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f32 v18 = v16.e[1];
             const f16 v19 = f16_of_f32((f32)v17);
             const f16 v20 = f16_of_f32((f32)v18);
-            const int x38 = (w36 >> 1);
-            const int x39 = (t37 >> 2);
-            const int x40 = (w36 & 1);
-            const int x41 = (t37 & 3);
+            const int x38 = b0 * 64 + (w36 >> 1) * 4096 + (t37 >> 2) * 128 + (w36 & 1) * 32 + (t37 & 3) * 2;
             f16x2 v21;
             *(u32*)&v21.e[0] = round_pair_f16(v17, v18);
             const f32x2 v22 = *(f32x2*)&a0[2];
@@ -296,7 +293,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v56 = f16_of_f32((f32)v54);
             f16x2 v57;
             *(u32*)&v57.e[0] = round_pair_f16(v53, v54);
-            store_quad(&p2[b0 * 64 + x38 * 4096 + x39 * 128 + x40 * 32 + x41 * 2], *(unsigned*)&v21, *(unsigned*)&v33, *(unsigned*)&v45, *(unsigned*)&v57);
+            store_quad(&p2[x38], *(unsigned*)&v21, *(unsigned*)&v33, *(unsigned*)&v45, *(unsigned*)&v57);
             const f32x2 v58 = *(f32x2*)&a0[14];
             const f32 v59 = v58.e[0];
             const f32 v60 = v58.e[1];
@@ -304,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v62 = f16_of_f32((f32)v60);
             f16x2 v63;
             *(u32*)&v63.e[0] = round_pair_f16(v59, v60);
-            store_quad(&p2[b0 * 64 + x38 * 4096 + x39 * 128 + x40 * 32 + x41 * 2 + 1024], *(unsigned*)&v27, *(unsigned*)&v39, *(unsigned*)&v51, *(unsigned*)&v63);
+            store_quad(&p2[x38 + 1024], *(unsigned*)&v27, *(unsigned*)&v39, *(unsigned*)&v51, *(unsigned*)&v63);
             const f32x2 v64 = *(f32x2*)&a0[16];
             const f32 v65 = v64.e[0];
             const f32 v66 = v64.e[1];
@@ -354,7 +351,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v104 = f16_of_f32((f32)v102);
             f16x2 v105;
             *(u32*)&v105.e[0] = round_pair_f16(v101, v102);
-            store_quad(&p2[b0 * 64 + x38 * 4096 + x39 * 128 + x40 * 32 + x41 * 2 + 2048], *(unsigned*)&v69, *(unsigned*)&v81, *(unsigned*)&v93, *(unsigned*)&v105);
+            store_quad(&p2[x38 + 2048], *(unsigned*)&v69, *(unsigned*)&v81, *(unsigned*)&v93, *(unsigned*)&v105);
             const f32x2 v106 = *(f32x2*)&a0[30];
             const f32 v107 = v106.e[0];
             const f32 v108 = v106.e[1];
@@ -362,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
             const f16 v110 = f16_of_f32((f32)v108);
             f16x2 v111;
             *(u32*)&v111.e[0] = round_pair_f16(v107, v108);
-            store_quad(&p2[b0 * 64 + x38 * 4096 + x39 * 128 + x40 * 32 + x41 * 2 + 3072], *(unsigned*)&v75, *(unsigned*)&v87, *(unsigned*)&v99, *(unsigned*)&v111);
+            store_quad(&p2[x38 + 3072], *(unsigned*)&v75, *(unsigned*)&v87, *(unsigned*)&v99, *(unsigned*)&v111);
         }
     }
 }

@@ -174,8 +174,8 @@ pub const COUNTED: &[Counted] = &[
            %0 = gather %x, %i {axes=[0]} : f32[512, 256]
            return %0
          }",
-        // Two loads, a store, what says whether a row is one and where it is (seven), and five.
-        instructions: Some(150),
+        // Two loads, a store, what says whether a row is one and where it is, and five.
+        instructions: Some(120),
         access_bytes: 11,
         ..PLAIN
     },
