@@ -1,8 +1,8 @@
-//! Products by Intel AMX: squares of 32 by 32 results, whose operands are words of four bytes or of two bf16 values.
+//! Micro-kernels by Intel AMX: squares of 32 by 32 results, or parts of them, whose operands are words of four bytes or of two bf16 values.
 //!
 //! A strip is rows of words that lie together along the sum, a panel has for each word along the sum those of neighbouring columns together:
 //! both are read as tiles where they lie. A step of the sum is 16 words; what is left of a sum at its end is a step of its own, by tiles
-//! that are as much shorter. Panels are read as what will not be read again soon, so that the strip, which is, stays in the first-level cache.
+//! that are as much shorter. Whole squares one after the other are computed by [`super::series`]. Panels are read as what will not be read again soon, so that the strip, which is, stays in the first-level cache.
 //! Every result takes its steps in order, whatever rows and columns are beside it.
 //!
 //! How large tiles are is state of a thread. [`Session`] sets it for a piece of a product and takes all of it back at the end; micro-kernels
@@ -11,6 +11,7 @@
 use std::arch::asm;
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Rows of a tile, words of a row.
 const SIDE: usize = 16;
@@ -18,7 +19,7 @@ const SIDE: usize = 16;
 pub(super) const STEP: usize = SIDE;
 /// Bytes of a row.
 const ROW_BYTES: isize = 64;
-/// Sides of a square of results.
+/// Sides of what a micro-kernel computes.
 pub(super) const BLOCK: usize = 2 * SIDE;
 
 /// What a word is made of.
@@ -120,39 +121,118 @@ unsafe fn reshape(rows: usize, rest: usize) {
 struct Call {
     /// Whether a shorter one follows.
     rest: usize,
-    /// Whether products are added to the sums that are there.
+    /// Whether results are added to what is there.
     added: usize,
     /// Whether there are two tiles of columns.
     two: usize,
-    /// The sums, [`BLOCK`] of a row together.
-    sums: *mut u8,
+    /// Tiles of results: those of the first rows, then those of the second.
+    results: [*mut u8; 4],
+    result_strides: [isize; 4],
+    /// The strip, and the stride between its rows.
+    strip: *const u8,
+    strip_stride: isize,
+    /// The panel, and the stride along the sum.
+    panel: *const u8,
+    panel_stride: isize,
+    /// Whole steps.
+    steps: usize,
 }
 
-macro_rules! rows {
-    ($rows:ident, $dot:literal) => {
+macro_rules! micro_kernels {
+    ($square:ident, $rows:ident, $dot:literal) => {
+        /// Two strips by two tiles of columns, in whole steps, of which there is at least one.
+        ///
+        /// # Safety
+        /// The tiles are set for 16 rows and whole steps, and lie where the call may read or write.
+        #[inline(always)]
+        unsafe fn $square(call: &Call) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(
+                    "mov rax, r9",
+                    "shl rax, 4",
+                    "add rax, r8",
+                    "cmp qword ptr [rdi + 8], 0",
+                    "je 2f",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
+                    "tileloadd tmm0, [rdx + rsi]",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
+                    "tileloadd tmm1, [rdx + rsi]",
+                    "mov rdx, [rdi + 40]",
+                    "mov rsi, [rdi + 72]",
+                    "tileloadd tmm2, [rdx + rsi]",
+                    "mov rdx, [rdi + 48]",
+                    "mov rsi, [rdi + 80]",
+                    "tileloadd tmm3, [rdx + rsi]",
+                    "jmp 3f",
+                    "2:",
+                    "tilezero tmm0",
+                    "tilezero tmm1",
+                    "tilezero tmm2",
+                    "tilezero tmm3",
+                    "3:",
+                    "mov rdx, r11",
+                    "shl rdx, 4",
+                    "4:",
+                    "tileloadd tmm4, [r8 + r9]",
+                    "tileloaddt1 tmm6, [r10 + r11]",
+                    concat!($dot, " tmm0, tmm4, tmm6"),
+                    "tileloaddt1 tmm7, [r10 + r11 + 64]",
+                    concat!($dot, " tmm1, tmm4, tmm7"),
+                    "tileloadd tmm5, [rax + r9]",
+                    concat!($dot, " tmm2, tmm5, tmm6"),
+                    concat!($dot, " tmm3, tmm5, tmm7"),
+                    "add r8, 64",
+                    "add rax, 64",
+                    "add r10, rdx",
+                    "dec rcx",
+                    "jnz 4b",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
+                    "tilestored [rdx + rsi], tmm0",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
+                    "tilestored [rdx + rsi], tmm1",
+                    "mov rdx, [rdi + 40]",
+                    "mov rsi, [rdi + 72]",
+                    "tilestored [rdx + rsi], tmm2",
+                    "mov rdx, [rdi + 48]",
+                    "mov rsi, [rdi + 80]",
+                    "tilestored [rdx + rsi], tmm3",
+                    in("rdi") call, inout("r8") call.strip => _, in("r9") call.strip_stride, inout("r10") call.panel => _,
+                    in("r11") call.panel_stride, inout("rcx") call.steps => _, out("rax") _, out("rdx") _, out("rsi") _, out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+                    out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
+                );
+            }
+        }
+
         /// One strip by one or two tiles of columns.
         ///
         /// # Safety
         /// The tiles are set for its rows and the words of its last step, and lie where the call may read or write.
         #[inline(always)]
-        unsafe fn $rows(call: &Call, strip: *const u8, o: &Operands) {
+        unsafe fn $rows(call: &Call) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
                     "mov rax, [rdi + 16]",
-                    "mov rdx, [rdi + 24]",
-                    "mov esi, 128",
                     "tilezero tmm0",
                     "tilezero tmm1",
                     "cmp qword ptr [rdi + 8], 0",
                     "je 2f",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
                     "tileloadd tmm0, [rdx + rsi]",
                     "test rax, rax",
                     "jz 2f",
-                    "tileloadd tmm1, [rdx + rsi + 64]",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
+                    "tileloadd tmm1, [rdx + rsi]",
                     "2:",
-                    "mov r12, r11",
-                    "shl r12, 4",
+                    "mov rdx, r11",
+                    "shl rdx, 4",
                     "test rcx, rcx",
                     "jz 5f",
                     "3:",
@@ -165,7 +245,7 @@ macro_rules! rows {
                     concat!($dot, " tmm1, tmm4, tmm7"),
                     "4:",
                     "add r8, 64",
-                    "add r10, r12",
+                    "add r10, rdx",
                     "dec rcx",
                     "jnz 3b",
                     "5:",
@@ -179,14 +259,17 @@ macro_rules! rows {
                     "tileloaddt1 tmm3, [r10 + r11 + 64]",
                     concat!($dot, " tmm1, tmm5, tmm3"),
                     "6:",
+                    "mov rdx, [rdi + 24]",
+                    "mov rsi, [rdi + 56]",
                     "tilestored [rdx + rsi], tmm0",
                     "test rax, rax",
                     "jz 7f",
-                    "tilestored [rdx + rsi + 64], tmm1",
+                    "mov rdx, [rdi + 32]",
+                    "mov rsi, [rdi + 64]",
+                    "tilestored [rdx + rsi], tmm1",
                     "7:",
-                    in("rdi") call, inout("r8") strip => _, in("r9") o.strip_row, inout("r10") o.panel => _,
-                    in("r11") o.panel_sum, inout("rcx") o.depth / SIDE => _, out("rax") _, out("rdx") _, out("rsi") _, out("r12") _,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+                    in("rdi") call, inout("r8") call.strip => _, in("r9") call.strip_stride, inout("r10") call.panel => _,
+                    in("r11") call.panel_stride, inout("rcx") call.steps => _, out("rax") _, out("rdx") _, out("rsi") _, out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
                     out("tmm5") _, out("tmm6") _, out("tmm7") _, options(nostack)
                 );
             }
@@ -194,22 +277,23 @@ macro_rules! rows {
     };
 }
 
-rows!(rows_unsigned, "tdpbusd");
-rows!(rows_signed, "tdpbsud");
-rows!(rows_halves, "tdpbf16ps");
+micro_kernels!(square_unsigned, rows_unsigned, "tdpbusd");
+micro_kernels!(square_signed, rows_signed, "tdpbsud");
+micro_kernels!(square_halves, rows_halves, "tdpbf16ps");
 
-/// Part of a square of sums: at most [`BLOCK`] rows and columns of it.
+/// Results of a micro-kernel: at most [`BLOCK`] rows and columns. Strides in elements.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
-    /// The first sum; [`BLOCK`] of a row lie together. Whole tiles of columns are written.
-    pub sums: *mut u32,
+pub(super) struct Results {
+    pub start: *mut u32,
+    pub row: isize,
+    pub column: isize,
     pub rows: usize,
     pub columns: usize,
-    /// Whether products are added to what is there.
+    /// Whether they are added to what is there.
     pub added: bool,
 }
 
-/// Operands of a square. Strides in bytes.
+/// Operands of a micro-kernel. Strides in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Operands {
     /// Rows of words that lie together.
@@ -224,6 +308,11 @@ pub(super) struct Operands {
     pub depth: usize,
 }
 
+/// A tile of results beside the place where they belong.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Apart([[u32; SIDE]; SIDE]);
+
 /// Sets the thread's tiles for 16 rows and whole steps.
 ///
 /// # Safety
@@ -234,28 +323,90 @@ pub(super) unsafe fn set_whole() {
     unsafe { shape(SIDE, 0) };
 }
 
-/// Computes part of a square of sums, whatever its rows, columns and words.
+/// Computes results, whatever their rows, columns and words.
 ///
 /// # Safety
-/// This process may use tiles of matrices, and a [`Session`] has begun on this thread; the operands can be read and the sums written.
+/// This process may use tiles of matrices, and a [`Session`] has begun on this thread; the operands can be read and the results written.
 #[inline(never)]
-pub(super) unsafe fn multiply(words: Words, o: Operands, part: Part) {
-    let rest = o.depth % SIDE;
-    for first in (0..part.rows).step_by(SIDE) {
-        let call = Call {
-            rest: usize::from(rest > 0),
-            added: usize::from(part.added),
-            two: usize::from(part.columns > SIDE),
-            sums: part.sums.wrapping_add(first * BLOCK).cast(),
-        };
-        let strip = o.strip.wrapping_offset(first as isize * o.strip_row);
-        // SAFETY: the caller's promise; tiles are set for what is computed.
-        unsafe {
-            shape(SIDE.min(part.rows - first), rest);
+pub(super) unsafe fn multiply(words: Words, o: Operands, r: Results) {
+    let (steps, rest) = (o.depth / SIDE, o.depth % SIDE);
+    let two = r.columns > SIDE;
+    let square = rest == 0 && two && r.rows == BLOCK;
+    let heights = [r.rows.min(SIDE), r.rows.saturating_sub(SIDE)];
+    let mut apart = [const { MaybeUninit::<Apart>::uninit() }; 4];
+    let mut call = Call {
+        strip: o.strip,
+        strip_stride: o.strip_row,
+        panel: o.panel,
+        panel_stride: o.panel_sum,
+        steps,
+        rest: usize::from(rest > 0),
+        added: usize::from(r.added),
+        two: usize::from(two),
+        results: [std::ptr::null_mut(); 4],
+        result_strides: [ROW_BYTES; 4],
+    };
+    let place = |tile: usize| {
+        let (row, column) = (tile / 2 * SIDE, tile % 2 * SIDE);
+        let width = r.columns.saturating_sub(column).min(SIDE);
+        let to = row as isize * r.row + column as isize * r.column;
+        (r.start.wrapping_offset(to), heights[tile / 2], width)
+    };
+    let in_place = |width: usize| width == SIDE && r.column == 1;
+    for (tile, apart) in apart.iter_mut().enumerate() {
+        let (start, height, width) = place(tile);
+        if in_place(width) {
+            (call.results[tile], call.result_strides[tile]) = (start.cast(), 4 * r.row);
+            continue;
+        }
+        call.results[tile] = apart.as_mut_ptr().cast();
+        if r.added {
+            for i in 0..height {
+                for j in 0..width {
+                    let from = start.wrapping_offset(i as isize * r.row + j as isize * r.column);
+                    // SAFETY: an element of the results.
+                    unsafe { (*apart.as_mut_ptr()).0[i][j] = *from };
+                }
+            }
+        }
+    }
+    // SAFETY: the caller's promise; tiles are set for what is computed.
+    unsafe {
+        if square {
+            shape(SIDE, 0);
             match words {
-                Words::UnsignedBySigned => rows_unsigned(&call, strip, &o),
-                Words::SignedByUnsigned => rows_signed(&call, strip, &o),
-                Words::Halves => rows_halves(&call, strip, &o),
+                Words::UnsignedBySigned => square_unsigned(&call),
+                Words::SignedByUnsigned => square_signed(&call),
+                Words::Halves => square_halves(&call),
+            }
+        } else {
+            for (half, &height) in heights.iter().enumerate().filter(|h| *h.1 > 0) {
+                shape(height, rest);
+                if half > 0 {
+                    call.strip = call.strip.wrapping_offset(SIDE as isize * call.strip_stride);
+                    for tile in 0..2 {
+                        call.results[tile] = call.results[2 + tile];
+                        call.result_strides[tile] = call.result_strides[2 + tile];
+                    }
+                }
+                match words {
+                    Words::UnsignedBySigned => rows_unsigned(&call),
+                    Words::SignedByUnsigned => rows_signed(&call),
+                    Words::Halves => rows_halves(&call),
+                }
+            }
+        }
+    }
+    for (tile, apart) in apart.iter().enumerate() {
+        let (start, height, width) = place(tile);
+        if in_place(width) {
+            continue;
+        }
+        for i in 0..height {
+            for j in 0..width {
+                let to = start.wrapping_offset(i as isize * r.row + j as isize * r.column);
+                // SAFETY: an element of the results, and one of the tile that was stored.
+                unsafe { *to = (*apart.as_ptr()).0[i][j] };
             }
         }
     }

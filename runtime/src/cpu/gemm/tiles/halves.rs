@@ -15,7 +15,7 @@ use std::arch::x86_64::{
 };
 
 use super::super::{Composite, Product, StridedDim};
-use super::strips::{self, BLOCK_WORDS, Pass, StripWords, WORD_BYTES, panels_of_a_pass, share_sets};
+use super::strips::{self, BLOCK_WORDS, Pass, Rows, Strips, WORD_BYTES, panels_of_a_pass};
 use super::{FAR_ROWS, Tell, along_rows, amx, pairs};
 use crate::cpu::level::{self, Halves};
 
@@ -53,12 +53,12 @@ fn lines_at_once(rows: usize) -> usize {
 
 const _: () = assert!(pairs::PANEL == amx::BLOCK);
 
-/// Bytes of scratch that a piece needs: panels, a strip, and its results; or a strip and results of few rows.
+/// Bytes of scratch that a piece needs: panels, two strips, and the results of one; or a strip and results of few rows.
 pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     let (tall, wide) = if along_rows(p) { (p.n, p.m) } else { (p.m, p.n) };
     let panels = panels_of_a_pass(words(p.k), wide);
     let few = tall.min(FEW_ROWS) * wide.min(FEW_COLUMNS).next_multiple_of(pairs::PANEL);
-    let words = amx::BLOCK * ((panels + 1) * words(p.k) + panels * amx::BLOCK);
+    let words = amx::BLOCK * ((panels + 2) * words(p.k) + panels * amx::BLOCK);
     WORD_BYTES * words.max(amx::BLOCK * self::words(p.k) + few)
 }
 
@@ -309,9 +309,8 @@ unsafe fn by_strips(
     let most = if once { 1 } else { panels_of_a_pass(length, wide) };
     let panels = scratch.cast::<u32>();
     let room = panels.wrapping_add(most * amx::BLOCK * length);
-    let sums = room.wrapping_add(amx::BLOCK * length).cast::<u8>();
+    let sums = room.wrapping_add(2 * amx::BLOCK * length).cast::<u8>();
     let half = size_of::<u16>() as isize;
-    let mut only = None;
     for first in (0..wide).step_by(most * amx::BLOCK) {
         let across = (most * amx::BLOCK).min(wide - first);
         if lying.is_none() {
@@ -329,29 +328,20 @@ unsafe fn by_strips(
             }
             None => panels.wrapping_add(left * length).cast_const().cast(),
         };
-        let many = across > 2 * amx::BLOCK;
-        let of_strip = |top: usize, height: usize| {
-            if let Some(words) = only {
-                // Of one strip the next panels need it as it is.
-                return words;
-            }
-            let from = Side {
-                start: strip.at(top, 0),
-                ..strip
-            };
-            let row = from.across * half;
-            let words = match from.sum == 1 && k.is_multiple_of(PAIR) && !(many && share_sets(row, length)) {
-                true => StripWords::InPlace(from.start.cast(), row),
-                false => {
-                    // SAFETY: part of the operand, and scratch has room for a strip.
-                    unsafe { pack_strip(from, height, k, room.cast()) };
-                    StripWords::Blocks(room, height)
-                }
-            };
-            if once {
-                only = Some(words);
-            }
-            words
+        let strips = Strips {
+            lying: |top: usize| {
+                let lie = strip.sum == 1 && k.is_multiple_of(PAIR);
+                lie.then_some(Rows {
+                    start: strip.at(top, 0).cast_mut().cast(),
+                    row: strip.across * half,
+                })
+            },
+            copy: |top: usize, height: usize, to: *mut u8| {
+                let start = strip.at(top, 0);
+                // SAFETY: part of the operand, and scratch has room for a strip.
+                unsafe { pack_strip(Side { start, ..strip }, height, k, to.cast()) };
+            },
+            room: room.cast(),
         };
         let pass = Pass {
             words: amx::Words::Halves,
@@ -369,7 +359,7 @@ unsafe fn by_strips(
         };
         let told = (across == wide && tell.is_asked()).then_some(|lines| tell.complete(lines, size_of::<u16>()));
         // SAFETY: the caller's promise; panels are in the operand or in scratch, which has room for sums.
-        unsafe { pass.run(words_panel, of_strip, told) };
+        unsafe { pass.run(words_panel, &strips, once && first > 0, told) };
     }
 }
 

@@ -29,7 +29,7 @@ impl Room {
     }
 }
 
-/// Where results go. The stride in bytes.
+/// Where rows begin that are read or written. The stride in bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Rows {
     /// The first element of the first row.
@@ -38,38 +38,46 @@ pub(super) struct Rows {
     pub row: isize,
 }
 
+/// Rows of 128 bytes that are copied beside products, [`BLOCK`] of them.
+#[derive(Clone, Copy)]
+pub(super) struct Copied {
+    pub from: Rows,
+    pub to: Rows,
+}
+
 /// What becomes of a square.
 #[derive(Clone, Copy)]
 pub(super) enum Then {
-    /// It stays where it is stored, [`BLOCK`] rows of as many elements one after the other.
-    Stored(*mut u8),
-    /// Its rows move on: i32 as they are, sums of halves rounded.
+    /// It stays where it is stored.
+    Stored(Rows),
+    /// Its rows are stored in [`Room`] and move on: i32 as they are, sums of halves rounded.
     Moved(Rows),
 }
 
-/// What a block of instructions is given.
+/// What a block of instructions is given besides operands.
 #[repr(C)]
 struct Call {
-    /// Where the square before is stored.
-    before: *mut u8,
-    /// Sums that are continued, or null.
-    sums: *const u8,
     /// Steps beside which rows move, those behind them, and as many as rows are left for.
     moving: usize,
     alone: usize,
     left: usize,
+    /// Rows that move: where they are read, where they are written with the stride there, and the stride where they are read.
+    from: *const u8,
+    to: *mut u8,
+    to_row: isize,
+    from_row: isize,
 }
 
 macro_rules! begin {
-    ($dot:literal, $tile:literal, $at:literal, $skip:literal, $next:literal, $product:literal) => {
+    ($dot:literal, $tile:literal, $stored:literal, $sums:literal, $skip:literal, $next:literal, $product:literal) => {
         concat!(
-            "tilestored [r15 + rcx + ", $at, "], ", $tile, "\n",
+            "tilestored [", $stored, "], ", $tile, "\n",
             "test r14, r14\n",
             "jnz ", $skip, "f\n",
             "tilezero ", $tile, "\n",
             "jmp ", $next, "f\n",
             $skip, ":\n",
-            "tileloadd ", $tile, ", [r14 + rcx + ", $at, "]\n",
+            "tileloadd ", $tile, ", [r14 + rsi + ", $sums, "]\n",
             $next, ":\n",
             $dot, " ", $product, "\n",
         )
@@ -80,13 +88,13 @@ macro_rules! words_of_two_rows {
     () => {
         "vmovdqu32 zmm0, [rsi]
         vmovdqu32 zmm1, [rsi + 64]
-        vmovdqu32 zmm2, [rsi + 128]
-        vmovdqu32 zmm3, [rsi + 192]
+        vmovdqu32 zmm2, [rsi + rdi]
+        vmovdqu32 zmm3, [rsi + rdi + 64]
         vmovdqu32 [rdx], zmm0
         vmovdqu32 [rdx + 64], zmm1
         vmovdqu32 [rdx + r12], zmm2
         vmovdqu32 [rdx + r12 + 64], zmm3
-        add rsi, 256
+        lea rsi, [rsi + 2 * rdi]
         lea rdx, [rdx + 2 * r12]
         "
     };
@@ -96,13 +104,13 @@ macro_rules! halves_of_two_rows {
     () => {
         "vmovups zmm0, [rsi]
         vmovups zmm1, [rsi + 64]
-        vmovups zmm2, [rsi + 128]
-        vmovups zmm3, [rsi + 192]
+        vmovups zmm2, [rsi + rdi]
+        vmovups zmm3, [rsi + rdi + 64]
         vcvtne2ps2bf16 zmm0, zmm1, zmm0
         vcvtne2ps2bf16 zmm2, zmm3, zmm2
         vmovdqu32 [rdx], zmm0
         vmovdqu32 [rdx + r12], zmm2
-        add rsi, 256
+        lea rsi, [rsi + 2 * rdi]
         lea rdx, [rdx + 2 * r12]
         "
     };
@@ -115,7 +123,7 @@ macro_rules! squares {
         /// # Safety
         /// Tiles are set for 16 rows and whole steps, and lie where the call may read or write.
         #[inline(always)]
-        unsafe fn $name(call: &Call, o: &Operands, from: *const u8, to: Rows) {
+        unsafe fn $name(call: &Call, o: &Operands, before: Rows, sums: *const u8) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
@@ -124,21 +132,28 @@ macro_rules! squares {
                     "add rax, r8",
                     "mov r13, r11",
                     "shl r13, 4",
-                    "mov ecx, 128",
+                    "mov rdx, rcx",
+                    "shl rdx, 4",
+                    "add rdx, r15",
+                    "mov esi, 128",
                     "tileloaddt1 tmm6, [r10 + r11]",
                     "tileloadd tmm4, [r8 + r9]",
-                    begin!($dot, "tmm0", "0", "20", "21", "tmm0, tmm4, tmm6"),
+                    begin!($dot, "tmm0", "r15 + rcx", "0", "20", "21", "tmm0, tmm4, tmm6"),
                     "tileloadd tmm5, [rax + r9]",
-                    begin!($dot, "tmm2", "2048", "22", "23", "tmm2, tmm5, tmm6"),
+                    begin!($dot, "tmm2", "rdx + rcx", "2048", "22", "23", "tmm2, tmm5, tmm6"),
                     "tileloaddt1 tmm7, [r10 + r11 + 64]",
-                    begin!($dot, "tmm3", "2112", "24", "25", "tmm3, tmm5, tmm7"),
-                    begin!($dot, "tmm1", "64", "26", "27", "tmm1, tmm4, tmm7"),
+                    begin!($dot, "tmm3", "rdx + rcx + 64", "2112", "24", "25", "tmm3, tmm5, tmm7"),
+                    begin!($dot, "tmm1", "r15 + rcx + 64", "64", "26", "27", "tmm1, tmm4, tmm7"),
                     "add r8, 64",
                     "add rax, 64",
                     "add r10, r13",
-                    "mov rcx, [rdi + 16]",
-                    "mov r14, [rdi + 24]",
-                    "mov r15, [rdi + 32]",
+                    "mov rcx, [rdi]",
+                    "mov r14, [rdi + 8]",
+                    "mov r15, [rdi + 16]",
+                    "mov rsi, [rdi + 24]",
+                    "mov rdx, [rdi + 32]",
+                    "mov r12, [rdi + 40]",
+                    "mov rdi, [rdi + 48]",
                     "test rcx, rcx",
                     "jz 3f",
                     "2:",
@@ -183,9 +198,9 @@ macro_rules! squares {
                     "dec r15",
                     "jnz 6b",
                     "7:",
-                    in("rdi") call, inout("r8") o.strip => _, in("r9") o.strip_row, inout("r10") o.panel => _, in("r11") o.panel_sum,
-                    inout("r14") call.sums => _, inout("r15") call.before => _, inout("rsi") from => _, inout("rdx") to.start => _,
-                    in("r12") to.row, out("rax") _, out("rcx") _, out("r13") _, out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    inout("rdi") call => _, inout("r8") o.strip => _, in("r9") o.strip_row, inout("r10") o.panel => _, in("r11") o.panel_sum,
+                    inout("r14") sums => _, inout("r15") before.start => _, inout("rcx") before.row => _, out("rax") _, out("rdx") _, out("rsi") _,
+                    out("r12") _, out("r13") _, out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                     options(nostack)
                 );
@@ -197,6 +212,7 @@ macro_rules! squares {
 squares!(square_unsigned, "tdpbusd", words_of_two_rows);
 squares!(square_signed, "tdpbsud", words_of_two_rows);
 squares!(square_halves, "tdpbf16ps", halves_of_two_rows);
+squares!(square_halves_copying, "tdpbf16ps", words_of_two_rows);
 
 macro_rules! ends {
     ($name:ident, $rows:ident) => {
@@ -205,14 +221,17 @@ macro_rules! ends {
         /// # Safety
         /// Tiles are set for 16 rows and whole steps; there is room for the square, and the rows can be written.
         #[inline(never)]
-        unsafe fn $name(before: *mut u8, moved: usize, to: Rows) {
+        unsafe fn $name(before: Rows, moved: usize, to: Rows) {
             // SAFETY: the caller's promise.
             unsafe {
                 asm!(
-                    "tilestored [rsi + rcx], tmm0",
-                    "tilestored [rsi + rcx + 2048], tmm2",
-                    "tilestored [rsi + rcx + 2112], tmm3",
-                    "tilestored [rsi + rcx + 64], tmm1",
+                    "mov r8, rdi",
+                    "shl r8, 4",
+                    "add r8, rsi",
+                    "tilestored [rsi + rdi], tmm0",
+                    "tilestored [r8 + rdi], tmm2",
+                    "tilestored [r8 + rdi + 64], tmm3",
+                    "tilestored [rsi + rdi + 64], tmm1",
                     "test rax, rax",
                     "jz 3f",
                     "2:",
@@ -221,7 +240,7 @@ macro_rules! ends {
                     "dec rax",
                     "jnz 2b",
                     "3:",
-                    inout("rsi") before => _, in("rcx") ROW_BYTES, inout("rax") moved => _, inout("rdx") to.start => _, in("r12") to.row,
+                    inout("rsi") before.start => _, in("rdi") before.row, out("r8") _, inout("rax") moved => _, inout("rdx") to.start => _, in("r12") to.row,
                     out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, options(nostack)
                 );
             }
@@ -239,7 +258,7 @@ pub(super) struct Series<'r> {
     /// Which part of the room is next.
     turn: usize,
     /// Where the last square will be stored, and what becomes of it.
-    last: Option<(*mut u8, Then)>,
+    last: Option<(Rows, Then)>,
     of: PhantomData<&'r mut Room>,
 }
 
@@ -255,45 +274,62 @@ impl Series<'_> {
         }
     }
 
-    fn part(&self, number: usize) -> *mut u8 {
-        self.room.cast::<u8>().wrapping_add(number * SQUARE_BYTES)
+    fn part(&self, number: usize) -> Rows {
+        Rows {
+            start: self.room.cast::<u8>().wrapping_add(number * SQUARE_BYTES),
+            row: ROW_BYTES as isize,
+        }
     }
 
-    /// Begins another square, in whole steps, of which there is at least one: [`BLOCK`] rows and columns of sums, which continue those at `sums`
-    /// unless that is null.
+    /// Whether elements of the last square move on while the next one is computed.
+    pub(super) fn moves(&self) -> bool {
+        matches!(self.last, Some((_, Then::Moved(_))))
+    }
+
+    /// Begins another square, in whole steps, of which there is at least one: [`BLOCK`] rows and columns of sums, which continue those at `sums`, row
+    /// after row of as many, unless that is null. Copies rows beside it, unless elements [move](Series::moves).
     ///
     /// # Safety
-    /// As for [`amx::multiply`], until the series ends; sums that are continued have been stored.
+    /// As for [`amx::multiply`], until the series ends; sums that are continued have been stored, or are the last square. Rows that are copied can be
+    /// read and written.
     #[inline(always)]
-    pub(super) unsafe fn square(&mut self, o: Operands, sums: *const u8, then: Then) {
+    pub(super) unsafe fn square(&mut self, o: Operands, sums: *const u8, then: Then, copied: Option<Copied>) {
         debug_assert!(o.depth.is_multiple_of(STEP) && o.depth > 0);
+        let (before, moved) = match self.last {
+            Some((from, Then::Moved(to))) => (from, Some(Copied { from, to })),
+            Some((at, Then::Stored(_))) => (at, None),
+            None => (self.part(2), None),
+        };
+        let copies = moved.is_none() && copied.is_some();
+        let beside = moved.or(copied);
+        let further = o.depth / STEP - 1;
+        let all = if beside.is_some() { BLOCK / ROWS_A_STEP } else { 0 };
+        let moving = all.min(further);
         let nowhere = Rows {
             start: std::ptr::null_mut(),
             row: 0,
         };
-        let (before, moved) = match self.last {
-            Some((at, Then::Moved(to))) => (at, Some(to)),
-            Some((at, Then::Stored(_))) => (at, None),
-            None => (self.part(2), None),
-        };
-        let further = o.depth / STEP - 1;
-        let all = if moved.is_some() { BLOCK / ROWS_A_STEP } else { 0 };
-        let moving = all.min(further);
+        let Copied { from, to } = beside.unwrap_or(Copied {
+            from: nowhere,
+            to: nowhere,
+        });
         let call = Call {
-            before,
-            sums,
             moving,
             alone: further - moving,
             left: all - moving,
+            from: from.start,
+            to: to.start,
+            to_row: to.row,
+            from_row: from.row,
         };
-        let to = moved.unwrap_or(nowhere);
         // SAFETY: the caller's promise.
         unsafe {
             amx::set_whole();
             match self.words {
-                Words::UnsignedBySigned => square_unsigned(&call, &o, before, to),
-                Words::SignedByUnsigned => square_signed(&call, &o, before, to),
-                Words::Halves => square_halves(&call, &o, before, to),
+                Words::UnsignedBySigned => square_unsigned(&call, &o, before, sums),
+                Words::SignedByUnsigned => square_signed(&call, &o, before, sums),
+                Words::Halves if copies => square_halves_copying(&call, &o, before, sums),
+                Words::Halves => square_halves(&call, &o, before, sums),
             }
         }
         let at = match then {
@@ -314,7 +350,7 @@ impl Series<'_> {
         let Some((at, then)) = self.last.take() else { return };
         let (moved, to) = match then {
             Then::Moved(to) => (BLOCK / ROWS_A_STEP, to),
-            Then::Stored(start) => (0, Rows { start, row: 0 }),
+            Then::Stored(rows) => (0, rows),
         };
         // SAFETY: the caller's promise.
         unsafe {

@@ -4,18 +4,18 @@
 //! first-level cache. Of long sums some words are multiplied at once, and added to the results of those before.
 
 use super::amx::{BLOCK, STEP, Words};
-use super::strips::{BLOCK_WORDS, Pass, Results, StripWords, WORD_BYTES, panels_of_a_pass, share_sets};
+use super::strips::{BLOCK_WORDS, Pass, Results, Rows, Strips, WORD_BYTES, panels_of_a_pass};
 use super::{Blocks, Product, Tell, along_rows, halves, pack};
 
 /// Words of a sum that are multiplied at once: half of the second-level cache has panels enough of as many.
 const MOST_WORDS: usize = 2048;
 
-/// Scratch that a piece needs: panels, a strip, and its sums.
+/// Scratch that a piece needs: panels, two strips, and the sums of one.
 pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     let wide = if along_rows(p) { p.m } else { p.n };
     let length = p.k.clamp(1, MOST_WORDS);
     let panels = panels_of_a_pass(length, wide);
-    WORD_BYTES * BLOCK * ((panels + 1) * length + panels * BLOCK)
+    WORD_BYTES * BLOCK * ((panels + 2) * length + panels * BLOCK)
 }
 
 /// Words of an operand: those across the sum, and along it.
@@ -92,7 +92,7 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
     let pass = panels_of_a_pass(most, wide);
     let panels = scratch.cast::<u32>();
     let room = panels.wrapping_add(pass * BLOCK * most);
-    let sums = room.wrapping_add(BLOCK * most).cast::<u8>();
+    let sums = room.wrapping_add(2 * BLOCK * most).cast::<u8>();
     for first in (0..wide).step_by(pass * BLOCK) {
         let across = (pass * BLOCK).min(wide - first);
         for from in (0..p.k).step_by(most) {
@@ -136,15 +136,19 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
                 },
                 blocks.map_or(BLOCK as isize, |(blocks, _)| blocks.sum) * word,
             );
-            let many = across > 2 * BLOCK;
-            let of_strip = |top: usize, height: usize| {
-                let at = strip.at(top, from);
-                if strip.sum == 1 && !(many && share_sets(strip.across * word, length)) {
-                    return StripWords::InPlace(at.cast(), strip.across * word);
-                }
-                // SAFETY: part of the operand, and scratch has room for a strip.
-                unsafe { copy_strip(Side { start: at, ..strip }, height, length, room) };
-                StripWords::Blocks(room, height)
+            let strips = Strips {
+                lying: |top: usize| {
+                    (strip.sum == 1).then_some(Rows {
+                        start: strip.at(top, from).cast_mut().cast(),
+                        row: strip.across * word,
+                    })
+                },
+                copy: |top: usize, height: usize, to: *mut u8| {
+                    let start = strip.at(top, from);
+                    // SAFETY: part of the operand, and scratch has room for a strip.
+                    unsafe { copy_strip(Side { start, ..strip }, height, length, to.cast()) };
+                },
+                room: room.cast(),
             };
             // Whole lines are complete after the last words of one pass over all columns.
             let last = across == wide && from + length == p.k;
@@ -166,7 +170,7 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
             };
             let tell = (last && tell.is_asked()).then_some(|lines| tell.complete(lines, WORD_BYTES));
             // SAFETY: the caller's promise; panels are in the operand or in scratch, which has room for sums.
-            unsafe { pass.run(words_panel, of_strip, tell) };
+            unsafe { pass.run(words_panel, &strips, false, tell) };
         }
     }
 }
