@@ -32,7 +32,13 @@ fn squares<T: Element>() {
                 [Order::Rows, Order::Rows, Order::Columns, Order::Sparse][random.below(4)],
             ];
             for orders in [[Order::Rows, orders[1], Order::Rows], orders] {
-                let case = Case { batch: 1, m, n, k, orders };
+                let case = Case {
+                    batch: 1,
+                    m,
+                    n,
+                    k,
+                    orders,
+                };
                 check::<T>(case, k as u64, &[1, 2, 3]);
             }
         }
@@ -42,7 +48,17 @@ fn squares<T: Element>() {
         for (m, n, k) in [(40, 70, 2050), (64, 64, 4112), (33, 40, 4100)] {
             for dst in [Order::Rows, Order::Columns] {
                 let orders = [Order::Rows, Order::Rows, dst];
-                check::<T>(Case { batch: 1, m, n, k, orders }, 1, &[1, 2]);
+                check::<T>(
+                    Case {
+                        batch: 1,
+                        m,
+                        n,
+                        k,
+                        orders,
+                    },
+                    1,
+                    &[1, 2],
+                );
             }
         }
     }
@@ -68,14 +84,29 @@ fn results_of_squares_have_the_bits_of_those_of_parts() {
     for k in [32, 64, 500, 512, 544, 1024, 1500, 2048] {
         let (m, n) = (96, 96);
         let orders = [Order::Rows; 3];
-        let case = Case { batch: 1, m, n, k, orders };
+        let case = Case {
+            batch: 1,
+            m,
+            n,
+            k,
+            orders,
+        };
         let (la, lb) = (layout(orders[0], 1, m, k), layout(orders[1], 1, k, n));
         let mut fill = |len: usize| -> Vec<Half> { (0..len).map(|_| Half::of(random.value())).collect() };
         let (mut a, mut b) = (fill(la.len), fill(lb.len));
         let (all, of_all) = run(case, &mut a, &mut b, &[1, 2, 3]);
         for (rows, columns) in [(40, 96), (96, 40), (33, 65), (20, 20), (64, 95)] {
-            let mut few: Vec<Half> = (0..k).flat_map(|s| (0..columns).map(move |j| (s, j))).map(|(s, j)| b[at(&lb, 0, s, j)]).collect();
-            let case = Case { batch: 1, m: rows, n: columns, k, orders };
+            let mut few: Vec<Half> = (0..k)
+                .flat_map(|s| (0..columns).map(move |j| (s, j)))
+                .map(|(s, j)| b[at(&lb, 0, s, j)])
+                .collect();
+            let case = Case {
+                batch: 1,
+                m: rows,
+                n: columns,
+                k,
+                orders,
+            };
             let (some, of_some) = run(case, &mut a[..rows * k], &mut few, &[1, 2]);
             for (i, j) in (0..rows).flat_map(|i| (0..columns).map(move |j| (i, j))) {
                 let (here, there) = (at(&of_all, 0, i, j), at(&of_some, 0, i, j));
@@ -87,8 +118,20 @@ fn results_of_squares_have_the_bits_of_those_of_parts() {
 
 /// Lines are told once each, when all their elements are final.
 fn told<T: Element>() {
-    for (m, n, k) in [(64, 1024, 64), (96, 300, 512), (200, 512, 48), (130, 1024, 2064), (70, 160, 30)] {
-        let case = Case { batch: 1, m, n, k, orders: [Order::Rows; 3] };
+    for (m, n, k) in [
+        (64, 1024, 64),
+        (96, 300, 512),
+        (200, 512, 48),
+        (130, 1024, 2064),
+        (70, 160, 30),
+    ] {
+        let case = Case {
+            batch: 1,
+            m,
+            n,
+            k,
+            orders: [Order::Rows; 3],
+        };
         let mut random = Random(k as u64);
         let mut fill = |len: usize| -> Vec<T> { (0..len).map(|_| T::of(random.value())).collect() };
         let (mut a, mut b) = (fill(m * k), fill(k * n));
@@ -131,8 +174,17 @@ fn told<T: Element>() {
                 done: &done,
             };
             // SAFETY: the layouts say where the matrices lie; the result is a buffer of its own.
-            unsafe { multiply(&product, &cut, &Pool::new(threads), scratch.as_mut_ptr(), stride, Some(&follow)) }
-                .expect("no panic");
+            unsafe {
+                multiply(
+                    &product,
+                    &cut,
+                    &Pool::new(threads),
+                    scratch.as_mut_ptr(),
+                    stride,
+                    Some(&follow),
+                )
+            }
+            .expect("no panic");
             let what = format!("{case:?} {threads} threads");
             assert!(told.iter().all(|t| t.load(Ordering::Relaxed) == 1), "{what}");
             assert_eq!(early.load(Ordering::Relaxed), 0, "{what}: elements that were not final");

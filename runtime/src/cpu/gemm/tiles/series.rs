@@ -1,10 +1,13 @@
 //! Whole tiles of [`super::amx`], one after the other, each stored while the next is begun.
 //!
-//! To store four tiles of results takes as long as six products of tiles, and nothing else runs meanwhile if they are stored together: they fill the
+//! To store four tiles of results takes as long as four products of tiles, and nothing else runs meanwhile if they are stored together: they fill the
 //! queue of what waits for the last product. So each is stored right before its register takes the first product of the next square, and elements
 //! move on from where they were stored, as they are or rounded, between the steps of that.
 //!
 //! Every result takes its steps in order, as of any other tile: sums that are continued are loaded where others are zero.
+//!
+//! Invariant: from a square to the next, tiles keep what is in them: compiled code uses none, and whoever computes anything else by tiles, or
+//! sets them anew, [ends](Series::end) the series first.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -71,15 +74,34 @@ struct Call {
 macro_rules! begin {
     ($dot:literal, $tile:literal, $stored:literal, $sums:literal, $skip:literal, $next:literal, $product:literal) => {
         concat!(
-            "tilestored [", $stored, "], ", $tile, "\n",
+            "tilestored [",
+            $stored,
+            "], ",
+            $tile,
+            "\n",
             "test r14, r14\n",
-            "jnz ", $skip, "f\n",
-            "tilezero ", $tile, "\n",
-            "jmp ", $next, "f\n",
-            $skip, ":\n",
-            "tileloadd ", $tile, ", [r14 + rsi + ", $sums, "]\n",
-            $next, ":\n",
-            $dot, " ", $product, "\n",
+            "jnz ",
+            $skip,
+            "f\n",
+            "tilezero ",
+            $tile,
+            "\n",
+            "jmp ",
+            $next,
+            "f\n",
+            $skip,
+            ":\n",
+            "tileloadd ",
+            $tile,
+            ", [r14 + rsi + ",
+            $sums,
+            "]\n",
+            $next,
+            ":\n",
+            $dot,
+            " ",
+            $product,
+            "\n",
         )
     };
 }

@@ -7,9 +7,9 @@
 use std::arch::x86_64::{__mmask16, _mm512_mask_storeu_epi32, _mm512_maskz_loadu_epi32};
 
 use super::amx::{self, BLOCK, Operands, STEP, Words};
-use super::{halves, second_level_bytes};
-use super::series::{Copied, Room, Series, Then};
 pub(super) use super::series::Rows;
+use super::series::{Copied, Room, Series, Then};
+use super::{halves, second_level_bytes};
 
 /// Bytes of a word, and of a sum.
 pub(super) const WORD_BYTES: usize = 4;
