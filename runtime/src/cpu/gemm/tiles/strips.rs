@@ -15,6 +15,8 @@ use super::{halves, second_level_bytes};
 pub(super) const WORD_BYTES: usize = 4;
 /// Panels of a pass from which on rows that share sets are copied.
 const MANY_PANELS: usize = 2;
+/// Rows up to which a set of the first-level cache has room for a line of each and of a panel.
+const NEAR_ROWS: usize = 8;
 /// Steps of the last block of a sum from which on i32 move to the results beside those of the next square: beside fewer it takes longer than to
 /// store them there, one row at a time.
 const STEPS_TO_MOVE: usize = 12;
@@ -22,6 +24,9 @@ const STEPS_TO_MOVE: usize = 12;
 pub(super) const BLOCK_WORDS: usize = 256;
 /// Bytes from one line to the next of the same set of the first-level cache.
 const SET_BYTES: usize = 4096;
+/// Steps of a sum up to which squares whose rows all lie in one set of the first-level cache are stored at once: what is read meanwhile waits for each
+/// of these rows.
+const STEPS_TO_DELAY: usize = 8;
 /// Bytes of a square of sums.
 const SQUARE_BYTES: usize = BLOCK * BLOCK * WORD_BYTES;
 
@@ -180,7 +185,9 @@ impl Pass {
             let here = |number: usize| strips.room.wrapping_add(number % 2 * BLOCK * self.length * WORD_BYTES);
             let lying = (strips.lying)(top);
             let strip = match lying {
-                Some(rows) if !(many && share_sets(rows.row, self.length)) => StripWords::InPlace(rows),
+                Some(rows) if !(many && height > NEAR_ROWS && share_sets(rows.row, self.length)) => {
+                    StripWords::InPlace(rows)
+                }
                 _ => {
                     let copy = here(number);
                     match ahead.take() {
@@ -258,6 +265,12 @@ impl Pass {
                         if complete && !whole {
                             series.end();
                             self.finish(sums.cast(), place);
+                        } else if let Then::Stored(to) = then
+                            && complete
+                            && depth < STEPS_TO_DELAY * STEP
+                            && to.row.unsigned_abs().is_multiple_of(SET_BYTES)
+                        {
+                            series.end();
                         }
                     }
                 }
