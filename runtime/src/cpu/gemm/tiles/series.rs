@@ -21,9 +21,9 @@ const ROW_BYTES: usize = BLOCK * 4;
 /// Rows that move on in one step.
 const ROWS_A_STEP: usize = 4;
 
-/// Where squares are stored before their elements move on, one in turn with another.
+/// Where squares are stored before their elements move on: one in turn with another, and one for what is stored before there is any.
 #[repr(C, align(64))]
-pub(super) struct Room([[u8; SQUARE_BYTES]; 2]);
+pub(super) struct Room([[u8; SQUARE_BYTES]; 3]);
 
 impl Room {
     /// Room that nothing was written to.
@@ -72,25 +72,26 @@ struct Call {
 }
 
 macro_rules! begin {
-    ($dot:literal, $tile:literal, $stored:literal, $sums:literal, $first:literal, $skip:literal, $next:literal, $product:literal) => {
+    ($dot:literal, $tile:literal, $stored:literal, $sums:literal, $skip:literal, $next:literal, $product:literal) => {
         concat!(
-            "test r15, r15\njz ",
-            $first,
-            "f\ntilestored [",
+            "tilestored [",
             $stored,
             "], ",
             $tile,
             "\n",
-            $first,
-            ":\ntest r14, r14\njnz ",
+            "test r14, r14\n",
+            "jnz ",
             $skip,
-            "f\ntilezero ",
+            "f\n",
+            "tilezero ",
             $tile,
-            "\njmp ",
+            "\n",
+            "jmp ",
             $next,
             "f\n",
             $skip,
-            ":\ntileloadd ",
+            ":\n",
+            "tileloadd ",
             $tile,
             ", [r14 + rsi + ",
             $sums,
@@ -159,12 +160,12 @@ macro_rules! squares {
                     "mov esi, 128",
                     "tileloaddt1 tmm6, [r10 + r11]",
                     "tileloadd tmm4, [r8 + r9]",
-                    begin!($dot, "tmm0", "r15 + rcx", "0", "32", "20", "21", "tmm0, tmm4, tmm6"),
+                    begin!($dot, "tmm0", "r15 + rcx", "0", "20", "21", "tmm0, tmm4, tmm6"),
                     "tileloadd tmm5, [rax + r9]",
-                    begin!($dot, "tmm2", "rdx + rcx", "2048", "33", "22", "23", "tmm2, tmm5, tmm6"),
+                    begin!($dot, "tmm2", "rdx + rcx", "2048", "22", "23", "tmm2, tmm5, tmm6"),
                     "tileloaddt1 tmm7, [r10 + r11 + 64]",
-                    begin!($dot, "tmm3", "rdx + rcx + 64", "2112", "34", "24", "25", "tmm3, tmm5, tmm7"),
-                    begin!($dot, "tmm1", "r15 + rcx + 64", "64", "35", "26", "27", "tmm1, tmm4, tmm7"),
+                    begin!($dot, "tmm3", "rdx + rcx + 64", "2112", "24", "25", "tmm3, tmm5, tmm7"),
+                    begin!($dot, "tmm1", "r15 + rcx + 64", "64", "26", "27", "tmm1, tmm4, tmm7"),
                     "add r8, 64",
                     "add rax, 64",
                     "add r10, r13",
@@ -316,20 +317,20 @@ impl Series<'_> {
     #[inline(always)]
     pub(super) unsafe fn square(&mut self, o: Operands, sums: *const u8, then: Then, copied: Option<Copied>) {
         debug_assert!(o.depth.is_multiple_of(STEP) && o.depth > 0);
-        let nowhere = Rows {
-            start: std::ptr::null_mut(),
-            row: 0,
-        };
         let (before, moved) = match self.last {
             Some((from, Then::Moved(to))) => (from, Some(Copied { from, to })),
             Some((at, Then::Stored(_))) => (at, None),
-            None => (nowhere, None),
+            None => (self.part(2), None),
         };
         let copies = moved.is_none() && copied.is_some();
         let beside = moved.or(copied);
         let further = o.depth / STEP - 1;
         let all = if beside.is_some() { BLOCK / ROWS_A_STEP } else { 0 };
         let moving = all.min(further);
+        let nowhere = Rows {
+            start: std::ptr::null_mut(),
+            row: 0,
+        };
         let Copied { from, to } = beside.unwrap_or(Copied {
             from: nowhere,
             to: nowhere,

@@ -24,9 +24,6 @@ const STEPS_TO_MOVE: usize = 12;
 pub(super) const BLOCK_WORDS: usize = 256;
 /// Bytes from one line to the next of the same set of the first-level cache.
 const SET_BYTES: usize = 4096;
-/// Steps of a sum up to which squares whose rows all lie in one set of the first-level cache are stored at once: what is read meanwhile waits for each
-/// of these rows.
-const STEPS_TO_DELAY: usize = 8;
 /// Bytes of a square of sums.
 const SQUARE_BYTES: usize = BLOCK * BLOCK * WORD_BYTES;
 
@@ -265,12 +262,6 @@ impl Pass {
                         if complete && !whole {
                             series.end();
                             self.finish(sums.cast(), place);
-                        } else if let Then::Stored(to) = then
-                            && complete
-                            && depth < STEPS_TO_DELAY * STEP
-                            && to.row.unsigned_abs().is_multiple_of(SET_BYTES)
-                        {
-                            series.end();
                         }
                     }
                 }
