@@ -485,7 +485,7 @@ fn blocks_of_channels_meet_one_tile_after_another() {
     }
     let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
     let mut rng = Rng::new(23);
-    for (channels, outputs, inside) in [(128, 128, true), (96, 256, true), (64, 32, false), (512, 512, false)] {
+    for (channels, outputs, inside) in [(128, 128, true), (48, 192, true), (64, 32, false), (96, 256, false)] {
         let case = Case {
             images: 2,
             groups: 1,
@@ -503,9 +503,9 @@ fn blocks_of_channels_meet_one_tile_after_another() {
         };
         let weights = data(&[outputs, channels, 1, 1], &mut rng, false);
         let graph = case.record(true, &weights, &data(&[outputs, 1, 1], &mut rng, false));
-        let run = |feeds_tiles: bool, threads: usize, sides: [usize; 2], rng: &mut Rng| {
+        let run = |feeds_tiles: bool, threads: usize, input: &HostTensor| {
             let cpu = Cpu {
-                l2_bytes: 1 << 20,
+                l2_bytes: 256 << 10,
                 feeds_tiles,
                 ..tlc_runtime::target::cpu(emitters.clone(), threads)
             };
@@ -518,8 +518,6 @@ fn blocks_of_channels_meet_one_tile_after_another() {
                 _ => None,
             });
             let pieces = pieces.flatten().max();
-            let input = data(&[2, channels, sides[0], sides[1]], rng, true);
-            let bounded = interpret_with_bounds(&graph, std::slice::from_ref(&input), &interp::Options::default());
             let pool = Arc::new(Pool::new(threads));
             let executable = Executable::new(compiled.plan, pool, BufferPool::new(), tlc_passes::memory::pack).unwrap();
             let view = TensorView {
@@ -528,15 +526,18 @@ fn blocks_of_channels_meet_one_tile_after_another() {
                 data: input.bytes(),
             };
             let found = executable.run(&[view]).unwrap().remove(0);
-            let found = HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap();
-            compare(&found, &bounded.unwrap()[0]).unwrap_or_else(|e| panic!("{case:?} {sides:?}: {e}"));
-            (found, pieces)
+            (
+                HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap(),
+                pieces,
+            )
         };
-        for sides in [[7, 9], [1, 1], [0, 3], [14, 14], [5, 13], [23, 1]] {
-            let seed = 1 + sides[0] as u64;
-            let (expected, apart) = run(true, 1, sides, &mut Rng::new(seed));
+        for sides in [[7, 9], [1, 1], [0, 3], [5, 13], [23, 1]] {
+            let input = data(&[2, channels, sides[0], sides[1]], &mut rng, true);
+            let (expected, apart) = run(true, 1, &input);
+            let bounded = interpret_with_bounds(&graph, std::slice::from_ref(&input), &interp::Options::default());
+            compare(&expected, &bounded.unwrap()[0]).unwrap_or_else(|e| panic!("{case:?} {sides:?}: {e}"));
             for threads in [1, 2] {
-                let (found, pieces) = run(false, threads, sides, &mut Rng::new(seed));
+                let (found, pieces) = run(false, threads, &input);
                 assert!(same(&expected, &found), "{case:?} {sides:?}, {threads} threads");
                 let met = pieces == Some(threads as i64) && pieces < apart;
                 assert_eq!(

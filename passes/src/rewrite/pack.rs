@@ -208,8 +208,8 @@ fn channels_apart(
         return Ok(windows);
     };
     let bytes = |of: &[IndexExpr]| {
-        let extents = of.iter().map(IndexExpr::as_const);
-        extents.fold(Some(ty.dtype.bytes() as i64), |n, e| n?.checked_mul(e?))
+        let element = ty.dtype.bytes() as i64;
+        of.iter().try_fold(element, |n, e| n.checked_mul(e.as_const()?))
     };
     let (size, rank) = (ty.shape.clone(), ty.shape.len());
     let is_aliased = rank > 3

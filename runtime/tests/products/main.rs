@@ -6,6 +6,7 @@ mod elements;
 #[path = "../guarded/mod.rs"]
 mod guarded;
 mod lying;
+mod squares;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -15,8 +15,11 @@ mod halves;
 mod pack;
 mod padded;
 mod pairs;
+mod series;
 mod streamed;
+mod strips;
 mod windows;
+mod words;
 
 use std::sync::OnceLock;
 
@@ -69,23 +72,17 @@ type MicroKernel<T> = unsafe fn(
     *const T,
 );
 
-/// The micro-kernels of one instruction set and element type.
-trait Tiles {
+/// How operands are cut for one instruction set and element type.
+trait Panels {
     type Element: Copy + 'static;
-    const ONE: Self::Element;
-    const ZERO: Self::Element;
     /// Elements of a vector.
     const LANES: usize;
     /// Elements across a panel: a few vectors.
     const PANEL: usize;
     /// Elements across a strip.
     const STRIP: usize;
-    /// Bytes along the sum of one block.
-    const BLOCK_BYTES: usize = BLOCK_BYTES;
-    /// Whether kernels read strips as rows that lie together along the sum.
-    const STRIPS_OF_ROWS: bool = false;
-    /// The kernel for that many vectors of a panel and elements of a strip, both at least 1.
-    fn kernel(vectors: usize, strip: usize) -> MicroKernel<Self::Element>;
+    /// Whether strips are multiplied as a whole, however few of their elements there are.
+    const WHOLE_STRIPS: bool = false;
     /// Copies panels; see [`pack`].
     ///
     /// # Safety
@@ -96,13 +93,21 @@ trait Tiles {
     /// # Safety
     /// As for [`pack::composite_panels`].
     unsafe fn pack_composite(from: pack::CompositeSource<'_, Self::Element>, to: *mut Self::Element);
+    /// What computes few rows, if there is such; see [`few`].
+    const FEW: Option<FewRows<Self::Element>> = None;
+}
+
+/// The micro-kernels of one instruction set and element type.
+trait Tiles: Panels {
+    const ONE: Self::Element;
+    const ZERO: Self::Element;
+    /// The kernel for that many vectors of a panel and elements of a strip, both at least 1.
+    fn kernel(vectors: usize, strip: usize) -> MicroKernel<Self::Element>;
     /// Copies strips; see [`pack`].
     ///
     /// # Safety
     /// As for [`pack::strips`].
     unsafe fn pack_strips(from: pack::Source<Self::Element>, to: *mut Self::Element);
-    /// What computes few rows, if there is such; see [`few`].
-    const FEW: Option<FewRows<Self::Element>>;
     /// What multiplies windows by few rows where they lie, if there is such; see [`windows`].
     const WINDOWS: Option<InPlaceWindows> = None;
     /// What multiplies panels from afar by few strips, if there is such; see [`streamed`].
@@ -121,21 +126,12 @@ type StreamedPanels<T> = unsafe fn(streamed::Part<T>);
 macro_rules! tiles {
     ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr $(, $windows:expr, $streamed:expr)?) => {
         struct $name;
-        impl Tiles for $name {
+        impl Panels for $name {
             type Element = $element;
-            const ONE: $element = 1.0;
-            const ZERO: $element = 0.0;
             const LANES: usize = $lanes;
             const PANEL: usize = $lanes * $library::microkernel::$set::$element::UKR.len();
             const STRIP: usize = $library::microkernel::$set::$element::UKR[0].len();
-            fn kernel(vectors: usize, strip: usize) -> MicroKernel<$element> {
-                static KERNELS: [[MicroKernel<$element>; $name::STRIP]; $name::PANEL / $name::LANES] =
-                    $library::microkernel::$set::$element::UKR;
-                KERNELS[vectors - 1][strip - 1]
-            }
             const FEW: Option<FewRows<$element>> = $few;
-            $(const WINDOWS: Option<InPlaceWindows> = Some($windows);
-            const STREAMED: Option<StreamedPanels<$element>> = Some($streamed);)?
             unsafe fn pack(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
@@ -144,6 +140,17 @@ macro_rules! tiles {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$composite::<{ $name::PANEL }, $lanes>(from, to) };
             }
+        }
+        impl Tiles for $name {
+            const ONE: $element = 1.0;
+            const ZERO: $element = 0.0;
+            fn kernel(vectors: usize, strip: usize) -> MicroKernel<$element> {
+                static KERNELS: [[MicroKernel<$element>; $name::STRIP]; $name::PANEL / $name::LANES] =
+                    $library::microkernel::$set::$element::UKR;
+                KERNELS[vectors - 1][strip - 1]
+            }
+            $(const WINDOWS: Option<InPlaceWindows> = Some($windows);
+            const STREAMED: Option<StreamedPanels<$element>> = Some($streamed);)?
             unsafe fn pack_strips(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::strips::<_, { $name::STRIP }>(from, to) };
@@ -198,87 +205,24 @@ tiles!(
 tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, composite_f32, None);
 tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, composite_f64, None);
 
-/// Words of four bytes, by the processor's matrix instructions. They are moved as f32, which have as many bits. `SIGNED_STRIPS` says which of
-/// the operands has signed bytes.
-struct AmxWords<const SIGNED_STRIPS: bool>;
+/// Words of four bytes, by the processor's matrix instructions ([`words`]); those of halves have the same sides. They are moved as f32, which have
+/// as many bits.
+struct AmxWords;
 
-impl<const SIGNED_STRIPS: bool> Tiles for AmxWords<SIGNED_STRIPS> {
+impl Panels for AmxWords {
     type Element = f32;
-    const ONE: f32 = 1.0;
-    const ZERO: f32 = 0.0;
-    const LANES: usize = 16;
+    const LANES: usize = amx::STEP;
     const PANEL: usize = amx::BLOCK;
     const STRIP: usize = amx::BLOCK;
-    // Half as much: a strip has twice as many rows as those of other tiles, and more.
-    const BLOCK_BYTES: usize = BLOCK_BYTES / 2;
-    const STRIPS_OF_ROWS: bool = true;
-    const FEW: Option<FewRows<f32>> = None;
-    fn kernel(_: usize, _: usize) -> MicroKernel<f32> {
-        multiply_words::<SIGNED_STRIPS>
-    }
+    const WHOLE_STRIPS: bool = true;
     unsafe fn pack(from: pack::Source<f32>, to: *mut f32) {
         // SAFETY: the caller's promise.
-        unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, 16>(from, to) };
+        unsafe { pack::panels_avx_f32::<{ amx::BLOCK }, { amx::STEP }>(from, to) };
     }
     unsafe fn pack_composite(from: pack::CompositeSource<'_, f32>, to: *mut f32) {
         // SAFETY: the caller's promise.
-        unsafe { pack::composite_avx512_f32::<{ amx::BLOCK }, 16>(from, to) };
+        unsafe { pack::composite_avx512_f32::<{ amx::BLOCK }, { amx::STEP }>(from, to) };
     }
-    unsafe fn pack_strips(from: pack::Source<f32>, to: *mut f32) {
-        // SAFETY: the caller's promise.
-        unsafe { pack::rows(from, to) };
-    }
-}
-
-/// The micro-kernel of [`AmxWords`].
-///
-/// # Safety
-/// As a [`MicroKernel`], in a session of tiles, and the strip's words lie together along the sum.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "a micro-kernel of the crate `gemm` has as many"
-)]
-unsafe fn multiply_words<const SIGNED_STRIPS: bool>(
-    columns: usize,
-    rows: usize,
-    depth: usize,
-    dst: *mut f32,
-    panel: *const f32,
-    strip: *const f32,
-    dst_row: isize,
-    dst_column: isize,
-    panel_sum: isize,
-    _: isize,
-    strip_row: isize,
-    _: f32,
-    _: f32,
-    status: u8,
-    _: bool,
-    _: bool,
-    _: bool,
-    _: *const f32,
-) {
-    let words = match SIGNED_STRIPS {
-        true => amx::Words::SignedByUnsigned,
-        false => amx::Words::UnsignedBySigned,
-    };
-    let operands = amx::Operands {
-        strip: strip.cast(),
-        strip_row: 4 * strip_row,
-        panel: panel.cast(),
-        panel_sum: 4 * panel_sum,
-        depth,
-    };
-    let results = amx::Results {
-        start: dst.cast(),
-        row: dst_row,
-        column: dst_column,
-        rows,
-        columns,
-        added: status == 1,
-    };
-    // SAFETY: the caller's promise.
-    unsafe { amx::multiply(words, operands, results) };
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -304,12 +248,20 @@ pub(super) fn has_multiply_adds() -> bool {
     set() != Set::Scalar
 }
 
-/// Calls `$f::<K>($arg...)` with the kernels for a dtype on this machine.
+/// Calls `$f::<K>($arg...)` with the panels of a dtype on this machine.
+macro_rules! with_panels {
+    ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
+        match $dtype {
+            DType::I32 | DType::BF16 => $f::<AmxWords>($($arg),*),
+            _ => with_tiles!($dtype, $f($($arg),*)),
+        }
+    };
+}
+
+/// Calls `$f::<K>($arg...)` with the micro-kernels for a dtype on this machine.
 macro_rules! with_tiles {
     ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
         match ($dtype, set()) {
-            // Which operand is signed only those ask that multiply; pairs of halves have tiles of the same sides.
-            (DType::I32 | DType::BF16, _) => $f::<AmxWords<false>>($($arg),*),
             (DType::F64, Set::Avx512) => $f::<Avx512F64>($($arg),*),
             (DType::F64, Set::Fma) => $f::<FmaF64>($($arg),*),
             (DType::F64, Set::Scalar) => $f::<ScalarF64>($($arg),*),
@@ -338,14 +290,14 @@ const CUT: usize = 2;
 
 /// The unit of cuts: one panel by one strip, or less of it where there are few.
 pub(super) fn unit(p: &Product<'_>) -> Unit {
-    fn sides<K: Tiles>(across: usize) -> (usize, usize) {
-        match !K::STRIPS_OF_ROWS && across <= CUT_STRIPS * K::STRIP {
+    fn sides<K: Panels>(across: usize) -> (usize, usize) {
+        match !K::WHOLE_STRIPS && across <= CUT_STRIPS * K::STRIP {
             true => (K::PANEL, CUT.min(K::STRIP)),
             false => (K::PANEL, K::STRIP),
         }
     }
     let turned = along_rows(p);
-    let (panel, strip) = with_tiles!(p.dtype, sides(if turned { p.n } else { p.m }));
+    let (panel, strip) = with_panels!(p.dtype, sides(if turned { p.n } else { p.m }));
     let (rows, columns) = if turned { (panel, strip) } else { (strip, panel) };
     Unit {
         rows,
@@ -356,15 +308,10 @@ pub(super) fn unit(p: &Product<'_>) -> Unit {
 
 /// Elements along the sum of each block but the last; no two blocks differ by much.
 fn block<K: Tiles>(k: usize) -> usize {
-    let most = K::BLOCK_BYTES / size_of::<K::Element>();
-    let even = match k {
+    let most = BLOCK_BYTES / size_of::<K::Element>();
+    match k {
         _ if k <= most => k.max(1),
         _ => k.div_ceil(k.div_ceil(most)),
-    };
-    // Steps are whole but for the last of all.
-    match K::STRIPS_OF_ROWS {
-        true => even.next_multiple_of(amx::STEP).min(k.max(1)),
-        false => even,
     }
 }
 
@@ -380,13 +327,8 @@ fn second_level_bytes() -> usize {
 }
 
 /// Panels of one pass: half of the second-level cache holds them.
-fn panels_of_a_pass<K: Tiles>(k: usize) -> usize {
-    // Matrix instructions leave little time to read strips again for each pass, and whole lines of results are complete after one.
-    let (bytes, most) = match K::STRIPS_OF_ROWS {
-        true => (block::<K>(k) * size_of::<K::Element>(), usize::MAX),
-        false => (K::BLOCK_BYTES, MAX_PANELS),
-    };
-    (second_level_bytes() / 2 / (bytes * K::PANEL)).clamp(1, most)
+fn panels_of_a_pass<K: Tiles>() -> usize {
+    (second_level_bytes() / 2 / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
 }
 
 /// The operand with windows over axes that end, if there is one.
@@ -404,20 +346,21 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
         if let Some(w) = padded_windows(p) {
             return padded::scratch::<K>(&w, wide) * size;
         }
-        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>(p.k));
+        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
         let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block::<K>(p.k);
         let tall = if along_rows(p) { p.n } else { p.m };
         packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
     match p.dtype {
         DType::BF16 => halves::scratch_bytes(p),
+        DType::I32 => words::scratch_bytes(p),
         _ => with_tiles!(p.dtype, bytes(p)),
     }
 }
 
 /// Elements that a piece of that size packs.
 pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usize {
-    fn in_blocks<K: Tiles>(across: &[StridedDim], depth: &[StridedDim]) -> bool {
+    fn in_blocks<K: Panels>(across: &[StridedDim], depth: &[StridedDim]) -> bool {
         Blocks::of(across, depth, K::PANEL).is_some()
     }
     let dims = match (p.lhs.composite, p.rhs.composite) {
@@ -427,7 +370,7 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
     };
     let as_it_is = |(across, depth): (&[StridedDim], &[StridedDim])| match p.dtype {
         DType::BF16 => halves::is_in_blocks(across, depth),
-        _ => with_tiles!(p.dtype, in_blocks(across, depth)),
+        _ => with_panels!(p.dtype, in_blocks(across, depth)),
     };
     if dims.is_some_and(as_it_is) {
         return 0;
@@ -447,7 +390,7 @@ enum Reading<T> {
 }
 
 /// How panels of a pass are read by so many elements of strips.
-fn reading<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> Reading<K::Element> {
+fn reading<K: Panels>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> Reading<K::Element> {
     let near = match tall <= FEW_STRIPS * K::STRIP {
         true => NEAR_LINES / size_of::<K::Element>(),
         false => super::PANEL_ELEMENTS as usize,
@@ -463,7 +406,7 @@ fn reading<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (i
 
 /// The operand of which a piece of that size copies panels.
 pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operand> {
-    fn copies<K: Tiles>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
+    fn copies<K: Panels>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
         matches!(reading::<K>(across, tall, strides), Reading::Copied)
     }
     if p.dtype == DType::BF16 || padded_windows(p).is_some() {
@@ -477,7 +420,7 @@ pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operan
     };
     let copies = match p.lhs.composite.is_some() || p.rhs.composite.is_some() {
         true => packed_elements(p, tall, wide) > 0,
-        false => with_tiles!(p.dtype, copies(across, strips, strides)),
+        false => with_panels!(p.dtype, copies(across, strips, strides)),
     };
     let operand = if rows { Operand::Lhs } else { Operand::Rhs };
     (copies && across > 0 && p.k > 0).then_some(operand)
@@ -485,10 +428,10 @@ pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operan
 
 /// Elements across a panel.
 pub(super) fn panel_width(dtype: DType) -> usize {
-    fn width<K: Tiles>() -> usize {
+    fn width<K: Panels>() -> usize {
         K::PANEL
     }
-    with_tiles!(dtype, width())
+    with_panels!(dtype, width())
 }
 
 /// Copies a panel of `across` elements from number `first` on.
@@ -498,7 +441,7 @@ pub(super) fn panel_width(dtype: DType) -> usize {
 pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize), from: *const u8, to: *mut u8) {
     /// # Safety
     /// As for [`pack`], and this machine has the instruction set of `K`.
-    unsafe fn typed<K: Tiles>(layout: &PackedLayout, first: usize, across: usize, from: *const u8, to: *mut u8) {
+    unsafe fn typed<K: Panels>(layout: &PackedLayout, first: usize, across: usize, from: *const u8, to: *mut u8) {
         let (start, to, depth) = (from.cast(), to.cast(), layout.elements_along());
         // SAFETY: the caller's promise.
         unsafe {
@@ -527,7 +470,7 @@ pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize)
         }
     }
     // SAFETY: the caller's promise; `set` found the instructions.
-    unsafe { with_tiles!(layout.dtype, typed(layout, first, across, from, to)) };
+    unsafe { with_panels!(layout.dtype, typed(layout, first, across, from, to)) };
 }
 
 /// An operand that is multiplied where it lies: blocks of panels, each with its steps along the sum one after the other.
@@ -601,9 +544,9 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
     let session = (p.dtype == DType::I32 || p.dtype == DType::BF16 && halves::by_tiles()).then(amx::Session::begin);
     // SAFETY: the caller's promise.
     unsafe {
-        match (p.dtype, along_rows(p)) {
-            (DType::BF16, _) => halves::run(p, scratch, &mut tell),
-            (DType::I32, true) => typed::<AmxWords<true>>(p, scratch, &mut tell),
+        match p.dtype {
+            DType::BF16 => halves::run(p, scratch, &mut tell),
+            DType::I32 => words::run(p, scratch, &mut tell),
             _ => with_tiles!(p.dtype, typed(p, scratch, &mut tell)),
         }
     };
@@ -621,6 +564,11 @@ struct Tell<'a> {
 }
 
 impl Tell<'_> {
+    /// Whether anyone wants to know.
+    fn is_asked(&self) -> bool {
+        self.width.is_some() && self.to.is_some()
+    }
+
     /// So many lines are complete.
     fn complete(&mut self, lines: usize, size: usize) {
         if let (Some(width), Some(f)) = (self.width, &mut self.to)
@@ -783,24 +731,19 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         return unsafe { multiply(part) };
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
-    let far = !K::STRIPS_OF_ROWS
-        && [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
-            .into_iter()
-            .fold(0, usize::saturating_add)
-            > second_level_bytes();
+    let far = [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
+        .into_iter()
+        .fold(0, usize::saturating_add)
+        > second_level_bytes();
     let block = block::<K>(p.k);
-    let pass = panels_of_a_pass::<K>(p.k) * K::PANEL;
+    let pass = panels_of_a_pass::<K>() * K::PANEL;
     let panels = scratch.cast::<K::Element>();
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
         let direct =
             composite.is_none() && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
-        let many = across > MANY_PANELS * K::PANEL;
-        let pack_strips = match K::STRIPS_OF_ROWS {
-            true => strip_sum != 1 || many && strip_tall.unsigned_abs() * size >= FAR_ROWS,
-            false => strip_sum != 1 && many,
-        };
+        let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
@@ -845,10 +788,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                         unsafe { K::pack_strips(source, strips) };
                     }
                     strip = strips.wrapping_add(behind * depth * K::STRIP);
-                    (sum, next) = match K::STRIPS_OF_ROWS {
-                        true => (1, depth as isize),
-                        false => (K::STRIP as isize, 1),
-                    };
+                    (sum, next) = (K::STRIP as isize, 1);
                 }
                 for left in (0..across).step_by(K::PANEL) {
                     let width = K::PANEL.min(across - left);

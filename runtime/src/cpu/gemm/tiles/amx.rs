@@ -1,8 +1,8 @@
-//! Micro-kernels by Intel AMX: tiles of 32 by 32 results, whose operands are words of four bytes or of two bf16 values.
+//! Micro-kernels by Intel AMX: squares of 32 by 32 results, or parts of them, whose operands are words of four bytes or of two bf16 values.
 //!
 //! A strip is rows of words that lie together along the sum, a panel has for each word along the sum those of neighbouring columns together:
 //! both are read as tiles where they lie. A step of the sum is 16 words; what is left of a sum at its end is a step of its own, by tiles
-//! that are as much shorter. Panels are read as what will not be read again soon, so that the strip, which is, stays in the first-level cache.
+//! that are as much shorter. Whole squares one after the other are computed by [`super::series`]. Panels are read as what will not be read again soon, so that the strip, which is, stays in the first-level cache.
 //! Every result takes its steps in order, whatever rows and columns are beside it.
 //!
 //! How large tiles are is state of a thread. [`Session`] sets it for a piece of a product and takes all of it back at the end; micro-kernels
@@ -313,66 +313,22 @@ pub(super) struct Operands {
 #[derive(Clone, Copy)]
 struct Apart([[u32; SIDE]; SIDE]);
 
-/// Computes a tile of results.
+/// Sets the thread's tiles for 16 rows and whole steps.
+///
+/// # Safety
+/// This process may use tiles of matrices, and a [`Session`] has begun on this thread.
+#[inline(always)]
+pub(super) unsafe fn set_whole() {
+    // SAFETY: the caller's promise.
+    unsafe { shape(SIDE, 0) };
+}
+
+/// Computes results, whatever their rows, columns and words.
 ///
 /// # Safety
 /// This process may use tiles of matrices, and a [`Session`] has begun on this thread; the operands can be read and the results written.
-#[inline(always)]
-pub(super) unsafe fn multiply(words: Words, o: Operands, r: Results) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if o.depth.is_multiple_of(SIDE) && r.column == 1 && r.rows == BLOCK && r.columns == BLOCK {
-            whole(words, o, r);
-        } else {
-            partial(words, o, r);
-        }
-    }
-}
-
-/// As [`multiply`], of a whole tile in whole steps that lies in rows: little is done between one such tile and the next, for nothing else runs
-/// meanwhile.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn whole(words: Words, o: Operands, r: Results) {
-    let stride = 4 * r.row;
-    let first = r.start.cast::<u8>();
-    let second = first.wrapping_offset(SIDE as isize * stride);
-    let call = Call {
-        rest: 0,
-        added: usize::from(r.added),
-        two: 1,
-        results: [
-            first,
-            first.wrapping_offset(ROW_BYTES),
-            second,
-            second.wrapping_offset(ROW_BYTES),
-        ],
-        result_strides: [stride; 4],
-        strip: o.strip,
-        strip_stride: o.strip_row,
-        panel: o.panel,
-        panel_stride: o.panel_sum,
-        steps: o.depth / SIDE,
-    };
-    // SAFETY: the caller's promise; tiles are set for what is computed.
-    unsafe {
-        shape(SIDE, 0);
-        match words {
-            Words::UnsignedBySigned => square_unsigned(&call),
-            Words::SignedByUnsigned => square_signed(&call),
-            Words::Halves => square_halves(&call),
-        }
-    }
-}
-
-/// As [`multiply`], of any tile.
-///
-/// # Safety
-/// As there.
 #[inline(never)]
-unsafe fn partial(words: Words, o: Operands, r: Results) {
+pub(super) unsafe fn multiply(words: Words, o: Operands, r: Results) {
     let (steps, rest) = (o.depth / SIDE, o.depth % SIDE);
     let two = r.columns > SIDE;
     let square = rest == 0 && two && r.rows == BLOCK;

@@ -9,21 +9,19 @@
 
 use std::arch::x86_64::{
     __m512i, __mmask16, __mmask32, _mm256_mask_storeu_epi16, _mm512_cvtne2ps_pbh, _mm512_cvtneps_pbh, _mm512_loadu_ps,
-    _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16, _mm512_permutex2var_epi64, _mm512_permutexvar_epi64,
-    _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi16,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_mask_storeu_epi16, _mm512_mask_storeu_epi32, _mm512_maskz_loadu_epi16, _mm512_maskz_loadu_epi32,
+    _mm512_permutex2var_epi64, _mm512_permutexvar_epi64, _mm512_setr_epi64, _mm512_setzero_si512, _mm512_shuffle_i32x4,
+    _mm512_storeu_si512, _mm512_unpackhi_epi16, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi16,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::super::{Composite, Product, StridedDim};
-use super::{FAR_ROWS, Tell, along_rows, amx, pairs, second_level_bytes};
+use super::strips::{self, BLOCK_WORDS, Pass, Rows, Strips, WORD_BYTES, panels_of_a_pass};
+use super::{FAR_ROWS, Tell, along_rows, amx, pairs};
 use crate::cpu::level::{self, Halves};
 
 /// Elements of a word.
 const PAIR: usize = 2;
-/// Words of a block of the sum: a strip of as many stays in the first-level cache.
-const BLOCK_WORDS: usize = 256;
-/// Bytes of a word, and of a sum.
-const WORD_BYTES: usize = 4;
 
 /// Whether tiles of matrices multiply them, in a session of those, and not [`pairs`].
 pub(super) fn by_tiles() -> bool {
@@ -56,19 +54,12 @@ fn lines_at_once(rows: usize) -> usize {
 
 const _: () = assert!(pairs::PANEL == amx::BLOCK);
 
-/// Panels of one pass: half of the second-level cache holds them.
-fn panels_of_a_pass(k: usize, wide: usize) -> usize {
-    let bytes = words(k).max(1) * WORD_BYTES * amx::BLOCK;
-    let most = (second_level_bytes() / 2 / bytes).max(1);
-    wide.div_ceil(amx::BLOCK).clamp(1, most)
-}
-
-/// Bytes of scratch that a piece needs: panels, a strip, and its results; or a strip and results of few rows.
+/// Bytes of scratch that a piece needs: panels, two strips, and the results of one; or a strip and results of few rows.
 pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
     let (tall, wide) = if along_rows(p) { (p.n, p.m) } else { (p.m, p.n) };
-    let panels = panels_of_a_pass(p.k, wide);
+    let panels = panels_of_a_pass(words(p.k), wide);
     let few = tall.min(FEW_ROWS) * wide.min(FEW_COLUMNS).next_multiple_of(pairs::PANEL);
-    let words = amx::BLOCK * ((panels + 1) * words(p.k) + panels * amx::BLOCK);
+    let words = amx::BLOCK * ((panels + 2) * words(p.k) + panels * amx::BLOCK);
     WORD_BYTES * words.max(amx::BLOCK * self::words(p.k) + few)
 }
 
@@ -173,7 +164,9 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>)
     let own = blocks.map(|b| (panel_of.start.cast_const(), b));
     // SAFETY: the caller's promise.
     unsafe {
-        if !by_tiles() && own.is_none() && panel.across == 1 && tall <= FEW_ROWS {
+        if by_tiles() {
+            by_strips((panel, wide, own), (strip, tall), p.k, results, scratch, tell);
+        } else if own.is_none() && panel.across == 1 && tall <= FEW_ROWS {
             few((panel, wide), (strip, tall), p.k, results, scratch);
         } else {
             by_panels((panel, wide, own), (strip, tall), p.k, results, scratch, tell);
@@ -203,13 +196,13 @@ impl Results {
 /// # Safety
 /// The rows can be read, and there is room for their copy: [`amx::BLOCK`] of them at least.
 unsafe fn strip_of(from: Side, rows: usize, k: usize, room: *mut u32) -> Words {
-    let far = rows > NEAR_ROWS && !by_tiles() && from.across.unsigned_abs() * size_of::<u16>() >= FAR_ROWS;
+    let far = rows > NEAR_ROWS && from.across.unsigned_abs() * size_of::<u16>() >= FAR_ROWS;
     if from.sum == 1 && k.is_multiple_of(PAIR) && !far {
         return Words::InPlace(from);
     }
     // SAFETY: the caller's promise.
     unsafe {
-        if from.across == 1 && !by_tiles() {
+        if from.across == 1 {
             pack_panels(from, rows, k, room);
             return Words::Lines(room);
         }
@@ -299,7 +292,79 @@ unsafe fn few((panel, wide): (Side, usize), (strip, tall): (Side, usize), k: usi
     }
 }
 
-/// Computes results from panels, which are copied, or lie in blocks from a place on.
+/// Computes results by tiles, from panels that are copied, or lie in blocks from a place on.
+///
+/// # Safety
+/// As for [`run`], in a session of tiles.
+unsafe fn by_strips(
+    (panel, wide, lying): (Side, usize, Option<(*const u8, Blocks)>),
+    (strip, tall): (Side, usize),
+    k: usize,
+    to: Results,
+    scratch: *mut u8,
+    tell: &mut Tell<'_>,
+) {
+    let length = words(k);
+    // One strip alone meets a panel once, and its results are few: then each panel is multiplied as soon as it is copied.
+    let once = tall <= amx::BLOCK && lying.is_none();
+    let most = if once { 1 } else { panels_of_a_pass(length, wide) };
+    let panels = scratch.cast::<u32>();
+    let room = panels.wrapping_add(most * amx::BLOCK * length);
+    let sums = room.wrapping_add(2 * amx::BLOCK * length).cast::<u8>();
+    let half = size_of::<u16>() as isize;
+    for first in (0..wide).step_by(most * amx::BLOCK) {
+        let across = (most * amx::BLOCK).min(wide - first);
+        if lying.is_none() {
+            let from = Side {
+                start: panel.at(first, 0),
+                ..panel
+            };
+            // SAFETY: part of the operand, and scratch has room for whole panels.
+            unsafe { pack_panels(from, across, k, panels) };
+        }
+        let words_panel = |left: usize| match lying {
+            Some((start, b)) => {
+                let number = b.first + (first + left) / amx::BLOCK;
+                start.wrapping_offset(number as isize * b.stride)
+            }
+            None => panels.wrapping_add(left * length).cast_const().cast(),
+        };
+        let strips = Strips {
+            lying: |top: usize| {
+                let lie = strip.sum == 1 && k.is_multiple_of(PAIR);
+                lie.then_some(Rows {
+                    start: strip.at(top, 0).cast_mut().cast(),
+                    row: strip.across * half,
+                })
+            },
+            copy: |top: usize, height: usize, to: *mut u8| {
+                let start = strip.at(top, 0);
+                // SAFETY: part of the operand, and scratch has room for a strip.
+                unsafe { pack_strip(Side { start, ..strip }, height, k, to.cast()) };
+            },
+            room: room.cast(),
+        };
+        let pass = Pass {
+            words: amx::Words::Halves,
+            tall,
+            across,
+            length,
+            panel_sum: (amx::BLOCK * WORD_BYTES) as isize,
+            sums,
+            results: strips::Results {
+                start: to.at(0, first).cast(),
+                tall: to.tall * half,
+                wide: to.wide * half,
+            },
+            added: false,
+        };
+        let told = (across == wide && tell.is_asked()).then_some(|lines| tell.complete(lines, size_of::<u16>()));
+        // SAFETY: the caller's promise; panels are in the operand or in scratch, which has room for sums.
+        unsafe { pass.run(words_panel, &strips, once && first > 0, told) };
+    }
+}
+
+/// Computes results by [`pairs`], from panels that are copied, or lie in blocks from a place on.
 ///
 /// # Safety
 /// As for [`run`].
@@ -311,11 +376,10 @@ unsafe fn by_panels(
     scratch: *mut u8,
     tell: &mut Tell<'_>,
 ) {
-    let tiles = by_tiles();
     let length = words(k);
     // One strip alone meets a panel once, and its results are few: then each panel is multiplied as soon as it is copied.
     let once = tall <= amx::BLOCK && lying.is_none();
-    let pass = if once { 1 } else { panels_of_a_pass(k, wide) };
+    let pass = if once { 1 } else { panels_of_a_pass(length, wide) };
     let panels = scratch.cast::<u32>();
     let strips = panels.wrapping_add(pass * amx::BLOCK * length);
     let sums = strips.wrapping_add(amx::BLOCK * length);
@@ -365,13 +429,13 @@ unsafe fn by_panels(
                         added: begin > 0,
                     };
                     let complete = begin + depth == length;
-                    let rounded = (complete && !tiles && to.wide == 1).then(|| pairs::Rounded {
+                    let rounded = (complete && to.wide == 1).then(|| pairs::Rounded {
                         start: to.at(top, first + left),
                         row: to.tall,
                         columns: width,
                     });
                     // SAFETY: the caller's promise; the sums are scratch.
-                    unsafe { tile.multiply(tiles, rounded) };
+                    unsafe { tile.multiply(rounded) };
                     if !complete || rounded.is_some() {
                         continue;
                     }
@@ -403,44 +467,24 @@ struct Tile {
 }
 
 impl Tile {
-    /// Computes it, rounded if there is a place for that and [`pairs`] multiplies.
+    /// Computes it, rounded if there is a place for that.
     ///
     /// # Safety
-    /// The operands can be read, of the strip each row's words together if it is by tiles, and the sums and what is rounded written.
-    unsafe fn multiply(self, by_tiles: bool, rounded: Option<pairs::Rounded>) {
-        let panel_bytes = amx::BLOCK * WORD_BYTES;
-        if !by_tiles {
-            let panel = pairs::Panel {
-                start: self.panel,
-                depth: self.depth,
-                columns: self.columns,
-            };
-            let sums = pairs::Sums {
-                start: self.sums.cast(),
-                row: amx::BLOCK,
-                rows: self.rows,
-                added: self.added,
-            };
-            // SAFETY: the caller's promise.
-            return unsafe { pairs::multiply(self.strip, panel, sums, rounded) };
-        }
-        let operands = amx::Operands {
-            strip: self.strip.start,
-            strip_row: self.strip.row,
-            panel: self.panel,
-            panel_sum: panel_bytes as isize,
+    /// The operands can be read, and the sums and what is rounded written.
+    unsafe fn multiply(self, rounded: Option<pairs::Rounded>) {
+        let panel = pairs::Panel {
+            start: self.panel,
             depth: self.depth,
-        };
-        let results = amx::Results {
-            start: self.sums,
-            row: amx::BLOCK as isize,
-            column: 1,
-            rows: self.rows,
             columns: self.columns,
+        };
+        let sums = pairs::Sums {
+            start: self.sums.cast(),
+            row: amx::BLOCK,
+            rows: self.rows,
             added: self.added,
         };
         // SAFETY: the caller's promise.
-        unsafe { amx::multiply(amx::Words::Halves, operands, results) };
+        unsafe { pairs::multiply(self.strip, panel, sums, rounded) };
     }
 }
 
@@ -449,7 +493,7 @@ impl Tile {
 /// # Safety
 /// As many sums can be read as are whole vectors, and the results written; this machine has the instructions, as all with tiles.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-unsafe fn round(from: *const f32, to: *mut u16, stride: isize, count: usize) {
+pub(super) unsafe fn round(from: *const f32, to: *mut u16, stride: isize, count: usize) {
     for begin in (0..count).step_by(amx::STEP) {
         let left = amx::STEP.min(count - begin);
         // SAFETY: the caller's promise.
@@ -559,6 +603,37 @@ unsafe fn turn(from: Side, across: usize, k: usize, to: *mut u32) {
                     // SAFETY: half a line of a panel.
                     unsafe { _mm512_storeu_si512(room.wrapping_add(i * amx::BLOCK).cast(), *line) };
                 }
+            }
+        }
+    }
+}
+
+/// Copies columns of words as rows: `rows` words lie together at each of `depth` steps, `stride` words apart; row after row is written, that many
+/// words apart.
+///
+/// # Safety
+/// Every word can be read, and as many written; this machine has the instructions.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn turn_words(
+    from: *const u32,
+    stride: isize,
+    (rows, depth): (usize, usize),
+    (to, row): (*mut u32, usize),
+) {
+    let of = |count: usize| ((1u32 << count.min(amx::STEP)) - 1) as __mmask16;
+    for first in (0..rows).step_by(amx::STEP) {
+        for begin in (0..depth).step_by(amx::STEP) {
+            let (width, length) = (amx::STEP.min(rows - first), amx::STEP.min(depth - begin));
+            let mut lines = [_mm512_setzero_si512(); amx::STEP];
+            for (i, line) in lines.iter_mut().enumerate().take(length) {
+                let at = from.wrapping_add(first).wrapping_offset((begin + i) as isize * stride);
+                // SAFETY: words of the source.
+                *line = unsafe { _mm512_maskz_loadu_epi32(of(width), at.cast()) };
+            }
+            for (i, words) in turned(lines).iter().enumerate().take(width) {
+                let at = to.wrapping_add((first + i) * row + begin);
+                // SAFETY: words of a row.
+                unsafe { _mm512_mask_storeu_epi32(at.cast(), of(length), *words) };
             }
         }
     }

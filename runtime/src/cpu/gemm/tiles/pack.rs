@@ -392,23 +392,6 @@ pub(super) unsafe fn strips<T: Copy, const STRIP: usize>(from: Source<T>, to: *m
     }
 }
 
-/// Copies the elements of each strip along the sum together, one after the other.
-///
-/// # Safety
-/// Every element of the source must be readable, and `to` writable for as many.
-pub(super) unsafe fn rows<T: Copy>(from: Source<T>, to: *mut T) {
-    for a in 0..from.across {
-        let to = to.wrapping_add(a * from.depth);
-        // SAFETY: the caller's promise.
-        unsafe {
-            match from.stride_depth {
-                1 => std::ptr::copy_nonoverlapping(from.at(a, 0), to, from.depth),
-                _ => (0..from.depth).for_each(|d| *to.add(d) = *from.at(a, d)),
-            }
-        }
-    }
-}
-
 macro_rules! plain {
     ($name:ident, $element:ident) => {
         /// Copies panels, with no instructions beyond the architecture's.

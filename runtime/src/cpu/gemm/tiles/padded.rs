@@ -197,7 +197,7 @@ unsafe fn copy<K: Tiles>(
 /// Elements of scratch that so many windows and rows take.
 pub(super) fn scratch<K: Tiles>(w: &Windows<'_>, wide: usize) -> usize {
     let depth = block::<K>(w.channels());
-    let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>(w.channels()));
+    let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
     (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP).saturating_mul(depth)
 }
 
@@ -220,7 +220,7 @@ pub(super) unsafe fn run<K: Tiles>(p: &Part<'_, K::Element>, scratch: *mut K::El
     let size = size_of::<K::Element>();
     let channels = w.channels();
     let block = block::<K>(channels);
-    let pass = panels_of_a_pass::<K>(channels).min(MAX_PANELS) * K::PANEL;
+    let pass = panels_of_a_pass::<K>().min(MAX_PANELS) * K::PANEL;
     let strips = scratch.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     let far = [p.row_count, channels, w.elements()]
         .into_iter()

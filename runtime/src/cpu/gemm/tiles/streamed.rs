@@ -195,8 +195,8 @@ mod tests {
         // Multiples of 2^-12 below 2^10: every sum is exact.
         let value = |i: usize| (i * 37 % 101) as f32 / 64.0 - 0.75;
         for row_count in 1..=MOST_ROWS + 3 {
-            for (columns, width) in [(64, 64), (100, 64), (1, 128), (192, 128), (256, 256)] {
-                for ((k, block), first) in [((1, 1), 0), ((7, 7), 64), ((37, 19), 0), ((60, 20), 64)] {
+            for (columns, width) in [(64usize, 64usize), (100, 64), (1, 128), (192, 128), (256, 256)] {
+                for ((k, block), first) in [((1usize, 1), 0usize), ((7, 7), 64), ((37, 19), 0), ((60, 20), 64)] {
                     let all = (first + columns).next_multiple_of(width);
                     let panels: Vec<f32> = (0..all * k).map(value).collect();
                     let at = |s: usize, j: usize| ((first + j) / width * k + s) * width + (first + j) % width;
