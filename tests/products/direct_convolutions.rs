@@ -91,7 +91,7 @@ impl Case {
     fn of_elements(rng: &mut Rng) -> Case {
         Case {
             channels: rng.pick(&[100, 117, 128, 520]),
-            outputs: rng.pick(&[16, 24, 32, 48, 64, 96, 128]),
+            outputs: rng.pick(&[16, 24, 32, 48, 64]),
             sides: rng.pick(&[
                 [1, 1],
                 [1, 7],
@@ -485,7 +485,7 @@ fn blocks_of_channels_meet_one_tile_after_another() {
     }
     let emitters = tlc_runtime::cpu::jit::emitters().unwrap();
     let mut rng = Rng::new(23);
-    for (channels, outputs, inside) in [(128, 128, true), (48, 192, true), (64, 32, false), (96, 256, false)] {
+    for (channels, outputs, inside) in [(128, 128, true), (48, 192, true), (96, 256, false)] {
         let case = Case {
             images: 2,
             groups: 1,
@@ -503,15 +503,15 @@ fn blocks_of_channels_meet_one_tile_after_another() {
         };
         let weights = data(&[outputs, channels, 1, 1], &mut rng, false);
         let graph = case.record(true, &weights, &data(&[outputs, 1, 1], &mut rng, false));
-        let run = |feeds_tiles: bool, threads: usize, input: &HostTensor| {
+        let made = |feeds_tiles: bool, threads: usize| {
             let cpu = Cpu {
                 l2_bytes: 256 << 10,
                 feeds_tiles,
                 ..tlc_runtime::target::cpu(emitters.clone(), threads)
             };
-            let compiled = compile(&graph, &Options::new(cpu)).unwrap().planned;
+            let plan = compile(&graph, &Options::new(cpu)).unwrap().planned.plan;
             // Of each image so many pieces, which threads share.
-            let pieces = compiled.plan.kernels.iter().map(|k| match &k.body[..] {
+            let pieces = plan.kernels.iter().map(|k| match &k.body[..] {
                 [tlc::ir::kernel::Stmt::Loop { var, .. }] => {
                     k.extents[var.0 as usize].linear().0.iter().map(|t| t.1).max()
                 }
@@ -519,31 +519,35 @@ fn blocks_of_channels_meet_one_tile_after_another() {
             });
             let pieces = pieces.flatten().max();
             let pool = Arc::new(Pool::new(threads));
-            let executable = Executable::new(compiled.plan, pool, BufferPool::new(), tlc_passes::memory::pack).unwrap();
+            let executable = Executable::new(plan, pool, BufferPool::new(), tlc_passes::memory::pack).unwrap();
+            (executable, pieces)
+        };
+        let (one_after_another, apart) = made(true, 1);
+        let met = [1, 2].map(|threads| {
+            let (executable, pieces) = made(false, threads);
+            let met = pieces == Some(threads as i64) && pieces < apart;
+            assert_eq!(
+                met, inside,
+                "{case:?}, {threads} threads: {pieces:?} pieces, {apart:?} apart"
+            );
+            executable
+        });
+        for sides in [[4, 7], [1, 1], [0, 3], [3, 10], [23, 1]] {
+            let input = data(&[2, channels, sides[0], sides[1]], &mut rng, true);
             let view = TensorView {
                 dtype: input.dtype(),
                 shape: input.shape(),
                 data: input.bytes(),
             };
-            let found = executable.run(&[view]).unwrap().remove(0);
-            (
-                HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap(),
-                pieces,
-            )
-        };
-        for sides in [[7, 9], [1, 1], [0, 3], [5, 13], [23, 1]] {
-            let input = data(&[2, channels, sides[0], sides[1]], &mut rng, true);
-            let (expected, apart) = run(true, 1, &input);
+            let run = |executable: &Executable| {
+                let found = executable.run(&[view]).unwrap().remove(0);
+                HostTensor::from_bytes(found.dtype, &found.shape, found.bytes()).unwrap()
+            };
+            let expected = run(&one_after_another);
             let bounded = interpret_with_bounds(&graph, std::slice::from_ref(&input), &interp::Options::default());
             compare(&expected, &bounded.unwrap()[0]).unwrap_or_else(|e| panic!("{case:?} {sides:?}: {e}"));
-            for threads in [1, 2] {
-                let (found, pieces) = run(false, threads, &input);
-                assert!(same(&expected, &found), "{case:?} {sides:?}, {threads} threads");
-                let met = pieces == Some(threads as i64) && pieces < apart;
-                assert_eq!(
-                    met, inside,
-                    "{case:?}, {threads} threads: {pieces:?} pieces, {apart:?} apart"
-                );
+            for executable in &met {
+                assert!(same(&expected, &run(executable)), "{case:?} {sides:?}");
             }
         }
     }
