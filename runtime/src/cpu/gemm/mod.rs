@@ -50,9 +50,12 @@ const PIECES_PER_THREAD: usize = 8;
 const PIECE_OVERHEAD: usize = 4 << 10;
 /// What packing one element costs, in multiply-adds.
 const PACK_COST: usize = 4;
-/// What reading one element of an operand costs, in multiply-adds. A piece reads its rows and its columns whole: 16 rows cut in two read all weights
-/// twice, which took as long on two threads as on one where a core reads 12 GB/s beyond its second cache (768 by 2048, Emerald Rapids).
+/// What reading one element of an operand costs, in multiply-adds, if an operand is larger than [`FAR_BYTES`]. A piece reads its rows and its columns whole: 16
+/// rows cut in two read all weights twice, which took as long on two threads as on one where a core reads 12 GB/s beyond its second cache (768 by
+/// 2048, Emerald Rapids).
 const READ_COST: usize = 4;
+/// Bytes of an operand that comes from beyond second caches.
+const FAR_BYTES: usize = 2 << 20;
 
 /// Elements of a panel block: an operand whose elements across lie together in blocks of so many, a block for each step along
 /// the sum and the steps one after the other, is multiplied where it lies. A multiple of what any micro-kernel takes; 0 where
@@ -340,6 +343,7 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
     }
     let (row_units, column_units) = (unit.count(p.m, unit.rows), unit.count(p.n, unit.columns));
     let most = PIECES_PER_THREAD * threads;
+    let far = p.m.max(p.n).saturating_mul(p.k).saturating_mul(p.dtype.bytes()) > FAR_BYTES;
     let mut best: Option<(usize, Cut)> = None;
     for columns in 1..=column_units.min(most).min(most_columns) {
         for rows in 1..=row_units.min(most / columns).min(most_rows) {
@@ -350,7 +354,10 @@ pub(super) fn cheapest(p: &Product<'_>, threads: usize, whole: Option<Side>) -> 
                 Method::Tiles => driver::packed_elements(p, tall, wide).saturating_mul(PACK_COST),
                 _ => 0,
             };
-            let reading = tall.saturating_add(wide).saturating_mul(p.k).saturating_mul(READ_COST);
+            let reading = match far {
+                true => tall.saturating_add(wide).saturating_mul(p.k).saturating_mul(READ_COST),
+                false => 0,
+            };
             let piece = tall.saturating_mul(wide).saturating_mul(p.k).saturating_add(packing);
             let piece = piece.saturating_add(reading).saturating_add(PIECE_OVERHEAD);
             let grain = (MIN_PIECE_WORK / piece).max(1).min((pieces / (2 * threads)).max(1));
