@@ -5,8 +5,6 @@
 mod attention;
 #[path = "counts/elementwise.rs"]
 mod elementwise;
-#[path = "counts/indices.rs"]
-mod indices;
 #[path = "counts/long_rows.rs"]
 mod long_rows;
 #[path = "counts/product_rows.rs"]
@@ -27,7 +25,7 @@ mod transpositions;
 use std::path::Path;
 
 use serde_json::Value;
-use tlc::{CompileOptions, Device, HostTensor, Precision, Scalar, Specialize, compile_ir};
+use tlc::{CompileOptions, Device, HostTensor, Precision, Scalar, compile_ir};
 use tlc_ir::text::{no_data, parse_graph};
 
 use crate::child::simulated;
@@ -36,7 +34,6 @@ use crate::child::simulated;
 const KINDS: &[(&str, &[Counted])] = &[
     ("attention", attention::COUNTED),
     ("elementwise", elementwise::COUNTED),
-    ("indices", indices::COUNTED),
     (LONG_ROWS, long_rows::COUNTED),
     ("product rows", product_rows::COUNTED),
     ("products", products::COUNTED),
@@ -78,8 +75,6 @@ struct Counted {
     products: Option<[u64; 2]>,
     /// How exactly products are computed.
     precision: Precision,
-    /// Values of the graph's symbols, whose kernels are those for all sizes.
-    symbols: &'static [i64],
 }
 
 /// Instructions that a thread of an elementwise kernel may need before it accesses anything.
@@ -100,7 +95,6 @@ const PLAIN: Counted = Counted {
     requests: None,
     products: None,
     precision: Precision::Exact,
-    symbols: &[],
 };
 
 /// Counters of the launches of one call, added up.
@@ -268,7 +262,7 @@ mod children {
                 let sizes: Vec<usize> = ty
                     .shape
                     .iter()
-                    .map(|d| d.eval_symbols(counted.symbols).expect("a size") as usize)
+                    .map(|d| d.as_const().expect("a constant") as usize)
                     .collect();
                 let mut x = HostTensor::zeros(ty.dtype, &sizes).expect("a tensor");
                 for k in 0..x.len() {
@@ -280,10 +274,6 @@ mod children {
         let options = CompileOptions {
             device: Device::cuda(0),
             precision: counted.precision,
-            specialize: match counted.symbols {
-                [] => Specialize::default(),
-                _ => Specialize::Never,
-            },
             ..CompileOptions::default()
         };
         let executable = compile_ir(&graph, &options).expect("an executable");

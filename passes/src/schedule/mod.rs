@@ -7,7 +7,6 @@
 mod accumulators;
 mod across;
 mod again;
-mod beside_rows;
 mod cascade;
 mod cases;
 mod columns;

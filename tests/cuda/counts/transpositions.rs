@@ -63,6 +63,7 @@ pub const COUNTED: &[Counted] = &[
         // Rows of 2000 bytes begin within sectors.
         sectors: 113,
         access_bytes: 15,
+        conflicts: 500,
         ..PLAIN
     },
     Counted {
@@ -99,6 +100,7 @@ pub const COUNTED: &[Counted] = &[
            return %0
          }",
         access_bytes: 15,
+        conflicts: 128,
         ..PLAIN
     },
     // Rows of results begin where no 16 bytes do.
@@ -127,6 +129,7 @@ pub const COUNTED: &[Counted] = &[
            return %0
          }",
         access_bytes: 15,
+        conflicts: 64,
         ..PLAIN
     },
 ];
