@@ -196,7 +196,8 @@ pub struct WeightBlocks {
     pub many: bool,
     /// The label of groups, whose weights lie apart.
     pub groups: Option<u16>,
-    /// The labels between the number of the block and the place in it: those summed, in the image's order.
+    /// The labels between the number of the block and the place in it: those summed, in the order of the loops over them
+    /// ([`space`](crate::access::space)).
     pub summed: Labels,
 }
 
@@ -270,6 +271,10 @@ pub fn weight_blocks(
     if !words && elements && length <= LIBRARY_BLOCK && (large || pixels.is_none() && narrow) {
         return None;
     }
+    let mut summed: Labels = (of_image.iter().copied())
+        .filter(|l| of_weights.contains(l) && !w.output.contains(l))
+        .collect();
+    summed.sort_unstable();
     Some(WeightBlocks {
         operand: w.weights,
         channels,
@@ -277,9 +282,7 @@ pub fn weight_blocks(
         fill,
         many: !elements,
         groups,
-        summed: (of_image.iter().copied())
-            .filter(|l| of_weights.contains(l) && !w.output.contains(l))
-            .collect(),
+        summed,
     })
 }
 

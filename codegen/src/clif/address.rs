@@ -225,10 +225,13 @@ impl Translator<'_, '_, '_> {
 
     /// `0, step, 2 * step, ...` in the lanes of an integer type.
     pub(super) fn steps(&mut self, ty: Type, step: i64) -> Value {
+        self.numbers(ty, (0..ty.lane_count() as i64).map(|lane| lane.wrapping_mul(step) as u64))
+    }
+
+    /// Numbers, by their bits, as a vector of integers.
+    pub(super) fn numbers(&mut self, ty: Type, numbers: impl Iterator<Item = u64>) -> Value {
         let bytes = (ty.lane_bits() / 8) as usize;
-        let data: Vec<u8> = (0..ty.lane_count() as i64)
-            .flat_map(|lane| lane.wrapping_mul(step).to_le_bytes()[..bytes].to_vec())
-            .collect();
+        let data: Vec<u8> = numbers.flat_map(|n| n.to_le_bytes()[..bytes].to_vec()).collect();
         let handle = self.b.func.dfg.constants.insert(ConstantData::from(data));
         self.b.ins().vconst(ty, handle)
     }

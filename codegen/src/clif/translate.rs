@@ -344,6 +344,7 @@ impl Translator<'_, '_, '_> {
                 let element = self.lane_element(x, dtype, ty);
                 self.b.ins().splat(ty, element)
             }
+            Op::Pack(parts) if let Some(numbers) = self.flat.numbers(parts) => self.numbers(ty, numbers.into_iter()),
             Op::Pack(parts) => {
                 let mut elements = Vec::with_capacity(parts.len());
                 for p in parts {

@@ -446,11 +446,30 @@ impl Builder<'_, '_> {
                 lanes.push(v);
                 Ok(())
             })?;
-            return self.convert(DType::I64, to, &Val::Each(lanes));
+            return match self.numbers_apart(&lanes, index, to)? {
+                Some(v) => Ok(v),
+                None => self.convert(DType::I64, to, &Val::Each(lanes)),
+            };
         };
         let first = self.in_lane(0, |b| b.eval(index))?;
         let count = self.lane_count();
-        // Indices that fit the lanes are added there: one splat and one add for all lanes.
+        if let Some(through) = self.added_as(index, to) {
+            let first = self.known_value(first);
+            let first = self.convert(DType::I64, through, &first)?;
+            let first = self.scalar(&first, 0);
+            let series = self.of_lanes(Op::Series { first, step }, through, count);
+            return self.added(through, to, &Val::Vector(series));
+        }
+        let mut lanes = SmallVec::new();
+        for lane in 0..count as i64 {
+            let terms = SmallVec::from_slice(&[(first, 1)]);
+            lanes.push(self.sum(terms, lane.wrapping_mul(step)));
+        }
+        self.convert(DType::I64, to, &Val::Each(lanes))
+    }
+
+    /// The dtype in which lanes of an index are added, if they fit it: one splat and one addition for all of them.
+    fn added_as(&self, index: &IndexExpr, to: DType) -> Option<DType> {
         let range = index.interval(self.kernel);
         let small = range.lo >= i32::MIN as i64 && range.hi <= i32::MAX as i64;
         let through = match to {
@@ -459,23 +478,42 @@ impl Builder<'_, '_> {
             d if d.is_int() => Some(d),
             _ => None,
         };
-        if let Some(through) = through.filter(|d| self.fits(*d)) {
-            let first = self.known_value(first);
-            let first = self.convert(DType::I64, through, &first)?;
-            let first = self.scalar(&first, 0);
-            let series = self.of_lanes(Op::Series { first, step }, through, count);
-            return if to == DType::F32 {
-                self.convert(DType::I32, to, &Val::Vector(series))
-            } else {
-                self.bitcast(through, to, &Val::Vector(series))
-            };
+        through.filter(|d| self.fits(*d))
+    }
+
+    /// What was added in `through`, in the dtype of the index.
+    fn added(&mut self, through: DType, to: DType, sum: &Val) -> Result<Val> {
+        match to {
+            DType::F32 => self.convert(DType::I32, to, sum),
+            _ => self.bitcast(through, to, sum),
         }
-        let mut lanes = SmallVec::new();
-        for lane in 0..count as i64 {
-            let terms = SmallVec::from_slice(&[(first, 1)]);
-            lanes.push(self.sum(terms, lane.wrapping_mul(step)));
+    }
+
+    /// Indices of lanes that are numbers apart, as of an image whose elements lie in several others in turn: the first lane's and a vector of numbers.
+    fn numbers_apart(&mut self, lanes: &[Value], index: &IndexExpr, to: DType) -> Result<Option<Val>> {
+        let sum = |v: Value| match &self.info(v).op {
+            Op::Sum { terms, constant } => (terms.clone(), *constant),
+            Op::Const(c) => (SmallVec::new(), c.as_i64()),
+            _ => (SmallVec::from_slice(&[(v, 1)]), 0),
+        };
+        let (terms, first) = sum(lanes[0]);
+        let mut apart: SmallVec<[i64; 16]> = SmallVec::new();
+        for &lane in lanes {
+            let (others, constant) = sum(lane);
+            if others != terms {
+                return Ok(None);
+            }
+            apart.push(constant.wrapping_sub(first));
         }
-        self.convert(DType::I64, to, &Val::Each(lanes))
+        let Some(through) = self.added_as(index, to) else {
+            return Ok(None);
+        };
+        let first = self.known_value(lanes[0]);
+        let first = self.convert(DType::I64, through, &first)?;
+        let numbers = apart.iter().map(|&n| self.constant(Scalar::from_i64(through, n))).collect();
+        let numbers = self.of_lanes(Op::Pack(numbers), through, lanes.len() as u32);
+        let sum = self.map(ScalarOp::Add, through, &[first, Val::Vector(numbers)])?;
+        self.added(through, to, &sum).map(Some)
     }
 
     /// Whether each thread, or whatever runs the kernel, has a memory of its own.

@@ -702,6 +702,15 @@ impl Flat<'_> {
         self.info(v).dtype
     }
 
+    /// The bits of numbers that scalars are, if all of them are constants and none a truth value.
+    pub fn numbers(&self, scalars: &[Value]) -> Option<Vec<u64>> {
+        let bits = |v: &Value| match self.op(*v) {
+            Op::Const(c) if c.dtype() != DType::Bool => Some(c.bits()),
+            _ => None,
+        };
+        scalars.iter().map(bits).collect()
+    }
+
     /// The constant that a value is, in all lanes if it has some.
     pub fn constant(&self, v: Value) -> Option<Scalar> {
         match self.op(v) {

@@ -3,6 +3,7 @@
 //! The derivative of a convolution by its image is a product of windows over a padded cotangent, from which the padding of the image is cut off
 //! again. What is cut off is not computed, and the result lies where it is wanted. The elements that stay are the same sums of the same terms.
 
+use rustc_hash::FxHashSet;
 use tlc_ir::graph::{GraphError, View};
 use tlc_ir::{IndexExpr, NodeId, NodeKind};
 
@@ -19,6 +20,7 @@ pub fn less_padding(
     contraction: NodeId,
     start: &[IndexExpr],
     size: &[IndexExpr],
+    shared: &FxHashSet<NodeId>,
 ) -> Result<Option<NodeId>, GraphError> {
     let below = re.graph.node(contraction).clone();
     let NodeKind::Einsum { inputs, output, .. } = &below.kind else {
@@ -40,7 +42,7 @@ pub fn less_padding(
         if size[axis] == below.ty.shape[axis] || count < 1 {
             continue;
         }
-        if let Some(narrow) = narrowed(re, operands[k], of_operand, from, count)? {
+        if let Some(narrow) = narrowed(re, operands[k], (of_operand, shared), from, count)? {
             operands[k] = narrow;
             starts[axis] = IndexExpr::ZERO;
             changed = true;
@@ -63,7 +65,7 @@ pub fn less_padding(
 fn narrowed(
     re: &mut Rebuilder,
     node: NodeId,
-    axis: usize,
+    (axis, shared): (usize, &FxHashSet<NodeId>),
     from: i64,
     count: i64,
 ) -> Result<Option<NodeId>, GraphError> {
@@ -89,14 +91,23 @@ fn narrowed(
                 // The places in the window are all there.
                 let of = match axis + 1 == this.ty.rank() {
                     true => None,
-                    false => narrowed(re, below, axis, from, count)?,
+                    false => narrowed(re, below, (axis, shared), from, count)?,
                 };
                 (view, of)
             } else {
                 let Some(size) = size.as_const() else { return Ok(None) };
                 let reach = (count - 1).saturating_mul(stride) + (size - 1).saturating_mul(dilation) + 1;
-                (view, narrowed(re, below, axis, from.saturating_mul(stride), reach)?)
+                (view, narrowed(re, below, (axis, shared), from.saturating_mul(stride), reach)?)
             }
+        }
+        // Others need the padding: it is there.
+        View::Pad { .. } if shared.contains(&node) => {
+            let mut start = vec![IndexExpr::ZERO; this.ty.rank()];
+            let mut size = this.ty.shape.clone();
+            (start[axis], size[axis]) = (from.into(), count.into());
+            let step = size.iter().map(|_| 1).collect();
+            let (start, size) = (start.into(), size.into_boxed_slice());
+            (View::Slice { start, step, size }, Some(node))
         }
         View::Pad {
             mut lo,
@@ -105,7 +116,7 @@ fn narrowed(
             value,
         } => {
             if lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0 {
-                let of = narrowed(re, below, axis, from, count)?;
+                let of = narrowed(re, below, (axis, shared), from, count)?;
                 (
                     View::Pad {
                         lo,
@@ -138,8 +149,17 @@ fn narrowed(
                 )
             }
         }
+        View::Slice {
+            mut start,
+            step,
+            mut size,
+        } if step[axis] == 1 => {
+            start[axis] = start[axis].clone() + IndexExpr::Const(from);
+            size[axis] = count.into();
+            (View::Slice { start, step, size }, Some(below))
+        }
         View::Permute(p) => {
-            let of = narrowed(re, below, p[axis] as usize, from, count)?;
+            let of = narrowed(re, below, (p[axis] as usize, shared), from, count)?;
             (View::Permute(p), of)
         }
         // Padding is looked for below these alone.

@@ -4,6 +4,7 @@
 //! all. A permutation of an einsum's result is the einsum with a permuted output. What a slice of the result cuts off of an
 //! operand's padding is not padded ([`super::narrow`]).
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Semiring, View};
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
@@ -31,6 +32,8 @@ impl Pass for SinkLayout {
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = graph.use_counts();
     let early = before_layout(graph, &uses);
+    // Padding of which there are several users.
+    let mut shared = FxHashSet::default();
     super::rebuild(graph, &mut |re, id, node, operands| match &node.kind {
         NodeKind::Einsum {
             inputs,
@@ -57,10 +60,15 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         NodeKind::View(View::Slice { start, step, size })
             if uses[node.operands[0].index()] == 1 && step.iter().all(|&s| s == 1) =>
         {
-            match less_padding(re, operands[0], start, size)? {
+            match less_padding(re, operands[0], start, size, &shared)? {
                 Some(new) => Ok(new),
                 None => re.keep(node, operands),
             }
+        }
+        NodeKind::View(View::Pad { .. }) if uses[id.index()] > 1 => {
+            let padded = re.keep(node, operands)?;
+            shared.insert(padded);
+            Ok(padded)
         }
         _ if early[id.index()] => computed_before(re, node, operands),
         _ => re.keep(node, operands),

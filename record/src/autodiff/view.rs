@@ -7,7 +7,7 @@ use super::node::{At, Cotangents, summed_at};
 use crate::dim::Dim;
 use crate::graph::Tensor;
 use crate::graph::scope::Step;
-use crate::ops::overlap::{Line, overlap_added, spread};
+use crate::ops::overlap::{Line, overlap_added, part, spread};
 
 /// The cotangent of the operand of `view`.
 pub(super) fn rule(view: &View, at: &At<'_>) -> Step<Cotangents> {
@@ -16,6 +16,7 @@ pub(super) fn rule(view: &View, at: &At<'_>) -> Step<Cotangents> {
         View::Reshape(_) => at.each(|_| d.reshaped(x.extents())),
         View::Permute(permutation) => at.each(|_| d.permuted(&inverse(permutation))),
         View::Expand(shape) => at.each(|_| expand(x, d, shape)),
+        View::Pad { lo, interior, .. } if interior.iter().all(|&n| n == 0) => at.each(|_| part(d, lo, x.extents())),
         View::Pad { lo, interior, .. } => at.each(|_| {
             d.view(View::Slice {
                 start: lo.clone(),

@@ -95,7 +95,7 @@ impl Executable {
     }
 
     fn run_all_with<'a, I: AsRef<Input<'a>>>(&self, state: &mut State, inputs: &[I]) -> Result<Outputs, RunError> {
-        let outputs = self.on_state(state, inputs, |version, views, states| {
+        let outputs = self.on_state(state, inputs, true, |version, views, states| {
             version.inner.run_updating(views, states)
         })?;
         Ok(self.named(outputs))
@@ -129,7 +129,7 @@ impl Executable {
         for output in &mut *outputs {
             output.stage(self.general.inner.buffers())?;
         }
-        let result = self.on_state(state, inputs, |version, views, states| {
+        let result = self.on_state(state, inputs, true, |version, views, states| {
             version.inner.run_updating_into(views, states, outputs)
         });
         outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
@@ -179,11 +179,12 @@ impl Executable {
         }
     }
 
-    /// A call with the entries of a state that the graph has.
+    /// A call with the entries of a state that the graph has; by the version for its sizes, or always by the code for any.
     fn on_state<'a, I: AsRef<Input<'a>>, R>(
         &self,
         state: &mut State,
         inputs: &[I],
+        by_sizes: bool,
         call: impl FnOnce(&Version, &[TensorView<'_>], &mut [StateView<'_>]) -> Result<R, Stopped>,
     ) -> Result<R, RunError> {
         let plan = self.plan();
@@ -201,7 +202,10 @@ impl Executable {
                 false => (Picked::GENERAL, Vec::new()),
                 true => state.with_sources(plan, views, |state, sources| {
                     self.has_room(state, sources)?;
-                    let picked = self.pick(sources)?;
+                    let picked = match by_sizes {
+                        true => self.pick(sources)?,
+                        false => Picked::GENERAL,
+                    };
                     let shapes = match complete {
                         true => Vec::new(),
                         false => {
@@ -378,6 +382,46 @@ impl Executable {
             output.stage(self.general.inner.buffers())?;
         }
         let result = self.with_views(inputs, |views| self.general.inner.run_profiled(views, outputs, times));
+        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
+        result
+    }
+
+    /// As [`Executable::run_with_into`] with the code for any sizes, and appends the time of each step to `times`. Returns what was measured in
+    /// loops.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, State, inputs, outputs};
+    ///
+    /// let g = Graph::new("momentum");
+    /// let (w, rate) = (g.state("w", DType::F32, [1000]), g.input("rate", DType::F32, ()));
+    /// g.set("w", &(&w - &w * &rate));
+    /// let step = g.compile(&CompileOptions::default())?;
+    /// let (mut state, mut times) = (State::new(), Vec::new());
+    /// state.insert("w", vec![2.0f32; 1000])?;
+    /// step.run_profiled_with(&mut state, &inputs![0.5f32], &mut outputs![], &mut times)?;
+    /// assert_eq!(state["w"].as_slice::<f32>()?, [1.0; 1000]);
+    /// for time in &times {
+    ///     println!("step {}: {} ns", time.step, time.ns);
+    /// }
+    /// assert_eq!(times.len(), step.plan().steps.len());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Executable::run_with_into`].
+    pub fn run_profiled_with(
+        &self,
+        state: &mut State,
+        inputs: &[Input<'_>],
+        outputs: &mut [OutputMut<'_>],
+        times: &mut Vec<StepTime>,
+    ) -> Result<Vec<LoopTime>, RunError> {
+        for output in &mut *outputs {
+            output.stage(self.general.inner.buffers())?;
+        }
+        let result = self.on_state(state, inputs, false, |version, views, states| {
+            version.inner.run_updating_profiled(views, states, outputs, times)
+        });
         outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
         result
     }

@@ -10,18 +10,22 @@
 //!   cut into blocks of it: with `k = j * stride + r` and `i = q * stride + r` it is
 //!   `sum[q, r] = Σ_j weights[j * stride + r] * y[q - j]`, one product of windows whose `r` is one more label of the result. (This is how
 //!   transposed convolutions are computed without zeros between the elements: Shi et al., "Is the deconvolution layer the same
-//!   as a convolutional layer?", 2016.) With a stride and a dilation, `y` gets zeros between its elements.
+//!   as a convolutional layer?", 2016.) Where blocks of a stride have fewer elements than a window needs, a product for each `r` has its own number
+//!   of them, and the results are interleaved; blocks filled with zeros are multiplied otherwise. With a stride and a dilation, `y` gets zeros
+//!   between its elements.
 //! - Other windows of few elements: a sum of padded terms, one for each.
 //! - Others: a scatter.
 //!
 //! The first form is a definition, chosen when the sum is recorded, and no rewrite: beyond the ends of `y` it multiplies weights by
 //! zero, so that a weight that is infinite or NaN makes NaN of elements near the ends that its window does not cover. No rewrite may do
 //! that; here the forward convolution's results of such a weight, which is in all its windows, are infinite or NaN anyway. Each axis
-//! is summed by itself: behind the first, what is summed is a product again, seen through the views that put it in order.
+//! is summed by itself: behind the first, what is summed is a product again, seen through the views that put it in order, or several that are
+//! interleaved, each of which is summed along the next axis.
 
 use tlc_ir::graph::{Labels, MAX_INTERIOR, Node, NodeKind, Semiring, Shape, View};
 use tlc_ir::{DType, IndexExpr};
 
+use super::join::stack;
 use super::linalg::contract_over;
 use crate::dim::Dim;
 use crate::graph::scope::{Step, op, refuse_expecting};
@@ -38,6 +42,15 @@ const STORED: [i64; 2] = [40, 200];
 /// Multiply-adds of a product of windows for each of the product that it replaces, with which it pays however many of them make an element:
 /// what it leaves out is memory, and in steps of their own.
 const MORE: f64 = 1.5;
+
+/// The longest stride whose places are summed by a product each, and the most products of all axes.
+const FEW_PHASES: i64 = 3;
+const MOST_PHASES: usize = 9;
+
+/// The fewest results of an element of the image, and the shortest sum of them, with which a product for each place of a stride costs less than what
+/// zeros in one for all of them do.
+const PHASE_RESULTS: i64 = 16;
+const PHASE_TERMS: i64 = 8;
 
 impl Tensor {
     /// Windows put back where they lie: the adjoint of [`Tensor::window`], to an axis of `extent` elements. The last axis runs through
@@ -129,13 +142,186 @@ pub(crate) fn overlap_added(d: &Tensor, axis: usize, line: &Line) -> Step<Option
     if d.extents()[axis].is(0) {
         return Ok(None);
     }
+    // Sums along different axes commute: what is interleaved along others is summed part by part.
+    let known = Interleaved::of(d).filter(|known| known.axes.iter().all(|a| a.axis != axis));
+    let Interleaved { mut axes, parts } = known.unwrap_or_else(|| Interleaved::whole(d));
+    let phases = match parts.len() * (line.stride as usize) <= MOST_PHASES {
+        true => parts.iter().map(|p| in_phases(p, axis, line)).collect::<Step<Option<Vec<_>>>>()?,
+        false => None,
+    };
+    let parts: Vec<Tensor> = match phases {
+        Some(phases) => {
+            axes.push(Apart {
+                axis,
+                stride: line.stride,
+                extent: line.extent.clone(),
+            });
+            phases.into_iter().flatten().collect()
+        }
+        None => parts.iter().map(|p| summed(p, axis, line)).collect::<Step<_>>()?,
+    };
+    Interleaved { axes, parts }.joined().map(Some)
+}
+
+/// The overlap-add of what is not interleaved, as one sum.
+fn summed(d: &Tensor, axis: usize, line: &Line) -> Step {
     if let Some(sum) = of_product(d, axis, line)? {
-        return Ok(Some(sum));
+        return Ok(sum);
     }
     match in_terms(d, axis, line)? {
-        Some(sum) => Ok(Some(sum)),
-        None => scattered(d, axis, line).map(Some),
+        Some(sum) => Ok(sum),
+        None => scattered(d, axis, line),
     }
+}
+
+/// An axis whose elements lie in several tensors: those whose numbers have one remainder by the stride in one of them.
+#[derive(Clone)]
+pub(crate) struct Apart {
+    axis: usize,
+    stride: i64,
+    /// Elements of the axis once they are together; those of the parts may be a few more.
+    extent: IndexExpr,
+}
+
+/// Tensors of equal shapes that make up one, a part for each combination of remainders, those along the last axis of `axes` next to each other.
+#[derive(Clone)]
+pub(crate) struct Interleaved<T = Tensor> {
+    axes: Vec<Apart>,
+    parts: Vec<T>,
+}
+
+impl Interleaved {
+    /// What a tensor is interleaved of, if an overlap-add made it.
+    fn of(d: &Tensor) -> Option<Interleaved> {
+        let graph = d.graph();
+        let Interleaved { axes, parts } = graph.interleaved(d.id()?)?;
+        let parts = parts.into_iter().map(|id| graph.tensor(id)).collect::<Option<_>>()?;
+        Some(Interleaved { axes, parts })
+    }
+
+    fn whole(d: &Tensor) -> Interleaved {
+        Interleaved {
+            axes: vec![],
+            parts: vec![d.clone()],
+        }
+    }
+
+    /// The tensor, of which the graph knows what it is made of.
+    fn joined(self) -> Step {
+        if self.axes.is_empty() {
+            return Ok(self.parts[0].clone());
+        }
+        let rank = self.parts[0].rank();
+        let n = self.axes.len();
+        let mut shape: Vec<IndexExpr> = self.axes.iter().map(|a| a.stride.into()).collect();
+        shape.extend_from_slice(self.parts[0].extents());
+        let together = stack(&self.parts.iter().collect::<Vec<_>>(), 0).reshaped(&shape)?;
+        let mut order: Vec<usize> = Vec::new();
+        let mut shape = self.parts[0].extents().to_vec();
+        for axis in 0..rank {
+            order.push(n + axis);
+            if let Some(k) = self.axes.iter().position(|a| a.axis == axis) {
+                order.push(k);
+                shape[axis] = shape[axis].clone() * IndexExpr::Const(self.axes[k].stride);
+            }
+        }
+        let flat = together.permuted(&order)?.reshaped(&shape)?;
+        let mut size = flat.extents().to_vec();
+        self.axes.iter().for_each(|a| size[a.axis] = a.extent.clone());
+        let cut = match size == flat.extents() {
+            true => flat,
+            false => flat.view(View::Slice {
+                start: vec![IndexExpr::ZERO; rank].into(),
+                step: (0..rank).map(|_| 1).collect(),
+                size: size.into(),
+            })?,
+        };
+        let parts = self.parts.iter().map(Tensor::id).collect::<Option<_>>();
+        if let (Some(id), Some(parts)) = (cut.id(), parts) {
+            cut.graph().interleave(id, Interleaved { axes: self.axes, parts });
+        }
+        Ok(cut)
+    }
+}
+
+/// A part of a tensor, `size` elements of each axis from `start` on. Of one that an overlap-add interleaved, the elements that are asked for are
+/// interleaved: what is cut off is not computed, nor is what is left taken from between it.
+pub(crate) fn part(d: &Tensor, start: &[IndexExpr], size: &[IndexExpr]) -> Step {
+    let sliced = |t: &Tensor, start: &[IndexExpr], size: &[IndexExpr]| {
+        t.view(View::Slice {
+            start: start.into(),
+            step: start.iter().map(|_| 1).collect(),
+            size: size.into(),
+        })
+    };
+    let graph = d.graph();
+    let known = Interleaved::of(d).filter(|_| size.iter().all(|n| !n.is(0)));
+    let Some(mut whole) = known else {
+        return sliced(d, start, size);
+    };
+    let apart = whole.axes.len();
+    let (mut start, mut size) = (start.to_vec(), size.to_vec());
+    // Along the axes that lie apart: where each part begins, in the order in which they then follow, and how many elements they have.
+    let mut begins: Vec<Vec<(i64, i64)>> = vec![];
+    for a in &mut whole.axes {
+        let Some(from) = start[a.axis].as_const() else {
+            return sliced(d, &start, &size);
+        };
+        a.extent = size[a.axis].clone();
+        let count = graph.simplify(&a.extent.clone().ceil_div(a.stride));
+        let begin: Vec<_> = (from..from + a.stride).map(|i| (i % a.stride, i / a.stride)).collect();
+        let all = &whole.parts[0].extents()[a.axis];
+        let left = all.clone() - count.clone() - IndexExpr::from((from + a.stride - 1) / a.stride);
+        if graph.least(&left) < 0 {
+            return sliced(d, &start, &size);
+        }
+        size[a.axis] = count;
+        begins.push(begin);
+    }
+    let mut parts = vec![];
+    for number in 0..whole.parts.len() {
+        // The remainders of a part's number, the last axis' being the one that changes first.
+        let (mut rest, mut old, mut weight) = (number as i64, 0, 1);
+        for k in (0..apart).rev() {
+            let Apart { axis, stride, .. } = whole.axes[k];
+            let (remainder, from) = begins[k][(rest % stride) as usize];
+            start[axis] = from.into();
+            old += remainder * weight;
+            (rest, weight) = (rest / stride, weight * stride);
+        }
+        parts.push(sliced(&whole.parts[old as usize], &start, &size)?);
+    }
+    whole.parts = parts;
+    whole.joined()
+}
+
+/// The overlap-add of a product's windows as a sum for each place of a stride, if that is what they are and where it pays.
+fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> {
+    let last = d.rank() - 1;
+    let Some(size) = d.extents()[last].as_const() else {
+        return Ok(None);
+    };
+    let uneven = line.dilation == 1 && size > line.stride && size % line.stride != 0;
+    if !uneven || line.stride > FEW_PHASES {
+        return Ok(None);
+    }
+    let Some(seen) = Seen::below(d, [axis, last]) else {
+        return Ok(None);
+    };
+    let Some(product) = Product::of(d.graph(), &seen) else {
+        return Ok(None);
+    };
+    if product.results() < PHASE_RESULTS || product.summed() < PHASE_TERMS {
+        return Ok(None);
+    }
+    let Some(form) = product.form(&d.extents()[axis], size, line) else {
+        return Ok(None);
+    };
+    let of_phase = |r: i64| {
+        let blocks = product.of_phase(&form, r, (size - r + line.stride - 1) / line.stride)?;
+        seen.again(blocks, &[form.positions.clone(), IndexExpr::ONE])?.without(&[last])
+    };
+    (0..line.stride).map(of_phase).collect::<Step<_>>().map(Some)
 }
 
 /// The extent of an axis with so many zeros between neighbours, as padding makes it.
@@ -397,6 +583,7 @@ fn joined(blocks: &Tensor, axis: usize, line: &Line) -> Step {
 }
 
 /// A sum of products, one of whose operands alone has the place in the window, and another one alone the windows' position.
+#[derive(Clone)]
 struct Product {
     operands: Vec<Tensor>,
     inputs: Vec<Labels>,
@@ -430,7 +617,7 @@ impl Form {
     /// The image with zeros around it and between its elements along an axis. They go below windows over other axes, where they are as
     /// many as the image needs and not as many as its windows do.
     fn padded(&self, image: &Tensor, axis: usize) -> Step {
-        let windows = image.graph().with_ir(|ir| {
+        let over_others = image.graph().with_ir(|ir| {
             let node = ir.node(image.id()?);
             match &node.kind {
                 NodeKind::View(view @ View::Window { axis: other, .. })
@@ -438,13 +625,28 @@ impl Form {
                 {
                     Some((view.clone(), node.operands[0]))
                 }
+                NodeKind::View(view @ View::Slice { .. }) => {
+                    let same = axis_below(view, axis, &node.ty.shape, &ir.ty(node.operands[0]).shape);
+                    same.map(|_| (view.clone(), node.operands[0]))
+                }
                 _ => None,
             }
         });
-        if let Some((view, below)) = windows
+        if let Some((view, below)) = over_others
             && let Some(below) = image.graph().tensor(below)
         {
-            return self.padded(&below, axis)?.view(view);
+            let padded = self.padded(&below, axis)?;
+            let extent = padded.extents()[axis].clone();
+            return padded.view(match view {
+                View::Slice { start, step, mut size } => {
+                    size[axis] = extent;
+                    View::Slice { start, step, size }
+                }
+                other => other,
+            });
+        }
+        if self.lo == 0 && self.hi.is(0) && self.between == 0 {
+            return Ok(image.clone());
         }
         let (mut lo, mut hi) = (vec![IndexExpr::ZERO; image.rank()], vec![IndexExpr::ZERO; image.rank()]);
         let mut interior = vec![0; image.rank()];
@@ -541,6 +743,58 @@ impl Product {
         let more = places * form.window as f64 / size as f64;
         let stored = STORED[usize::from(size > FEW)];
         more <= MORE || (more - 1.0) * summed as f64 <= stored as f64
+    }
+
+    /// The sum for the place `r` of each block: a product of windows of so many elements, over the image with the zeros of the form.
+    fn of_phase(&self, form: &Form, r: i64, window: i64) -> Step {
+        let (k, axis) = self.weights;
+        let rank = self.operands[k].rank();
+        let (mut start, mut step) = (vec![IndexExpr::ZERO; rank], vec![1; rank]);
+        let mut size = self.operands[k].extents().to_vec();
+        (start[axis], step[axis], size[axis]) = (r.into(), form.block, window.into());
+        let mut phase = self.clone();
+        phase.operands[k] = self.operands[k].view(View::Slice {
+            start: start.into(),
+            step: step.into(),
+            size: size.into(),
+        })?;
+        // What only longer windows reach is before the others.
+        let (k, axis) = self.image;
+        let padded = form.padded(&self.operands[k], axis)?;
+        phase.operands[k] = match form.window - window {
+            0 => padded,
+            before => {
+                let mut start = vec![IndexExpr::ZERO; padded.rank()];
+                let mut size = padded.extents().to_vec();
+                start[axis] = before.into();
+                size[axis] = size[axis].clone() - start[axis].clone();
+                padded.view(View::Slice {
+                    start: start.into(),
+                    step: (0..padded.rank()).map(|_| 1).collect(),
+                    size: size.into(),
+                })?
+            }
+        };
+        phase.of_windows(&Form {
+            window,
+            block: 1,
+            lo: 0,
+            hi: IndexExpr::ZERO,
+            positions: form.positions.clone(),
+            ..*form
+        })
+    }
+
+    /// Results that each element of the image counts in, for each place in a window, as far as is known.
+    fn results(&self) -> i64 {
+        let (weights, _) = self.weights;
+        let shape = self.operands[weights].extents();
+        let of_weights = self.inputs[weights].iter().zip(shape);
+        let (image, _) = self.image;
+        let other = |l: &u16| *l != self.place && self.output.contains(l) && !self.inputs[image].contains(l);
+        of_weights
+            .filter(|(l, _)| other(l))
+            .fold(1i64, |n, (_, d)| n.saturating_mul(d.as_const().unwrap_or(1)))
     }
 
     /// Terms of each element.

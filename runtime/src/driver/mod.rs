@@ -68,7 +68,7 @@ pub use kept::{ALIGN as KEPT_ALIGN, KeptBefore, KeptName, KeptValue, kept_bytes_
 
 pub use memory_need::{DeviceNeed, MemoryNeed};
 pub use packed::PackedForms;
-use profile::Measured;
+use profile::StepClock;
 pub use profile::{LoopTime, StepTime};
 pub use resident::{DeviceTensor, Download, ResidentInput};
 pub use sources::{Description, Sources};
@@ -465,7 +465,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
     ) -> Result<Vec<Vec<usize>>, RunError> {
-        let last = self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {})?;
+        let last = self.run_timed(inputs, outputs, None)?;
         match last {
             Some(last) => Ok(last.sizes.output_shapes.clone()),
             None => self.output_shapes(inputs),
@@ -479,15 +479,14 @@ impl Executable {
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [impl Destination]) -> Result<(), RunError> {
-        self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {}).map(drop)
+        self.run_timed(inputs, outputs, None).map(drop)
     }
 
     fn run_timed(
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
-        measured: Option<&mut Measured>,
-        observe: &mut Observe<'_>,
+        clock: Option<&mut StepClock<'_>>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let begun = self.begin(inputs.iter().map(Description::from))?;
         self.call(begun, |binding, state| {
@@ -497,17 +496,30 @@ impl Executable {
                 state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            let Some(measured) = measured else {
-                return self.execute(binding, state, &address, observe);
-            };
-            state.frame.measure(true);
-            state.step_by_step = true;
-            let last = self.execute(binding, state, &address, observe);
-            measured.loops = state.frame.loop_times(binding);
-            measured.device_ns.clone_from(&state.frame.device_ns);
-            state.frame.measure(false);
-            last
+            self.execute_timed((binding, state), &address, clock, &mut |_, _, _, _| {})
         })
+    }
+
+    /// As [`Executable::execute`], step by step and with their times if there is a clock.
+    fn execute_timed(
+        &self,
+        (binding, state): (&Bound, &mut CallState),
+        input: &dyn Fn(usize) -> *mut u8,
+        clock: Option<&mut StepClock<'_>>,
+        observe: &mut Observe<'_>,
+    ) -> Result<Option<Arc<Bound>>, RunError> {
+        let Some(clock) = clock else {
+            return self.execute(binding, state, input, observe);
+        };
+        state.frame.measure(true);
+        state.step_by_step = true;
+        let last = self.execute(binding, state, input, &mut |step, begins, slots, bound| {
+            clock.step(step, begins);
+            observe(step, begins, slots, bound);
+        });
+        clock.ended(state.frame.loop_times(binding), &state.frame.device_ns);
+        state.frame.measure(false);
+        last
     }
 
     /// What goes through the steps of a binding, with the scratch memory of a call.

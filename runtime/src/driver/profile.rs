@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Destination, Executable, RunError, TensorView};
+use super::{Destination, Executable, RunError, StateView, Stopped, TensorView};
 
 /// The time of one step of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,12 +26,43 @@ pub struct LoopTime {
     pub loops: Vec<LoopTime>,
 }
 
-/// What a timed call measured besides the time of its steps on the host.
-#[derive(Default)]
-pub(super) struct Measured {
-    pub(super) loops: Vec<LoopTime>,
-    /// By step: the nanoseconds that its device says it took.
-    pub(super) device_ns: Vec<Option<u64>>,
+/// Takes the times of one call's steps, by the host's clock until the call has ended.
+pub(super) struct StepClock<'t> {
+    times: &'t mut Vec<StepTime>,
+    /// Times that were there before the call.
+    before: usize,
+    begun: Instant,
+    loops: Vec<LoopTime>,
+}
+
+impl<'t> StepClock<'t> {
+    fn new(times: &'t mut Vec<StepTime>) -> StepClock<'t> {
+        StepClock {
+            before: times.len(),
+            times,
+            begun: Instant::now(),
+            loops: Vec::new(),
+        }
+    }
+
+    /// Is told when a step begins and when it ends.
+    pub(super) fn step(&mut self, step: usize, begins: bool) {
+        let now = Instant::now();
+        if begins {
+            self.begun = now;
+        } else {
+            let ns = now.duration_since(self.begun).as_nanos() as u64;
+            self.times.push(StepTime { step, ns });
+        }
+    }
+
+    /// Takes what else the call measured: its loops, and by step the nanoseconds that its device says it took.
+    pub(super) fn ended(&mut self, loops: Vec<LoopTime>, device_ns: &[Option<u64>]) {
+        for time in &mut self.times[self.before..] {
+            time.ns = device_ns.get(time.step).copied().flatten().unwrap_or(time.ns);
+        }
+        self.loops = loops;
+    }
 }
 
 impl Executable {
@@ -46,23 +77,24 @@ impl Executable {
         outputs: &mut [impl Destination],
         times: &mut Vec<StepTime>,
     ) -> Result<Vec<LoopTime>, RunError> {
-        let mut last = Instant::now();
-        let mut measured = Measured::default();
-        let before = times.len();
-        self.run_timed(inputs, outputs, Some(&mut measured), &mut |step, begins, _, _| {
-            let now = Instant::now();
-            if begins {
-                last = now;
-            } else {
-                times.push(StepTime {
-                    step,
-                    ns: now.duration_since(last).as_nanos() as u64,
-                });
-            }
-        })?;
-        for time in &mut times[before..] {
-            time.ns = measured.device_ns.get(time.step).copied().flatten().unwrap_or(time.ns);
-        }
-        Ok(measured.loops)
+        let mut clock = StepClock::new(times);
+        self.run_timed(inputs, outputs, Some(&mut clock))?;
+        Ok(clock.loops)
+    }
+
+    /// As [`Executable::run_updating_into`], timed as [`Executable::run_profiled`] is.
+    ///
+    /// # Errors
+    /// As [`Executable::run_updating_into`].
+    pub fn run_updating_profiled(
+        &self,
+        inputs: &[TensorView<'_>],
+        states: &mut [StateView<'_>],
+        outputs: &mut [impl Destination],
+        times: &mut Vec<StepTime>,
+    ) -> Result<Vec<LoopTime>, Stopped> {
+        let mut clock = StepClock::new(times);
+        self.update_into(inputs, states, outputs, Some(&mut clock))?;
+        Ok(clock.loops)
     }
 }

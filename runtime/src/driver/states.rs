@@ -16,6 +16,7 @@ use super::{
     Begun, Bound, CallState, Description, Destination, Executable, OutputTensor, PackedForms, RunError, Sources,
     StateMemory, TensorView,
 };
+use super::profile::StepClock;
 use crate::device::Queued;
 
 /// The element bytes of a state, in C order.
@@ -86,7 +87,7 @@ impl Executable {
         self.call(begun, |binding, call| {
             self.check_states(binding, states)?;
             let mut outputs = self.take_outputs(binding)?;
-            let last = self.update((binding, call), inputs, states, |k| outputs[k].data.as_mut_ptr())?;
+            let last = self.update((binding, call), inputs, states, |k| outputs[k].data.as_mut_ptr(), None)?;
             self.cut(&mut outputs, last.as_deref());
             Ok(outputs)
         })
@@ -102,12 +103,23 @@ impl Executable {
         states: &mut [StateView<'_>],
         outputs: &mut [impl Destination],
     ) -> Result<(), Stopped> {
+        self.update_into(inputs, states, outputs, None)
+    }
+
+    /// As [`Executable::run_updating_into`], with the times of the steps if there is a clock.
+    pub(super) fn update_into(
+        &self,
+        inputs: &[TensorView<'_>],
+        states: &mut [StateView<'_>],
+        outputs: &mut [impl Destination],
+        clock: Option<&mut StepClock<'_>>,
+    ) -> Result<(), Stopped> {
         let begun = self.begin_updating(inputs, states)?;
         self.call(begun, |binding, call| {
             self.check_states(binding, states)?;
             self.check_outputs(binding, outputs)?;
-            self.update((binding, call), inputs, states, |k| outputs[k].bytes_mut().as_mut_ptr())
-                .map(drop)
+            let output = |k: usize| outputs[k].bytes_mut().as_mut_ptr();
+            self.update((binding, call), inputs, states, output, clock).map(drop)
         })
     }
 
@@ -181,6 +193,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         states: &mut [StateView<'_>],
         mut output: impl FnMut(usize) -> *mut u8,
+        clock: Option<&mut StepClock<'_>>,
     ) -> Result<Option<Arc<Bound>>, Stopped> {
         // The steps that may have run.
         let mut begun = 0;
@@ -202,7 +215,7 @@ impl Executable {
             }
             self.find_packed(binding, states, &mut call.frame)?;
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            self.execute(binding, call, &address, &mut |number, begins, _, _| {
+            self.execute_timed((binding, call), &address, clock, &mut |number, begins, _, _| {
                 if begins {
                     begun = number + 1;
                 }

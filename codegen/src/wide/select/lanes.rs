@@ -117,6 +117,10 @@ impl Selector<'_, '_> {
             };
             return Ok(mask.of_value());
         }
+        if let Some(numbers) = self.flat.numbers(parts) {
+            let bytes = |n: u64| n.to_le_bytes()[..dtype.bytes()].to_vec();
+            return Ok((Form::Vector, self.table(numbers.into_iter().flat_map(bytes).collect())));
+        }
         let each: Vec<Reg> = parts.iter().map(|p| self.vector(*p)).collect::<Result<_>>()?;
         Ok((Form::Vector, self.packed(each, dtype.bytes(), lanes)?))
     }
