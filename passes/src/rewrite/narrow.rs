@@ -4,13 +4,14 @@
 //! again. What is cut off is not computed, and the result lies where it is wanted. The elements that stay are the same sums of the same terms.
 
 use rustc_hash::FxHashSet;
-use tlc_ir::graph::{GraphError, View};
+use smallvec::SmallVec;
+use tlc_ir::graph::{GraphError, Shape, View};
 use tlc_ir::{IndexExpr, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
 
-/// The slice of a contraction's result, `size` elements of each axis from `start` on, with the axes that padding fills left
+/// The slice of a contraction's result, or of that with other axes of one element, `size` elements of each axis from `start` on, with the axes that padding fills left
 /// whole: the contraction of operands with less padding, sliced where that is not enough. `None` where no padding goes.
 ///
 /// # Errors
@@ -23,8 +24,25 @@ pub fn less_padding(
     shared: &FxHashSet<NodeId>,
 ) -> Result<Option<NodeId>, GraphError> {
     let below = re.graph.node(contraction).clone();
-    let NodeKind::Einsum { inputs, output, .. } = &below.kind else {
-        return Ok(None);
+    let (inputs, output) = match &below.kind {
+        NodeKind::Einsum { inputs, output, .. } => (inputs, output),
+        NodeKind::View(View::Reshape(_)) => {
+            let inner = below.operands[0];
+            let Some(axes) = same_but_for_ones(&re.graph.ty(inner).shape, &below.ty.shape) else {
+                return Ok(None);
+            };
+            let of = |outer: &[IndexExpr], one: IndexExpr| -> Shape {
+                axes.iter()
+                    .map(|a| a.map_or_else(|| one.clone(), |a| outer[a].clone()))
+                    .collect()
+            };
+            let (from, count) = (of(start, IndexExpr::ZERO), of(size, IndexExpr::ONE));
+            return match less_padding(re, inner, &from, &count, shared)? {
+                Some(narrow) => re.reshape(narrow, &Shape::from(size)).map(Some),
+                None => Ok(None),
+            };
+        }
+        _ => return Ok(None),
     };
     let mut operands = below.operands.to_vec();
     let (mut starts, mut changed): (Box<[IndexExpr]>, bool) = (start.into(), false);
@@ -59,6 +77,19 @@ pub fn less_padding(
     let (start, size) = (starts, size.into());
     re.add(NodeKind::View(View::Slice { start, step, size }), &[new])
         .map(Some)
+}
+
+/// For each axis of the first shape the one of the second that has its elements, none for axes of one element, if the two differ in these alone.
+fn same_but_for_ones(first: &[IndexExpr], second: &[IndexExpr]) -> Option<SmallVec<[Option<usize>; 8]>> {
+    let mut others = second.iter().enumerate().filter(|(_, d)| !d.is(1));
+    let mut axes: SmallVec<[Option<usize>; 8]> = SmallVec::new();
+    for extent in first {
+        axes.push(match extent.is(1) {
+            true => None,
+            false => Some(others.next().filter(|(_, d)| *d == extent)?.0),
+        });
+    }
+    others.next().is_none().then_some(axes)
 }
 
 /// `count` elements of an axis from `from` on, by padding less of what is below; `None` where there is no padding or not enough.

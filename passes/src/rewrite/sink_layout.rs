@@ -58,7 +58,9 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             add_canonical(re, &below.kind, inputs.to_vec(), permuted, &below.operands)
         }
         NodeKind::View(View::Slice { start, step, size })
-            if uses[node.operands[0].index()] == 1 && step.iter().all(|&s| s == 1) =>
+            if uses[node.operands[0].index()] == 1
+                && reshaped(graph, node.operands[0]).is_none_or(|below| uses[below.index()] == 1)
+                && step.iter().all(|&s| s == 1) =>
         {
             match less_padding(re, operands[0], start, size, &shared)? {
                 Some(new) => Ok(new),
@@ -73,6 +75,12 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         _ if early[id.index()] => computed_before(re, node, operands),
         _ => re.keep(node, operands),
     })
+}
+
+/// What a reshape reads.
+fn reshaped(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    let node = graph.node(id);
+    matches!(node.kind, NodeKind::View(View::Reshape(_))).then(|| node.operands[0])
 }
 
 /// Which nodes are computed, element by element, of a value in another order or shape and of numbers, for a contraction that alone reads them. Computed

@@ -10,9 +10,8 @@
 //!   cut into blocks of it: with `k = j * stride + r` and `i = q * stride + r` it is
 //!   `sum[q, r] = Σ_j weights[j * stride + r] * y[q - j]`, one product of windows whose `r` is one more label of the result. (This is how
 //!   transposed convolutions are computed without zeros between the elements: Shi et al., "Is the deconvolution layer the same
-//!   as a convolutional layer?", 2016.) Where blocks of a stride have fewer elements than a window needs, a product for each `r` has its own number
-//!   of them, and the results are interleaved; blocks filled with zeros are multiplied otherwise. With a stride and a dilation, `y` gets zeros
-//!   between its elements.
+//!   as a convolutional layer?", 2016.) Where the stride is short and there are many results, there is a product for each `r`, without zeros for
+//!   weights that the last block lacks, and the results are interleaved. With a stride and a dilation, `y` gets zeros between its elements.
 //! - Other windows of few elements: a sum of padded terms, one for each.
 //! - Others: a scatter.
 //!
@@ -301,8 +300,7 @@ fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> 
     let Some(size) = d.extents()[last].as_const() else {
         return Ok(None);
     };
-    let uneven = line.dilation == 1 && size > line.stride && size % line.stride != 0;
-    if !uneven || line.stride > FEW_PHASES {
+    if line.dilation != 1 || size <= line.stride || !(2..=FEW_PHASES).contains(&line.stride) {
         return Ok(None);
     }
     let Some(seen) = Seen::below(d, [axis, last]) else {
