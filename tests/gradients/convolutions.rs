@@ -150,10 +150,14 @@ fn by_definition(
 fn random_convolutions_match_the_definition_exactly() {
     let mut rng = Rng::new(61);
     let mut tried = 0;
-    while tried < 60 {
+    while tried < 120 {
         let mut draw = |n: usize| rng.below(n);
         let groups = 1 + draw(3);
-        let (inner, outer, batch) = (1 + draw(3), groups * (1 + draw(2)), 1 + draw(2));
+        // Of many channels there is a product for each place of a stride.
+        let (inner, outer, batch) = match tried % 2 {
+            0 => (1 + draw(3), groups * (1 + draw(2)), 1 + draw(2)),
+            _ => (16 + draw(20), groups * (8 + draw(4)), 1 + draw(2)),
+        };
         let two = |draw: &mut dyn FnMut(usize) -> usize, n| [1 + draw(n), 1 + draw(n)];
         let (stride, dilation, size) = (two(&mut draw, 3), two(&mut draw, 3), two(&mut draw, 5));
         let (space, before, behind) = (two(&mut draw, 9), [draw(4), draw(4)], [draw(4), draw(4)]);
@@ -198,10 +202,15 @@ fn random_convolutions_match_the_definition_exactly() {
 
 #[test]
 fn an_empty_batch_and_symbolic_sizes() {
+    an_empty_batch_and_symbolic_sizes_of(3, 2);
+    an_empty_batch_and_symbolic_sizes_of(9, 17);
+}
+
+fn an_empty_batch_and_symbolic_sizes_of(outer: usize, inner: usize) {
     let g = Graph::new("conv");
     let (b, n) = (g.symbol("b", 0..=4), g.symbol("n", 3..=20));
-    let x = g.input("x", DType::F64, (&b, 2, &n));
-    let w = g.input("w", DType::F64, [3, 2, 3]);
+    let x = g.input("x", DType::F64, (&b, inner, &n));
+    let w = g.input("w", DType::F64, [outer, inner, 3]);
     for stride in 1..=3 {
         let loss = x
             .conv1d(&w, None, &Conv::new().stride(stride).padding(1))
@@ -214,27 +223,26 @@ fn an_empty_batch_and_symbolic_sizes() {
     let all = g.compile(&CompileOptions::default()).expect("compiles");
     let mut rng = Rng::new(5);
     for (batch, length) in [(0, 5), (1, 3), (2, 4), (3, 13), (2, 20)] {
-        let (of_x, of_w) = (whole(&[batch, 2, length], &mut rng), whole(&[3, 2, 3], &mut rng));
+        let (x_shape, w_shape) = ([batch, inner, length], [outer, inner, 3]);
+        let (of_x, of_w) = (whole(&x_shape, &mut rng), whole(&w_shape, &mut rng));
         let found = all
-            .run(&inputs![&host(&[batch, 2, length], &of_x), &host(&[3, 2, 3], &of_w)])
+            .run(&inputs![&host(&x_shape, &of_x), &host(&w_shape, &of_w)])
             .expect("runs");
         for stride in 1..=3 {
             // A loss of squares: twice the result is its cotangent.
             let places = (length - 1) / stride + 1;
-            let mut d = vec![0.0; batch * 3 * places];
             let terms = |b: usize, f: usize, p: usize| {
-                (0..6).filter_map(move |ck| {
+                (0..3 * inner).filter_map(move |ck| {
                     let (c, k) = (ck / 3, ck % 3);
                     let i = (p * stride + k).checked_sub(1).filter(|&i| i < length)?;
-                    Some(((b * 2 + c) * length + i, f * 6 + ck))
+                    Some(((b * inner + c) * length + i, f * 3 * inner + ck))
                 })
             };
             let (mut dx, mut dw) = (vec![0.0; of_x.len()], vec![0.0; of_w.len()]);
             for b in 0..batch {
-                for f in 0..3 {
+                for f in 0..outer {
                     for p in 0..places {
                         let y: f64 = terms(b, f, p).map(|(i, k)| of_x[i] * of_w[k]).sum();
-                        d[(b * 3 + f) * places + p] = 2.0 * y;
                         terms(b, f, p).for_each(|(i, k)| {
                             dx[i] += 2.0 * y * of_w[k];
                             dw[k] += 2.0 * y * of_x[i];
@@ -314,7 +322,41 @@ fn the_elements_of_windows_are_never_computed() {
             }
         }
         let plan = tlc::compile_ir(&ir, &CompileOptions::default()).expect("compiles");
-        assert_eq!(results_of_products(plan.plan()).len(), 1, "{name}");
+        let results = results_of_products(plan.plan());
+        if stride == 2 && size > 2 {
+            // A product for each place of the stride along both axes, which together compute the image and nothing beside it.
+            assert_eq!(results, [2 * 16 * 14 * 14; 4], "{name}");
+        } else {
+            assert_eq!(results.len(), 1, "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_infinite_is_in_the_windows_that_cover_it_alone() {
+    // Five elements of a stride of two: no product has weights that the window lacks.
+    let (stride, size) = (2, 5);
+    let g = Graph::new("upsampling");
+    let y = g.input("y", DType::F32, [1, 8, 6, 6]);
+    let w = g.input("w", DType::F32, [8, 16, size, size]);
+    let windows = tlc::einsum("bchw,cokl->bohwkl", &[&y, &w]);
+    let x = windows.overlap_add(3, 15, stride, 1).overlap_add(2, 15, stride, 1);
+    g.output("x", &x.narrow(2, 1, 13).narrow(3, 2, 12));
+    let step = g.compile(&CompileOptions::default()).expect("compiles");
+    let mut of_y = vec![1.0f32; 8 * 36];
+    of_y[3 * 36 + 2 * 6 + 4] = f32::INFINITY;
+    let of_y = HostTensor::from_slice(&[1, 8, 6, 6], &of_y).expect("as many");
+    let of_w = HostTensor::full(&[8, 16, size, size], tlc::Scalar::from_f64(DType::F32, 1.0)).expect("memory");
+    let found = step.run(&inputs![&of_y, &of_w]).expect("runs");
+    let found = found["x"].as_slice::<f32>().expect("f32");
+    for (i, &value) in found.iter().enumerate() {
+        let [row, column] = [i / 12 % 13 + 1, i % 12 + 2];
+        let covers = |at: usize, window: usize| (window * stride..window * stride + size).contains(&at);
+        let of = |at: usize| (0..6).filter(|&p| covers(at, p)).count() as f32;
+        match covers(row, 2) && covers(column, 4) {
+            true => assert_eq!(value, f32::INFINITY, "{row}, {column}"),
+            false => assert_eq!(value, 8.0 * of(row) * of(column), "{row}, {column}"),
+        }
     }
 }
 
