@@ -104,6 +104,8 @@ struct Clusterer<'g> {
     weight_gradients: FxHashMap<NodeId, WeightGradient>,
     /// Concatenations whose parts are stored where they have them.
     joins: FxHashMap<NodeId, Vec<Part>>,
+    /// Roots that have the elements of several others in turn, and are padded.
+    interleaved: FxHashSet<NodeId>,
     /// By node: what a root reads.
     demands: Vec<Vec<Demand>>,
     /// Values that are stored because some that read them would compute them again, at a higher cost.
@@ -222,6 +224,7 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         products: FxHashMap::default(),
         weight_gradients: FxHashMap::default(),
         joins: FxHashMap::default(),
+        interleaved: FxHashSet::default(),
         demands: std::iter::repeat_with(Vec::new).take(graph.len()).collect(),
         costly: FxHashMap::default(),
         cone_sizes: vec![ConeSize { cost: 1, statements: 1 }; graph.len()],

@@ -225,7 +225,10 @@ impl Translator<'_, '_, '_> {
 
     /// `0, step, 2 * step, ...` in the lanes of an integer type.
     pub(super) fn steps(&mut self, ty: Type, step: i64) -> Value {
-        self.numbers(ty, (0..ty.lane_count() as i64).map(|lane| lane.wrapping_mul(step) as u64))
+        self.numbers(
+            ty,
+            (0..ty.lane_count() as i64).map(|lane| lane.wrapping_mul(step) as u64),
+        )
     }
 
     /// Numbers, by their bits, as a vector of integers.

@@ -510,7 +510,10 @@ impl Builder<'_, '_> {
         };
         let first = self.known_value(lanes[0]);
         let first = self.convert(DType::I64, through, &first)?;
-        let numbers = apart.iter().map(|&n| self.constant(Scalar::from_i64(through, n))).collect();
+        let numbers = apart
+            .iter()
+            .map(|&n| self.constant(Scalar::from_i64(through, n)))
+            .collect();
         let numbers = self.of_lanes(Op::Pack(numbers), through, lanes.len() as u32);
         let sum = self.map(ScalarOp::Add, through, &[first, Val::Vector(numbers)])?;
         self.added(through, to, &sum).map(Some)

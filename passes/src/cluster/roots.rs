@@ -342,10 +342,15 @@ impl Clusterer<'_> {
                 false => self.again(id, cone.cost, cone.loads),
             };
             let costly = sum.filter(|s| s.computed > s.stored);
+            let interleaved = self.interleaved_below_padding(id);
+            if interleaved {
+                self.interleaved.insert(id);
+            }
             self.costly.extend(costly.map(|s| (id, s)));
             self.is_root[i] |= self.is_output[i]
                 || own
                 || (cone.cost > WINDOW_COST && (self.padded_behind_tile(id) || self.narrow_behind_tile(id)))
+                || interleaved
                 || costly.is_some()
                 || (shared && !cheap)
                 || again
@@ -551,6 +556,44 @@ impl Clusterer<'_> {
             }
             if let NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Reshape(_)) = self.kind(at) {
                 open.extend(self.graph.node(at).operands.iter().copied());
+            }
+        }
+        false
+    }
+
+    /// Whether a value is padded, for windows or to be part of a concatenation, and computed element by element of a concatenation whose parts it has
+    /// in turn: which part has an element and whether it is padding are no tests for one loop, which would make it one element at a time.
+    fn interleaved_below_padding(&self, id: NodeId) -> bool {
+        let padded = |u: &NodeId| matches!(self.kind(*u), NodeKind::View(View::Pad { .. }));
+        if !matches!(self.placement.target(id), Target::Cpu(_)) || !self.users[id.index()].iter().any(padded) {
+            return false;
+        }
+        let mut open: SmallVec<[NodeId; 8]> = smallvec![id];
+        for _ in 0..MAX_MEETING {
+            let Some(at) = open.pop() else { return false };
+            if at != id && self.is_root[at.index()] {
+                continue;
+            }
+            match self.kind(at) {
+                NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::View(View::Slice { .. } | View::Expand(_)) => {
+                    open.extend(self.graph.node(at).operands.iter().copied());
+                }
+                NodeKind::View(View::Reshape(_)) => {
+                    let below = self.graph.node(at).operands[0];
+                    match self.kind(below) {
+                        NodeKind::View(View::Permute(_)) if self.regroups(at) => {
+                            let mut from = self.graph.node(below).operands[0];
+                            while let NodeKind::View(View::Reshape(_)) = self.kind(from) {
+                                from = self.graph.node(from).operands[0];
+                            }
+                            if self.is_concatenation(from) {
+                                return true;
+                            }
+                        }
+                        _ => open.push(below),
+                    }
+                }
+                _ => {}
             }
         }
         false

@@ -340,13 +340,14 @@ impl Clusterer<'_> {
         columns::reads_columns(self.graph, roots, summed, merged, &self.is_root)
     }
 
-    /// Whether one of roots that sum nothing up joins parts of rows, and others have rows of other lengths, as what joins it with more channels has.
+    /// Whether one of roots that sum nothing up joins parts of rows, one behind the other or in turn, and others have rows of other lengths, as what joins it with more channels has.
     /// A loop of each of them would walk its rows across, and ask for each element again which part it is of.
     fn joins_rows(&self, roots: &[NodeId], merged: &LoopSpace) -> bool {
         let joins = |r: &NodeId| {
             let node = self.graph.node(*r);
             let below = node.operands.first().map(|o| self.kind(*o));
-            node.kind == NodeKind::Copy && matches!(below, Some(NodeKind::Map(ScalarOp::Select)))
+            let copied = node.kind == NodeKind::Copy && matches!(below, Some(NodeKind::Map(ScalarOp::Select)));
+            copied || self.interleaved.contains(r)
         };
         if !roots.iter().any(joins) || roots.iter().any(|r| sums_up(self.kind(*r))) {
             return false;

@@ -60,7 +60,13 @@ pub fn less_padding(
         if size[axis] == below.ty.shape[axis] || count < 1 {
             continue;
         }
-        if let Some(narrow) = narrowed(re, operands[k], (of_operand, shared), from, count)? {
+        let cut = Cut {
+            axis: of_operand,
+            from,
+            count,
+            shared,
+        };
+        if let Some(narrow) = narrowed(re, operands[k], cut, false)? {
             operands[k] = narrow;
             starts[axis] = IndexExpr::ZERO;
             changed = true;
@@ -92,14 +98,28 @@ fn same_but_for_ones(first: &[IndexExpr], second: &[IndexExpr]) -> Option<SmallV
     others.next().is_none().then_some(axes)
 }
 
-/// `count` elements of an axis from `from` on, by padding less of what is below; `None` where there is no padding or not enough.
-fn narrowed(
-    re: &mut Rebuilder,
-    node: NodeId,
-    (axis, shared): (usize, &FxHashSet<NodeId>),
+/// The part of an axis that is asked for.
+#[derive(Clone, Copy)]
+struct Cut<'a> {
+    axis: usize,
+    /// The first element.
     from: i64,
+    /// How many.
     count: i64,
-) -> Result<Option<NodeId>, GraphError> {
+    /// Nodes that have several users.
+    shared: &'a FxHashSet<NodeId>,
+}
+
+/// Part of a value, by padding less of what is below, or, where `several` need that, by a slice; `None` where there is no padding or not
+/// enough.
+fn narrowed(re: &mut Rebuilder, node: NodeId, cut: Cut<'_>, several: bool) -> Result<Option<NodeId>, GraphError> {
+    let Cut {
+        axis,
+        from,
+        count,
+        shared,
+    } = cut;
+    let several = several || shared.contains(&node);
     let this = re.graph.node(node).clone();
     let NodeKind::View(view) = this.kind.clone() else {
         return Ok(None);
@@ -122,17 +142,22 @@ fn narrowed(
                 // The places in the window are all there.
                 let of = match axis + 1 == this.ty.rank() {
                     true => None,
-                    false => narrowed(re, below, (axis, shared), from, count)?,
+                    false => narrowed(re, below, cut, several)?,
                 };
                 (view, of)
             } else {
                 let Some(size) = size.as_const() else { return Ok(None) };
                 let reach = (count - 1).saturating_mul(stride) + (size - 1).saturating_mul(dilation) + 1;
-                (view, narrowed(re, below, (axis, shared), from.saturating_mul(stride), reach)?)
+                let cut = Cut {
+                    from: from.saturating_mul(stride),
+                    count: reach,
+                    ..cut
+                };
+                (view, narrowed(re, below, cut, several)?)
             }
         }
         // Others need the padding: it is there.
-        View::Pad { .. } if shared.contains(&node) => {
+        View::Pad { .. } if several => {
             let mut start = vec![IndexExpr::ZERO; this.ty.rank()];
             let mut size = this.ty.shape.clone();
             (start[axis], size[axis]) = (from.into(), count.into());
@@ -147,7 +172,7 @@ fn narrowed(
             value,
         } => {
             if lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0 {
-                let of = narrowed(re, below, (axis, shared), from, count)?;
+                let of = narrowed(re, below, cut, several)?;
                 (
                     View::Pad {
                         lo,
@@ -190,7 +215,8 @@ fn narrowed(
             (View::Slice { start, step, size }, Some(below))
         }
         View::Permute(p) => {
-            let of = narrowed(re, below, (p[axis] as usize, shared), from, count)?;
+            let axis = p[axis] as usize;
+            let of = narrowed(re, below, Cut { axis, ..cut }, several)?;
             (View::Permute(p), of)
         }
         // Padding is looked for below these alone.

@@ -32,7 +32,7 @@ impl Pass for SinkLayout {
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let uses = graph.use_counts();
     let early = before_layout(graph, &uses);
-    // Padding of which there are several users.
+    // Views of which there are several users: what is padded below them is.
     let mut shared = FxHashSet::default();
     super::rebuild(graph, &mut |re, id, node, operands| match &node.kind {
         NodeKind::Einsum {
@@ -67,10 +67,10 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
                 None => re.keep(node, operands),
             }
         }
-        NodeKind::View(View::Pad { .. }) if uses[id.index()] > 1 => {
-            let padded = re.keep(node, operands)?;
-            shared.insert(padded);
-            Ok(padded)
+        NodeKind::View(View::Pad { .. } | View::Window { .. }) if uses[id.index()] > 1 => {
+            let view = re.keep(node, operands)?;
+            shared.insert(view);
+            Ok(view)
         }
         _ if early[id.index()] => computed_before(re, node, operands),
         _ => re.keep(node, operands),

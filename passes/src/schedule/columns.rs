@@ -25,6 +25,10 @@ impl Scheduler<'_> {
         // Axes that some value walks differently stay apart.
         let axes = self.fuse_clean(axes);
         let mut outer: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
+        // Columns whose rows are summed go on in the axes before them, where all that is read does.
+        if axes.len() == 1 && !nest.column_blocks {
+            outer = self.fuse_clean(&outer);
+        }
         let Some(column) = outer.pop() else {
             return self.rows(&nest.parallel);
         };

@@ -145,7 +145,10 @@ pub(crate) fn overlap_added(d: &Tensor, axis: usize, line: &Line) -> Step<Option
     let known = Interleaved::of(d).filter(|known| known.axes.iter().all(|a| a.axis != axis));
     let Interleaved { mut axes, parts } = known.unwrap_or_else(|| Interleaved::whole(d));
     let phases = match parts.len() * (line.stride as usize) <= MOST_PHASES {
-        true => parts.iter().map(|p| in_phases(p, axis, line)).collect::<Step<Option<Vec<_>>>>()?,
+        true => parts
+            .iter()
+            .map(|p| in_phases(p, axis, line))
+            .collect::<Step<Option<Vec<_>>>>()?,
         false => None,
     };
     let parts: Vec<Tensor> = match phases {
@@ -317,7 +320,8 @@ fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> 
     };
     let of_phase = |r: i64| {
         let blocks = product.of_phase(&form, r, (size - r + line.stride - 1) / line.stride)?;
-        seen.again(blocks, &[form.positions.clone(), IndexExpr::ONE])?.without(&[last])
+        seen.again(blocks, &[form.positions.clone(), IndexExpr::ONE])?
+            .without(&[last])
     };
     (0..line.stride).map(of_phase).collect::<Step<_>>().map(Some)
 }

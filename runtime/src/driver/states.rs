@@ -12,11 +12,11 @@ use smallvec::SmallVec;
 use tlc_ir::plan::{PlanState, SlotId, Storage};
 use tlc_ir::{DType, IndexExpr};
 
+use super::profile::StepClock;
 use super::{
     Begun, Bound, CallState, Description, Destination, Executable, OutputTensor, PackedForms, RunError, Sources,
     StateMemory, TensorView,
 };
-use super::profile::StepClock;
 use crate::device::Queued;
 
 /// The element bytes of a state, in C order.
