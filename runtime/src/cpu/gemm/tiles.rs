@@ -676,9 +676,14 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         && windows::takes(across, tall)
         && dst_wide == 1
     {
-        // So many rows that what follows finds them in the second-level cache.
-        let most = second_level_bytes() / 4 / (wide * size).max(1);
-        let most = (most / windows::ROWS).max(1) * windows::ROWS;
+        // So many rows that what follows finds them in the second-level cache; all of them, if that holds not even those of a tile: the image, which is
+        // as large, is then read once.
+        let most = match second_level_bytes() / 4 / (wide * size).max(1) / windows::ROWS {
+            0 => tall,
+            strips => strips * windows::ROWS,
+        };
+        let reach = |d: &StridedDim| d.extent.saturating_sub(1).saturating_mul(d.stride.unsigned_abs());
+        let span: usize = across.iter().chain(depth).map(reach).fold(0, usize::saturating_add);
         for top in (0..tall).step_by(most) {
             let height = most.min(tall - top);
             let part = windows::Part {
@@ -694,6 +699,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                 result_stride: dst_tall,
                 k: p.k,
                 block: block::<K>(p.k),
+                far: span.saturating_mul(size) > second_level_bytes(),
             };
             // SAFETY: the caller's promise; scratch has room for many elements of a block, and elements are f32 where windows are read in place.
             unsafe { multiply(part, scratch.cast()) };

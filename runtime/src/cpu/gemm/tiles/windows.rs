@@ -45,6 +45,8 @@ pub(super) struct Part<'a> {
     pub k: usize,
     /// Elements of a block of the sum.
     pub block: usize,
+    /// Whether the image is beyond the second-level cache, and is asked for before it is read.
+    pub far: bool,
 }
 
 /// Whether windows with these dimensions are read where they lie by so many rows.
@@ -184,6 +186,8 @@ struct Block<'a> {
     result_stride: isize,
     /// Whether it is added to what is there.
     added: bool,
+    /// How many elements further on lines are asked for, unless that is 0.
+    ahead: isize,
 }
 
 /// Multiplies `R` rows by `V` vectors of windows that lie `STEP` elements apart.
@@ -217,6 +221,11 @@ unsafe fn tile<const R: usize, const V: usize, const P: usize, const STEP: usize
                 });
                 if STEP == 2 {
                     x[v] = _mm512_permutex2var_ps(x[v], even, behind);
+                }
+                // Steps of the sum are too far apart for the processor to see what comes.
+                if b.ahead != 0 {
+                    let next = image.wrapping_offset(vectors[v].pieces[0].offset + b.ahead);
+                    _mm_prefetch::<_MM_HINT_T0>(next.cast());
                 }
             });
             unroll!(r < R {
@@ -304,6 +313,12 @@ unsafe fn block<const P: usize, const STEP: usize>(p: &Part<'_>, b: Block<'_>, l
             let b = Block {
                 rows: b.rows.wrapping_offset(row as isize * b.row_strides.0),
                 results: b.results.wrapping_offset(row as isize * b.result_stride),
+                // The first rows ask for what the next vectors read, once for all.
+                ahead: if p.far && row == 0 {
+                    (count * LANES * STEP) as isize
+                } else {
+                    0
+                },
                 ..b
             };
             // SAFETY: the caller's promise.
@@ -382,6 +397,7 @@ pub(super) unsafe fn avx512_f32(p: Part<'_>, scratch: *mut isize) {
             results: p.results,
             result_stride: p.result_stride,
             added: begin > 0,
+            ahead: 0,
         };
         // SAFETY: the caller's promise.
         unsafe {
@@ -460,6 +476,7 @@ mod tests {
                     result_stride: stride as isize,
                     k: 18,
                     block,
+                    far: first > 0,
                 };
                 // SAFETY: the vectors have so many elements, and the feature was looked for.
                 unsafe { avx512_f32(part, scratch.as_mut_ptr()) };
