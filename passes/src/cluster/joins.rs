@@ -156,8 +156,10 @@ impl Clusterer<'_> {
     fn sums_up_views(&self, user: NodeId, left: usize) -> bool {
         match self.kind(user) {
             NodeKind::Einsum { .. } => true,
+            // What is pooled goes from one element to the second after it: asking of each which part it is of takes longer.
             NodeKind::View(View::Window { size, stride, .. }) => {
-                size.as_const().is_none_or(|n| n > *stride)
+                *stride > 1
+                    || size.as_const().is_none_or(|n| n > *stride)
                     || (left > 0
                         && self.users[user.index()]
                             .iter()

@@ -63,7 +63,7 @@ pub fn run(
 ) -> Result<Graph, GraphError> {
     let tiles = emitter.zip(block_bytes);
     let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
-    let mut apart = FxHashMap::default();
+    let (mut apart, mut ordered_images) = (FxHashMap::default(), FxHashMap::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.keep(node, operands);
@@ -117,6 +117,11 @@ pub fn run(
         if let Some(Ok(_)) = emitter.and_then(|e| weight_gradient(graph, id, e, 1)) {
             return re.keep(node, operands);
         }
+        let mut own: SmallVec<[NodeId; 2]> = SmallVec::new();
+        for &operand in operands {
+            own.push(in_own_order(re, operand, &mut ordered_images)?);
+        }
+        let operands = &own[..];
         let ordered = result_order(graph, id, layouts.products);
         let mut pack = operands_to_pack(graph, id, ordered.as_ref(), layouts.products);
         // A sum that is too long for a kernel, and would not be without what is padding: the library reads the image itself.
@@ -240,6 +245,36 @@ fn channels_apart(
         }
     };
     slid.into_iter().rev().try_fold(kept, |at, kind| re.add(kind, &[at]))
+}
+
+/// Windows of an image of which gathers have made another axis the first, as padding by reflection does, of a copy in the image's own order: what lies
+/// side by side in it then does in the result as well. `copied` are images for which that was done.
+fn in_own_order(
+    re: &mut Rebuilder,
+    windows: NodeId,
+    copied: &mut FxHashMap<NodeId, NodeId>,
+) -> Result<NodeId, GraphError> {
+    let (mut image, mut slid) = (windows, Vec::new());
+    while let NodeKind::View(View::Window { .. }) = &re.graph.node(image).kind {
+        slid.push(re.graph.node(image).kind.clone());
+        image = re.graph.node(image).operands[0];
+    }
+    let node = re.graph.node(image);
+    if slid.is_empty()
+        || !matches!(node.kind, NodeKind::View(View::Permute(_)))
+        || !matches!(re.graph.node(node.operands[0]).kind, NodeKind::Gather { .. })
+    {
+        return Ok(windows);
+    }
+    let copy = match copied.get(&image) {
+        Some(&copy) => copy,
+        None => {
+            let copy = re.add(NodeKind::Copy, &[image])?;
+            copied.insert(image, copy);
+            copy
+        }
+    };
+    slid.into_iter().rev().try_fold(copy, |at, kind| re.add(kind, &[at]))
 }
 
 /// A convolution with its weights in blocks.
