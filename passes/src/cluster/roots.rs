@@ -342,7 +342,7 @@ impl Clusterer<'_> {
                 false => self.again(id, cone.cost, cone.loads),
             };
             let costly = sum.filter(|s| s.computed > s.stored);
-            let interleaved = self.interleaved_below_padding(id);
+            let interleaved = self.is_interleaved_and_stored(id);
             if interleaved {
                 self.interleaved.insert(id);
             }
@@ -561,11 +561,23 @@ impl Clusterer<'_> {
         false
     }
 
-    /// Whether a value is padded, for windows or to be part of a concatenation, and computed element by element of a concatenation whose parts it has
-    /// in turn: which part has an element and whether it is padding are no tests for one loop, which would make it one element at a time.
-    fn interleaved_below_padding(&self, id: NodeId) -> bool {
-        let padded = |u: &NodeId| matches!(self.kind(*u), NodeKind::View(View::Pad { .. }));
-        if !matches!(self.placement.target(id), Target::Cpu(_)) || !self.users[id.index()].iter().any(padded) {
+    /// Whether a value is computed element by element of a concatenation whose parts it has in turn, and used by something else than the next such value:
+    /// it is stored. Which part has an element and whether it is padding are no tests for one loop, which would make it one element at a time, and
+    /// no sum asks it of each element.
+    fn is_interleaved_and_stored(&self, id: NodeId) -> bool {
+        let goes_on = |u: &NodeId| {
+            matches!(
+                self.kind(*u),
+                NodeKind::Map(_)
+                    | NodeKind::Convert(_)
+                    | NodeKind::View(View::Reshape(_) | View::Slice { .. } | View::Permute(_))
+            )
+        };
+        let users = &self.users[id.index()];
+        if !matches!(self.placement.target(id), Target::Cpu(_))
+            || users.len() == 1 && goes_on(&users[0])
+            || users.is_empty()
+        {
             return false;
         }
         let mut open: SmallVec<[NodeId; 8]> = smallvec![id];

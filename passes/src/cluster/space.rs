@@ -340,7 +340,8 @@ impl Clusterer<'_> {
         columns::reads_columns(self.graph, roots, summed, merged, &self.is_root)
     }
 
-    /// Whether one of roots that sum nothing up joins parts of rows, one behind the other or in turn, and others have rows of other lengths, as what joins it with more channels has.
+    /// Whether one of roots joins parts of rows, one behind the other or in turn, and others have rows of other lengths, as what joins it with more
+    /// channels has, or sum rows up of which parts have elements in turn.
     /// A loop of each of them would walk its rows across, and ask for each element again which part it is of.
     fn joins_rows(&self, roots: &[NodeId], merged: &LoopSpace) -> bool {
         let joins = |r: &NodeId| {
@@ -349,8 +350,11 @@ impl Clusterer<'_> {
             let copied = node.kind == NodeKind::Copy && matches!(below, Some(NodeKind::Map(ScalarOp::Select)));
             copied || self.interleaved.contains(r)
         };
-        if !roots.iter().any(joins) || roots.iter().any(|r| sums_up(self.kind(*r))) {
+        if !roots.iter().any(joins) {
             return false;
+        }
+        if roots.iter().any(|r| sums_up(self.kind(*r))) {
+            return roots.iter().any(|r| self.interleaved.contains(r));
         }
         let row = |(&root, roles): (&NodeId, &Vec<Role>)| {
             let extents = space(self.graph, root).extents;
