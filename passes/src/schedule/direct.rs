@@ -177,7 +177,10 @@ impl Scheduler<'_> {
                 walks
             })
         };
-        parallel.iter().enumerate().rev().find_map(|(at, &c)| {
+        // The innermost loop last: an image whose rows are as long as a block is wide looks like weights.
+        let (last, others) = parallel.split_last()?;
+        let others = others.iter().enumerate().rev();
+        others.chain([(parallel.len() - 1, last)]).find_map(|(at, &c)| {
             let weights = |w: &IndexExpr, image: &IndexExpr, [_, columns]: [i64; 2]| {
                 // Groups, which are around the channels, both have.
                 let apart = parallel.iter().enumerate().all(|(i, &v)| match i.cmp(&at) {
