@@ -107,6 +107,8 @@ const WINDOW_COST: u32 = 1;
 const SLIDING_COST: u32 = 4;
 /// Where windows are at least so wide, padding is written once: else each of their reads tests whether it is inside.
 const WIDE_WINDOW: i64 = 5;
+/// Where windows of at least so many elements slide along what is stored in columns, these are copied into rows: one by one they are read as often.
+const LEAST_TURNED_WINDOW: i64 = 3;
 
 /// The size of sliding windows that overlap, which show elements of their operand more than once.
 fn overlap(kind: &NodeKind) -> Option<i64> {
@@ -335,7 +337,7 @@ impl Clusterer<'_> {
                 None => false,
             });
             self.apart[i] = cone.scalar && self.users[i].iter().any(|&u| self.repeats_rows(u, id));
-            let again = again || self.apart[i];
+            let again = again || self.apart[i] || self.turns_rows_of_windows(id);
             // Computed once where it is read again and again, if that costs less.
             let sum = match own || free || cheap {
                 true => None,
@@ -467,6 +469,23 @@ impl Clusterer<'_> {
                 }
                 _ => false,
             }
+    }
+
+    /// Whether a value has columns of what is stored as rows, which are padded and which windows slide along.
+    fn turns_rows_of_windows(&self, id: NodeId) -> bool {
+        let (NodeKind::View(View::Permute(axes)), true) = (self.kind(id), self.masks_floats(id)) else {
+            return false;
+        };
+        let turned = axes.last().is_some_and(|&a| usize::from(a) + 1 != axes.len());
+        let slid = |u: &NodeId| overlap(self.kind(*u)).is_some_and(|n| n >= LEAST_TURNED_WINDOW);
+        let padded = |u: &NodeId| {
+            let users = &self.users[u.index()];
+            matches!(self.kind(*u), NodeKind::View(View::Pad { .. }))
+                && !self.is_root[u.index()]
+                && users.iter().any(slid)
+        };
+        let row = self.graph.ty(id).shape.last();
+        turned && row.is_some_and(|n| !n.is(1)) && self.users[id.index()].iter().any(padded)
     }
 
     /// Whether a value of bytes is computed from a tile, and what is computed of it alone is padded for windows: it is stored, because what

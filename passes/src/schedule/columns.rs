@@ -18,6 +18,8 @@ use crate::tuning::Tunable;
 const COLUMN_ROWS: i64 = 8;
 /// The most vectors whose elements share bytes: two bits each.
 const VECTORS_OF_BYTES: i64 = 4;
+/// Vectors of neighbours that are scanned together: an addition of each waits for the one before.
+const SCAN_VECTORS: i64 = 4;
 
 impl Scheduler<'_> {
     pub(super) fn columns(&mut self, nest: &Nest) {
@@ -104,6 +106,45 @@ impl Scheduler<'_> {
                 self.strip(c, lanes);
             }
         }
+    }
+
+    /// Scans along an axis that is not the last, which walk memory along the last one: neighbours each are a lane's. Returns whether it was done.
+    pub(super) fn scans_side_by_side(&mut self, parallel: &[VarId]) -> bool {
+        let lanes = self.emitter.lanes(DType::F32);
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let mut outer = self.fuse_clean(parallel);
+        let done = outer.pop().filter(|&c| self.lies_side_by_side(c)).and_then(|column| {
+            let columns = self.kernel.extents[column.0 as usize].as_const();
+            if lanes < 2 || columns.is_some_and(|n| n < lanes) {
+                return None;
+            }
+            let width = SCAN_VECTORS * lanes;
+            let tiles = Directive::TileColumns { var: column, width };
+            let made = self
+                .because(ScheduleReason::ColumnTile { columns: width })
+                .apply(tiles)?;
+            outer.push(made[0]);
+            self.parallel(&outer);
+            for nest in self.inner_nests() {
+                nest.last().into_iter().for_each(|&column| self.vectorize(column));
+            }
+            Some(())
+        });
+        if done.is_none() {
+            (self.kernel, self.schedule) = saved;
+        }
+        done.is_some()
+    }
+
+    /// Whether all that is written to memory lies side by side along a loop, and all that is read at some distance.
+    fn lies_side_by_side(&self, var: VarId) -> bool {
+        let Some(body) = tree::loop_body(&self.kernel.body, var) else {
+            return false;
+        };
+        let mut accesses = walk(body)
+            .flat_map(|s| s.accesses())
+            .filter(|a| matches!(a.memory, Memory::Param(_)));
+        accesses.all(|a| (a.index.affine_in(var)).is_some_and(|(step, _)| step.is(1) || !a.effect.writes()))
     }
 
     /// Has the vectors of a tile in statements of their own where they hold the elements of one run of bytes: each shifts by an amount that is known.

@@ -202,6 +202,7 @@ fn scheduled<'t>(
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
         // Rows behind products are a GPU's; elsewhere they are what they mean.
+        Form::Serial if s.scans_side_by_side(&nest.parallel) => {}
         Form::Serial | Form::ProductRows { .. } => {
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
