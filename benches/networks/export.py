@@ -18,6 +18,8 @@ import torchvision.models as vision
 import transformers
 from torch import nn
 
+from architectures import Generator, Recognizer, Scan, StyleTransfer, UNet, Vocoder
+
 warnings.filterwarnings("ignore")
 torch.backends.mha.set_fastpath_enabled(False)
 
@@ -59,33 +61,6 @@ class Called(nn.Module):
 
     def forward(self, *inputs):
         return self.call(self.model, *inputs)
-
-
-class UNet(nn.Module):
-    def __init__(self, width=32):
-        super().__init__()
-        channels = [width << k for k in range(4)]
-        ends = zip([3, *channels], channels)
-        self.down = nn.ModuleList(UNet.pair(a, b) for a, b in ends)
-        back = list(zip(channels[:0:-1], channels[-2::-1]))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in back)
-        self.join = nn.ModuleList(UNet.pair(2 * b, b) for _, b in back)
-        self.last = nn.Conv2d(width, 4, 1)
-
-    @staticmethod
-    def pair(a, b):
-        layers = [[nn.Conv2d(i, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()] for i in (a, b)]
-        return nn.Sequential(*layers[0], *layers[1])
-
-    def forward(self, x):
-        kept = []
-        for layer in self.down[:-1]:
-            kept.append(layer(x))
-            x = nn.functional.max_pool2d(kept[-1], 2)
-        x = self.down[-1](x)
-        for up, join in zip(self.up, self.join):
-            x = join(torch.cat([up(x), kept.pop()], 1))
-        return self.last(x)
 
 
 def small_cnn(batch):
@@ -146,6 +121,10 @@ def decoding(kind, past, batch=1):
     return Called(model, step), (torch.randint(0, words, (batch, 1)), *cached), None
 
 
+def video(name, frames, side):
+    return getattr(vision.video, name)(weights=None), (torch.randn(1, 3, frames, side, side),), BATCH
+
+
 def encoder(kind):
     if kind == "bert":
         config = transformers.BertConfig(
@@ -163,6 +142,13 @@ NETWORKS = {name: (torchvision_model, name) for name in VISION} | {
     "deeplab_resnet50": (segmentation, "deeplabv3_resnet50", 128),
     "lraspp": (segmentation, "lraspp_mobilenet_v3_large", 224),
     "unet": (lambda: (UNet(), (torch.randn(1, 3, 128, 128),), IMAGE),),
+    "generator": (lambda: (Generator(), (torch.randn(1, 100, 1, 1),), BATCH),),
+    "style_transfer": (lambda: (StyleTransfer(), (torch.randn(1, 3, 128, 128),), IMAGE),),
+    "vocoder": (lambda: (Vocoder(), (torch.randn(1, 80, 40),), {0: "batch", 2: "frames"}),),
+    "recognizer": (lambda: (Recognizer(), (torch.randn(1, 1, 32, 128),), BATCH),),
+    "scan": (lambda: (Scan(), (torch.randn(1, 256, 128),), TOKENS),),
+    "r3d_18": (video, "r3d_18", 8, 56),
+    "s3d": (video, "s3d", 16, 224),
     "small_cnn": (small_cnn, 1),
     "small_cnn_b16": (small_cnn, 16),
     "mlp": (perceptron, 1),

@@ -153,3 +153,67 @@ fn narrow_floats_stay_one_chain() {
     let x = HostTensor::zeros(DType::F16, &[n]).unwrap();
     agrees(&text, &[x], false);
 }
+
+/// Scans along an axis that is not the last go along the last one, in vectors: whatever is left over of these, and whatever is computed of elements
+/// before they are added.
+#[test]
+fn columns_are_scanned_side_by_side() {
+    for (k, columns) in [1usize, 3, 15, 16, 17, 31, 63, 64, 65, 100, 131]
+        .into_iter()
+        .enumerate()
+    {
+        for (rows, flags) in [0usize, 1, 2, 37].into_iter().zip(flags()) {
+            let dtype = ["f32", "i32", "f64", "u8", "i64"][k % 5];
+            let shape = [2, rows, columns];
+            let of = format!("{dtype}[2, {rows}, {columns}]");
+            let text = format!(
+                "graph @s(%x: {of}, %t: {dtype}[{columns}, {rows}, 2]) {{
+                 %0 = scan add %x {{axis=1{flags}}} : {of}
+                 %1 = mul %x, %x : {of}
+                 %2 = scan max %1 {{axis=1{flags}}} : {of}
+                 %3 = permute %t {{axes=[2, 1, 0]}} : {of}
+                 %4 = add %3, %x : {of}
+                 %5 = scan add %4 {{axis=1{flags}}} : {of}
+                 return %0 as y, %2 as z, %5 as w }}"
+            );
+            let values: Vec<i32> = (0..2 * rows * columns)
+                .map(|i| (i * 37 + 11) as i32 % 101 - 50)
+                .collect();
+            let host = |shape: &[usize]| match dtype {
+                "u8" => HostTensor::from_slice(shape, &values.iter().map(|&v| v as u8).collect::<Vec<_>>()),
+                "i64" => HostTensor::from_slice(shape, &values.iter().map(|&v| v.into()).collect::<Vec<i64>>()),
+                "f64" => HostTensor::from_slice(shape, &values.iter().map(|&v| f64::from(v) / 7.0).collect::<Vec<_>>()),
+                "f32" => HostTensor::from_slice(shape, &values.iter().map(|&v| v as f32 / 7.0).collect::<Vec<_>>()),
+                _ => HostTensor::from_slice(shape, &values),
+            };
+            agrees(
+                &text,
+                &[host(&shape).unwrap(), host(&[columns, rows, 2]).unwrap()],
+                false,
+            );
+        }
+    }
+}
+
+#[test]
+fn columns_of_any_number_are_scanned_side_by_side() {
+    for [rows, columns] in [[0usize, 5], [5, 0], [1, 1], [3, 15], [7, 16], [2, 17], [40, 130]] {
+        for flags in flags() {
+            let text = format!(
+                "graph @s(%x: f32[n, m]) where n in 0..=1000, m in 0..=1000 {{
+                 %0 = scan add %x {{axis=0{flags}}} : f32[n, m]
+                 %1 = scan min %x {{axis=0{flags}}} : f32[n, m]
+                 return %0 as y, %1 as z }}"
+            );
+            let mut x: Vec<f32> = (0..rows * columns)
+                .map(|i| ((i * 37 + 11) % 101) as f32 * 0.1 - 5.0)
+                .collect();
+            for (i, special) in [(3, f32::NAN), (17, f32::INFINITY), (20, -0.0), (50, f32::NEG_INFINITY)] {
+                if let Some(x) = x.get_mut(i) {
+                    *x = special;
+                }
+            }
+            agrees(&text, &[HostTensor::from_slice(&[rows, columns], &x).unwrap()], false);
+        }
+    }
+}

@@ -441,6 +441,85 @@ fn the_next_channels_weights_are_asked_for() {
     }
 }
 
+/// An image of windows that are as high as it is has elements in the order of blocks of weights, if its rows are as long as a block is wide.
+#[test]
+fn images_in_the_order_of_weights_are_images() {
+    let mut rng = Rng::new(21);
+    for (width, outputs) in [(32, 128), (16, 64), (8, 32)] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels: 24,
+            outputs,
+            sides: [4, width],
+            kernel: [4, 1],
+            stride: 1,
+            dilation: 1,
+            padding: [0; 2],
+            bias: true,
+            residual: false,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[outputs, 24, 4, 1], &mut rng, false);
+        let graph = case.record(false, &weights, &data(&[outputs, 1, 1], &mut rng, false));
+        let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let explained = e.explain().to_string();
+        assert_eq!(is_direct(&explained), has_tiles(outputs), "{explained}");
+        // Tiles of one row would be those of an image that is taken for weights.
+        assert!(!explained.contains("rows=1 columns=") || !has_tiles(outputs), "{explained}");
+        let inputs = [data(&[1, 24, 4, width], &mut rng, true)];
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+        compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("{width}, {outputs}: {m}"));
+    }
+}
+
+/// Short sums take tiles of one vector of channels and as many pixels, whatever rows leave over.
+#[test]
+fn short_sums_over_rows_of_any_length() {
+    let mut rng = Rng::new(22);
+    for (channels, sides, stride) in [
+        (1, [5, 16], 1),
+        (1, [4, 31], 1),
+        (3, [3, 64], 1),
+        (3, [6, 47], 2),
+        (2, [32, 32], 1),
+        (3, [1, 1], 1),
+        (1, [2, 17], 1),
+        (3, [4, 13], 1),
+        (4, [4, 33], 1),
+    ] {
+        let case = Case {
+            images: 2,
+            groups: 1,
+            channels,
+            outputs: 32,
+            sides,
+            kernel: [3, 3],
+            stride,
+            dilation: 1,
+            padding: [1; 2],
+            bias: true,
+            residual: false,
+            activation: true,
+            special: true,
+        };
+        let weights = data(&[32, channels, 3, 3], &mut rng, false);
+        let inputs = [data(&[2, channels, sides[0], sides[1]], &mut rng, true)];
+        let bias = data(&[32, 1, 1], &mut rng, false);
+        let run = |symbolic: bool| {
+            let graph = case.record(symbolic, &weights, &bias);
+            let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
+            let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+            let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+            compare(&found, &bounded[0]).unwrap_or_else(|m| panic!("{case:?}: {m}"));
+            found
+        };
+        assert!(same(&run(false), &run(true)), "{case:?}");
+    }
+}
+
 /// Channels of a padded image that would lie 4 KiB apart share a set of the first-level cache: each has another row of padding.
 #[test]
 fn channels_that_would_share_a_set_lie_apart() {
