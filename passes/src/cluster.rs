@@ -18,6 +18,7 @@ mod beside;
 pub mod columns;
 mod constants;
 pub(crate) mod horizon;
+mod interleaved;
 mod joins;
 mod merge;
 mod operations;

@@ -6,6 +6,7 @@
 //! - The handle is `Send + Sync`; clones share one recording. Order of recording is order of locking, so a graph recorded
 //!   by one thread is deterministic.
 
+pub(crate) mod interleaved;
 pub(crate) mod scope;
 pub(crate) mod states;
 mod tensor;
@@ -19,7 +20,6 @@ use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
 
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
-use crate::ops::overlap::Interleaved;
 use crate::streams::{self, INCREMENT, LAST_SHIFT, MIX, Streams};
 use scope::{Step, record, record_printing, refuse, refuse_expecting};
 pub use tensor::Tensor;
@@ -50,7 +50,7 @@ struct State {
     /// The key of random numbers under that seed, once one was drawn.
     key: Option<NodeId>,
     /// What overlap-adds made of several tensors, for the next one along another axis.
-    interleaved: rustc_hash::FxHashMap<NodeId, Interleaved<NodeId>>,
+    interleaved: rustc_hash::FxHashMap<NodeId, interleaved::Interleaved<NodeId>>,
     /// In the body of a loop: what it is the body of.
     around: Option<Around>,
     /// What is recorded now is this node, or this tensor, of an imported model.
@@ -245,16 +245,6 @@ impl Graph {
     pub fn enter_loop(&self) -> streams::Entered {
         let streams = Arc::clone(&self.lock().streams);
         streams.lock().unwrap_or_else(PoisonError::into_inner).enter_loop()
-    }
-
-    /// The tensors that a value is interleaved of, if an overlap-add made it.
-    pub(crate) fn interleaved(&self, id: NodeId) -> Option<Interleaved<NodeId>> {
-        self.lock().interleaved.get(&id).cloned()
-    }
-
-    /// Keeps what a value is interleaved of.
-    pub(crate) fn interleave(&self, id: NodeId, of: Interleaved<NodeId>) {
-        self.lock().interleaved.insert(id, of);
     }
 
     // A panic while locked leaves an append-only graph that is still well formed, so poisoning is no reason to stop.

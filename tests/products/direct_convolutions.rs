@@ -467,7 +467,10 @@ fn images_in_the_order_of_weights_are_images() {
         let explained = e.explain().to_string();
         assert_eq!(is_direct(&explained), has_tiles(outputs), "{explained}");
         // Tiles of one row would be those of an image that is taken for weights.
-        assert!(!explained.contains("rows=1 columns=") || !has_tiles(outputs), "{explained}");
+        assert!(
+            !explained.contains("rows=1 columns=") || !has_tiles(outputs),
+            "{explained}"
+        );
         let inputs = [data(&[1, 24, 4, width], &mut rng, true)];
         let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
         let found = e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();

@@ -6,10 +6,21 @@
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Shape, View};
-use tlc_ir::{IndexExpr, NodeId, NodeKind};
+use tlc_ir::{Graph, IndexExpr, NodeId, NodeKind};
 
 use super::Rebuilder;
 use super::sink_layout::add_canonical;
+
+/// What a reshape reads.
+pub fn reshaped(graph: &Graph, id: NodeId) -> Option<NodeId> {
+    let node = graph.node(id);
+    matches!(node.kind, NodeKind::View(View::Reshape(_))).then(|| node.operands[0])
+}
+
+/// Whether a node is padding, or a view through which padding is read: others of its users need what is cut off for one of them.
+pub fn shows_padding(kind: &NodeKind) -> bool {
+    matches!(kind, NodeKind::View(View::Pad { .. } | View::Window { .. }))
+}
 
 /// The slice of a contraction's result, or of that with other axes of one element, `size` elements of each axis from `start` on, with the axes that padding fills left
 /// whole: the contraction of operands with less padding, sliced where that is not enough. `None` where no padding goes.

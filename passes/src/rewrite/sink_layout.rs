@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, Semiring, View};
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
-use super::narrow::less_padding;
+use super::narrow::{less_padding, reshaped, shows_padding};
 use super::{Context, Failure, Pass, Rebuilder};
 
 /// Permutations and broadcasts into einsum labels.
@@ -67,7 +67,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
                 None => re.keep(node, operands),
             }
         }
-        NodeKind::View(View::Pad { .. } | View::Window { .. }) if uses[id.index()] > 1 => {
+        _ if uses[id.index()] > 1 && shows_padding(&node.kind) => {
             let view = re.keep(node, operands)?;
             shared.insert(view);
             Ok(view)
@@ -75,12 +75,6 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         _ if early[id.index()] => computed_before(re, node, operands),
         _ => re.keep(node, operands),
     })
-}
-
-/// What a reshape reads.
-fn reshaped(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    let node = graph.node(id);
-    matches!(node.kind, NodeKind::View(View::Reshape(_))).then(|| node.operands[0])
 }
 
 /// Which nodes are computed, element by element, of a value in another order or shape and of numbers, for a contraction that alone reads them. Computed

@@ -27,6 +27,7 @@ use tlc_ir::{DType, IndexExpr};
 use super::join::stack;
 use super::linalg::contract_over;
 use crate::dim::Dim;
+use crate::graph::interleaved::{Apart, Interleaved};
 use crate::graph::scope::{Step, op, refuse_expecting};
 use crate::graph::{Graph, Tensor};
 
@@ -176,32 +177,16 @@ fn summed(d: &Tensor, axis: usize, line: &Line) -> Step {
     }
 }
 
-/// An axis whose elements lie in several tensors: those whose numbers have one remainder by the stride in one of them.
-#[derive(Clone)]
-pub(crate) struct Apart {
-    axis: usize,
-    stride: i64,
-    /// Elements of the axis once they are together; those of the parts may be a few more.
-    extent: IndexExpr,
-}
-
-/// Tensors of equal shapes that make up one, a part for each combination of remainders, those along the last axis of `axes` next to each other.
-#[derive(Clone)]
-pub(crate) struct Interleaved<T = Tensor> {
-    axes: Vec<Apart>,
-    parts: Vec<T>,
-}
-
-impl Interleaved {
+impl Interleaved<Tensor> {
     /// What a tensor is interleaved of, if an overlap-add made it.
-    fn of(d: &Tensor) -> Option<Interleaved> {
+    fn of(d: &Tensor) -> Option<Interleaved<Tensor>> {
         let graph = d.graph();
         let Interleaved { axes, parts } = graph.interleaved(d.id()?)?;
         let parts = parts.into_iter().map(|id| graph.tensor(id)).collect::<Option<_>>()?;
         Some(Interleaved { axes, parts })
     }
 
-    fn whole(d: &Tensor) -> Interleaved {
+    fn whole(d: &Tensor) -> Interleaved<Tensor> {
         Interleaved {
             axes: vec![],
             parts: vec![d.clone()],
