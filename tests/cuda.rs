@@ -93,6 +93,16 @@ fn large_random_graphs_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn random_graphs_of_long_rows_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::long_rows");
+}
+
+#[test]
+fn random_graphs_of_products_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::multiplied_graphs");
+}
+
+#[test]
 fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::all");
 }

@@ -147,6 +147,74 @@ fn large() -> GenOptions {
     }
 }
 
+/// Few rows that are longer than what stays on chip, and rows just as long as that, beside what is one number of each.
+fn long() -> GenOptions {
+    let mut kinds = vec![
+        GenKind::Input,
+        GenKind::Const,
+        GenKind::Iota,
+        GenKind::Convert,
+        GenKind::Gather,
+    ];
+    kinds.extend([GenKind::Map; 6]);
+    for kind in [
+        GenKind::Rows,
+        GenKind::Reduce,
+        GenKind::Scan,
+        GenKind::View(ViewKind::Expand),
+        GenKind::View(ViewKind::Permute),
+        GenKind::View(ViewKind::Slice),
+        GenKind::View(ViewKind::Reshape),
+    ] {
+        kinds.extend([kind; 2]);
+    }
+    GenOptions {
+        max_nodes: 12,
+        kinds,
+        extents: vec![1, 2, 3, 4, 4096, 8192, 12_289, 20_000, 32_768, 58_113, 65_536, 80_000],
+        ranges: vec![(1, 4), (8_000, 70_000), (65_536, 65_536)],
+        max_elements: 330_000,
+        max_terms: 330_000,
+        max_rank: 3,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// What matrix instructions take, at the edges of their tiles: products of 16 bits and of f32, what is made of them, and how their operands lie.
+fn multiplied() -> GenOptions {
+    let mut kinds = vec![
+        GenKind::Input,
+        GenKind::Convert,
+        GenKind::Rows,
+        GenKind::Join,
+        GenKind::Reduce,
+    ];
+    kinds.extend([GenKind::Map; 3]);
+    kinds.extend([GenKind::Product; 4]);
+    for kind in [
+        GenKind::Einsum,
+        GenKind::Windows,
+        GenKind::View(ViewKind::Permute),
+        GenKind::View(ViewKind::Slice),
+        GenKind::View(ViewKind::Pad),
+    ] {
+        kinds.extend([kind; 2]);
+    }
+    GenOptions {
+        max_nodes: 12,
+        dtypes: vec![DType::F16, DType::BF16, DType::F16, DType::BF16, DType::F32],
+        kinds,
+        extents: vec![1, 8, 15, 16, 32, 33, 48, 50, 64, 65, 100, 128, 130, 192, 256],
+        ranges: vec![(1, 130), (64, 64), (1, 300), (30, 66)],
+        max_elements: 40_000,
+        max_terms: 1_500_000,
+        max_rank: 4,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
 /// Whether values are computed each from one element of each operand, or moved.
 fn is_elementwise(case: &Case) -> bool {
     case.graph.nodes().all(|(_, n)| {
@@ -232,6 +300,18 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn large_graphs() {
         bits_of(10_000..10_030, &large());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn long_rows() {
+        bits_of(30_000..30_012, &long());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn multiplied_graphs() {
+        bits_of(40_000..40_016, &multiplied());
     }
 
     #[test]

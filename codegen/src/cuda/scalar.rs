@@ -282,6 +282,20 @@ impl Helpers {
         })
     }
 
+    /// Quotients and remainders of indices by a number whose reciprocal is known.
+    pub(super) fn reciprocals(&mut self) {
+        self.need("index_quotient".into(), |n| {
+            format!(
+                "int {n}(int x, unsigned factor, int shift) {{\n    return (int)(__umulhi((unsigned)x, factor) >> shift);\n}}"
+            )
+        });
+        self.need("index_remainder".into(), |n| {
+            format!(
+                "int {n}(int x, unsigned factor, int shift, int of) {{\n    return index_quotient(x, factor, shift) * -of + x;\n}}"
+            )
+        });
+    }
+
     /// Floored division and remainder of indices, both widths.
     pub(super) fn floor_division(&mut self) {
         for (suffix, t) in [("", "int"), ("_i64", "i64")] {
