@@ -294,7 +294,8 @@ impl Writer<'_, '_> {
         let text = |sum: &Linear| self.sum(sum, w).0;
         let thread = match w {
             Width::Narrow => format!("(int){}", self.thread()),
-            Width::Wide => format!("(i64){}", self.thread()),
+            // As where the thread is numbered, so that both are one sum.
+            Width::Wide => format!("(i64)(int){}", self.thread()),
         };
         Some(format!("{} + {thread} < {}", text(&before), text(&after)))
     }
@@ -386,7 +387,7 @@ impl Writer<'_, '_> {
             if let Some(by) = self
                 .flat
                 .number(b)
-                .filter(|_| w == Width::Narrow)
+                .filter(|_| w == Width::Narrow && self.reciprocals)
                 .and_then(|n| Reciprocal::of(n, most))
             {
                 return (by.text(operator, &x.0), Level::Atom);

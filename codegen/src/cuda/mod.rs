@@ -421,6 +421,14 @@ fn parameters(kernel: &Kernel, may_alias: bool) -> Vec<String> {
     buffers.chain(symbols).collect()
 }
 
+/// Where products are summed.
+fn sums(kernel: &Kernel) -> impl Iterator<Item = Memory> {
+    kernel.statements().filter_map(|s| match s {
+        Stmt::Contract(c) => Some(c.dst),
+        _ => None,
+    })
+}
+
 fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> String {
     let kernel = flat.kernel;
     let mut params = parameters(kernel, options.may_alias);
@@ -428,10 +436,7 @@ fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> 
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.
-    let mut sums = kernel.statements().filter_map(|s| match s {
-        Stmt::Contract(c) => Some(c.dst),
-        _ => None,
-    });
+    let mut sums = sums(kernel);
     let first = sums.next();
     let products = first.is_some();
     // Those of an attention also wait for each other between its two products, so that others should have something to do.

@@ -93,6 +93,9 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) quads: Quads,
     /// What says in the text which thread of a block it is.
     thread: String,
+    /// Whether indices are divided by reciprocals. Threads that multiply compute few indices for each block of their sums, and have no registers to
+    /// spare: of divisions the assembler chooses what it computes again, of products by reciprocals it keeps what several blocks need.
+    pub(super) reciprocals: bool,
 }
 
 /// Whether threads that copy beside them compute meanwhile what matrix instructions would, had they any for it.
@@ -145,6 +148,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             begun_early: 0,
             quads: Quads::default(),
             thread: "threadIdx.x".into(),
+            reciprocals: super::sums(flat.kernel).next().is_none(),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for i in 0..flat.values.len() as u32 {
