@@ -47,11 +47,13 @@ mod tile_copies;
 mod tiles;
 mod under_way;
 mod uses;
+mod words;
 mod write;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Scratch, Stmt};
+use tlc_ir::scalar::ScalarOp;
 use tlc_ir::target::{
     Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
 };
@@ -300,6 +302,10 @@ impl Capability for Threads {
 
     fn aligns_lanes(&self) -> bool {
         true
+    }
+
+    fn maps_words(&self, op: ScalarOp, on: DType, lanes: u32) -> bool {
+        words::has(op, on) && (lanes as usize * on.bytes()).is_multiple_of(words::BYTES)
     }
 
     fn masks_scalars(&self) -> bool {

@@ -10,10 +10,15 @@ use tlc_ir::scalar::{Cost, ScalarOp};
 use super::CudaError;
 use crate::flat::MOST_GROUPS;
 
+/// Bytes of a word.
+const WORD: u32 = super::words::BYTES as u32;
+
 /// Device functions that a kernel needs, in an order in which each knows those it calls.
 #[derive(Default)]
 pub(super) struct Helpers {
     texts: Vec<(String, String)>,
+    /// The types of integers that words of them are computed of.
+    in_words: Vec<&'static str>,
 }
 
 impl Helpers {
@@ -32,13 +37,26 @@ impl Helpers {
         name
     }
 
+    /// Has integers of a type that are accessed together be words as well.
+    pub(super) fn have_words(&mut self, of: DType) {
+        self.in_words.push(memory_type(of));
+    }
+
     /// The type of so many elements that are accessed together.
     pub(super) fn together(&mut self, dtype: DType, lanes: u32) -> String {
         let element = memory_type(dtype);
-        let name = format!("{element}x{lanes}");
+        let bytes = dtype.bytes() as u32 * lanes;
+        // NVRTC keeps in words what is accessed as either, which costs elements that are put together one by one.
+        let words = self.in_words.contains(&element) && bytes.is_multiple_of(WORD);
+        let (name, parts) = match words {
+            true => (
+                format!("{element}x{lanes}_words"),
+                format!("union {{ {element} e[{lanes}]; u32 w[{}]; }};", bytes / WORD),
+            ),
+            false => (format!("{element}x{lanes}"), format!("{element} e[{lanes}];")),
+        };
         if !self.texts.iter().any(|t| t.0 == name) {
-            let bytes = dtype.bytes() as u32 * lanes;
-            let text = format!("struct __align__({bytes}) {name} {{ {element} e[{lanes}]; }};\n");
+            let text = format!("struct __align__({bytes}) {name} {{ {parts} }};\n");
             self.texts.push((name.clone(), text));
         }
         name

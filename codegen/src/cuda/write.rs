@@ -151,9 +151,12 @@ impl<'f, 'k> Writer<'f, 'k> {
             reciprocals: super::sums(flat.kernel).next().is_none(),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
-        for i in 0..flat.values.len() as u32 {
+        for (i, info) in (0..).zip(&flat.values) {
             let width = writer.width_by_operands(Value(i));
             writer.widths.push(width);
+            if info.lanes > 1 && matches!(info.op, Op::Map(..)) {
+                writer.helpers.have_words(info.dtype);
+            }
         }
         writer
     }
@@ -647,6 +650,11 @@ impl<'f, 'k> Writer<'f, 'k> {
                     None => element,
                 }
             }
+            Op::Map(op, args) if info.lanes > 1 => {
+                let name = self.words(v, *op, args)?;
+                self.names[v.0 as usize] = Some(name);
+                return Ok(());
+            }
             Op::Map(ScalarOp::And, args) if let Some(text) = self.is_below(args) => text,
             Op::Map(op, args) => {
                 let on = args.last().map_or(dtype, |a| self.flat.dtype(*a));
@@ -724,9 +732,15 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.flat.info(v).lanes.is_multiple_of(2) && self.name(v).is_some()
     }
 
-    fn name_value(&mut self, v: Value) -> String {
+    /// A name that nothing has.
+    pub(super) fn new_name(&mut self) -> String {
         let name = format!("v{}", self.next_value);
         self.next_value += 1;
+        name
+    }
+
+    fn name_value(&mut self, v: Value) -> String {
+        let name = self.new_name();
         self.names[v.0 as usize] = Some(name.clone());
         name
     }
@@ -755,8 +769,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             _ => return Err(CudaError::Unsupported("a vector".into())),
         };
         let t = self.helpers.together(info.dtype, info.lanes);
-        let name = format!("v{}", self.next_value);
-        self.next_value += 1;
+        let name = self.new_name();
         self.line(&format!("{t} {name};"));
         for (n, pair) in lanes.chunks(2).enumerate() {
             let i = 2 * n;

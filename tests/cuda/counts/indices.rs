@@ -180,6 +180,18 @@ pub const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "images padded",
+        text: "graph @f(%x: f32[8, 64, 28, 28]) {
+           %0 = pad %x {lo=[0, 0, 1, 1], hi=[0, 0, 1, 1], value=0.0} : f32[8, 64, 30, 30]
+           return %0
+         }",
+        // Four loads, four stores, what says of each whether it is padding (two differences, two comparisons, and both), and five.
+        instructions: Some(330),
+        sectors: 151,
+        access_bytes: 3,
+        ..PLAIN
+    },
+    Counted {
         name: "rows padded",
         text: "graph @f(%x: f32[254, 1024]) {
            %0 = pad %x {lo=[1, 0], hi=[1, 0], value=0.0} : f32[256, 1024]
