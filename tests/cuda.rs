@@ -93,6 +93,31 @@ fn large_random_graphs_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn random_graphs_of_long_rows_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::long_rows");
+}
+
+#[test]
+fn random_graphs_of_products_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::multiplied_graphs");
+}
+
+#[test]
+fn random_graphs_of_images_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::images_of_all_sizes");
+}
+
+#[test]
+fn random_graphs_of_vast_sizes_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::vast_sizes");
+}
+
+#[test]
+fn random_graphs_of_bytes_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::elements_of_one_byte");
+}
+
+#[test]
 fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::all");
 }

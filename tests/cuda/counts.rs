@@ -5,6 +5,8 @@
 mod attention;
 #[path = "counts/elementwise.rs"]
 mod elementwise;
+#[path = "counts/indices.rs"]
+mod indices;
 #[path = "counts/long_rows.rs"]
 mod long_rows;
 #[path = "counts/product_rows.rs"]
@@ -25,7 +27,7 @@ mod transpositions;
 use std::path::Path;
 
 use serde_json::Value;
-use tlc::{CompileOptions, Device, HostTensor, Precision, Scalar, compile_ir};
+use tlc::{CompileOptions, Device, HostTensor, Precision, Scalar, Specialize, compile_ir};
 use tlc_ir::text::{no_data, parse_graph};
 
 use crate::child::simulated;
@@ -34,6 +36,7 @@ use crate::child::simulated;
 const KINDS: &[(&str, &[Counted])] = &[
     ("attention", attention::COUNTED),
     ("elementwise", elementwise::COUNTED),
+    ("indices", indices::COUNTED),
     (LONG_ROWS, long_rows::COUNTED),
     ("product rows", product_rows::COUNTED),
     ("products", products::COUNTED),
@@ -75,6 +78,8 @@ struct Counted {
     products: Option<[u64; 2]>,
     /// How exactly products are computed.
     precision: Precision,
+    /// Values of the graph's symbols, whose kernels are those for all sizes.
+    symbols: &'static [i64],
 }
 
 /// Instructions that a thread of an elementwise kernel may need before it accesses anything.
@@ -95,6 +100,7 @@ const PLAIN: Counted = Counted {
     requests: None,
     products: None,
     precision: Precision::Exact,
+    symbols: &[],
 };
 
 /// Counters of the launches of one call, added up.
@@ -262,7 +268,7 @@ mod children {
                 let sizes: Vec<usize> = ty
                     .shape
                     .iter()
-                    .map(|d| d.as_const().expect("a constant") as usize)
+                    .map(|d| d.eval_symbols(counted.symbols).expect("a size") as usize)
                     .collect();
                 let mut x = HostTensor::zeros(ty.dtype, &sizes).expect("a tensor");
                 for k in 0..x.len() {
@@ -274,6 +280,10 @@ mod children {
         let options = CompileOptions {
             device: Device::cuda(0),
             precision: counted.precision,
+            specialize: match counted.symbols {
+                [] => Specialize::default(),
+                _ => Specialize::Never,
+            },
             ..CompileOptions::default()
         };
         let executable = compile_ir(&graph, &options).expect("an executable");

@@ -10,6 +10,7 @@ use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::{DeviceId, Plan};
 use tlc_ir::target::Cpu;
 use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case, seeds};
+use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{DType, Graph, NodeKind};
 use tlc_passes::devices::{Devices, Link, Place};
 use tlc_passes::memory::pack;
@@ -147,6 +148,184 @@ fn large() -> GenOptions {
     }
 }
 
+/// Few rows that are longer than what stays on chip, and rows just as long as that, beside what is one number of each.
+fn long() -> GenOptions {
+    let mut kinds = vec![
+        GenKind::Input,
+        GenKind::Const,
+        GenKind::Iota,
+        GenKind::Convert,
+        GenKind::Gather,
+    ];
+    kinds.extend([GenKind::Map; 6]);
+    for kind in [
+        GenKind::Rows,
+        GenKind::Reduce,
+        GenKind::Scan,
+        GenKind::View(ViewKind::Expand),
+        GenKind::View(ViewKind::Permute),
+        GenKind::View(ViewKind::Slice),
+        GenKind::View(ViewKind::Reshape),
+    ] {
+        kinds.extend([kind; 2]);
+    }
+    GenOptions {
+        max_nodes: 12,
+        kinds,
+        extents: vec![1, 2, 3, 4, 4096, 8192, 12_289, 20_000, 32_768, 58_113, 65_536, 80_000],
+        ranges: vec![(1, 4), (8_000, 70_000), (65_536, 65_536)],
+        max_elements: 330_000,
+        max_terms: 330_000,
+        max_rank: 3,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// What matrix instructions take, at the edges of their tiles: products of 16 bits and of f32, what is made of them, and how their operands lie.
+fn multiplied() -> GenOptions {
+    let mut kinds = vec![
+        GenKind::Input,
+        GenKind::Convert,
+        GenKind::Rows,
+        GenKind::Join,
+        GenKind::Reduce,
+    ];
+    kinds.extend([GenKind::Map; 3]);
+    kinds.extend([GenKind::Product; 4]);
+    for kind in [
+        GenKind::Einsum,
+        GenKind::Windows,
+        GenKind::View(ViewKind::Permute),
+        GenKind::View(ViewKind::Slice),
+        GenKind::View(ViewKind::Pad),
+    ] {
+        kinds.extend([kind; 2]);
+    }
+    GenOptions {
+        max_nodes: 12,
+        dtypes: vec![DType::F16, DType::BF16, DType::F16, DType::BF16, DType::F32],
+        kinds,
+        extents: vec![1, 8, 15, 16, 32, 33, 48, 50, 64, 65, 100, 128, 130, 192, 256],
+        ranges: vec![(1, 130), (64, 64), (1, 300), (30, 66)],
+        max_elements: 40_000,
+        max_terms: 1_500_000,
+        max_rank: 4,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// Images: what pads, cuts, turns and slides over them, at extents that no 16 bytes divide and at some that they do.
+fn images() -> GenOptions {
+    let mut kinds = vec![
+        GenKind::Input,
+        GenKind::Const,
+        GenKind::Convert,
+        GenKind::Join,
+        GenKind::Reduce,
+        GenKind::Gather,
+        GenKind::View(ViewKind::Reshape),
+    ];
+    kinds.extend([GenKind::Map; 5]);
+    for kind in [
+        GenKind::Windows,
+        GenKind::View(ViewKind::Pad),
+        GenKind::View(ViewKind::Slice),
+        GenKind::View(ViewKind::Permute),
+        GenKind::View(ViewKind::Expand),
+    ] {
+        kinds.extend([kind; 3]);
+    }
+    GenOptions {
+        max_nodes: 14,
+        dtypes: vec![
+            DType::F32,
+            DType::F16,
+            DType::F32,
+            DType::BF16,
+            DType::I8,
+            DType::U8,
+            DType::I64,
+        ],
+        kinds,
+        extents: vec![1, 2, 3, 4, 7, 8, 14, 16, 27, 28, 30, 32, 56, 57],
+        ranges: vec![(1, 3), (5, 30), (28, 28), (1, 60)],
+        max_elements: 40_000,
+        max_terms: 300_000,
+        max_rank: 4,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// Elements of one byte, of which an access moves 16, and what they are compared and converted to.
+fn bytes() -> GenOptions {
+    let mut kinds = vec![
+        GenKind::Input,
+        GenKind::Const,
+        GenKind::Iota,
+        GenKind::Bitcast,
+        GenKind::Gather,
+        GenKind::Join,
+        GenKind::Reduce,
+    ];
+    kinds.extend([GenKind::Map; 10]);
+    kinds.extend([GenKind::Convert; 3]);
+    for kind in [
+        ViewKind::Permute,
+        ViewKind::Expand,
+        ViewKind::Slice,
+        ViewKind::Pad,
+        ViewKind::Reshape,
+    ] {
+        kinds.push(GenKind::View(kind));
+    }
+    GenOptions {
+        max_nodes: 14,
+        dtypes: vec![DType::I8, DType::U8, DType::Bool, DType::I8, DType::U8, DType::F32],
+        kinds,
+        extents: vec![1, 3, 15, 16, 17, 31, 33, 64, 100, 256, 257, 1024, 4096],
+        ranges: vec![(0, 40), (64, 64), (1, 300), (16, 4096)],
+        max_elements: 70_000,
+        max_terms: 100_000,
+        max_rank: 4,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// Graphs of sizes that may be large, see [`enlarged`]: of few axes, so that no tensor has more elements than there are numbers.
+fn vast() -> GenOptions {
+    let unknown = [GenKind::Data, GenKind::Product, GenKind::Windows];
+    let mut kinds = GenKind::all();
+    kinds.retain(|k| !unknown.contains(k));
+    kinds.extend([GenKind::Map; 4]);
+    kinds.extend([ViewKind::Expand, ViewKind::Permute, ViewKind::Reshape, ViewKind::Pad].map(GenKind::View));
+    GenOptions {
+        max_nodes: 12,
+        kinds,
+        extents: vec![1, 3, 4, 8, 33],
+        ranges: vec![(1, 40), (1, 9), (1, 70), (1, 300)],
+        max_elements: 20_000,
+        max_rank: 3,
+        guards: false,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// A graph whose sizes may be so large that its indices take 64 bits, if it is one of such sizes too.
+fn enlarged(case: &Case) -> Option<Graph> {
+    const MOST: i64 = 1 << 17;
+    let text = case.graph.symbols().iter().fold(case.graph.to_string(), |text, s| {
+        let range = |hi: i64| format!("{} in {}..={hi}", s.name, s.lo);
+        text.replace(&range(s.hi), &range(MOST))
+    });
+    let graph = parse_graph(&text, &mut no_data).ok()?;
+    graph.symbols().iter().any(|s| s.hi == MOST).then_some(graph)
+}
+
 /// Whether values are computed each from one element of each operand, or moved.
 fn is_elementwise(case: &Case) -> bool {
     case.graph.nodes().all(|(_, n)| {
@@ -232,6 +411,48 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn large_graphs() {
         bits_of(10_000..10_030, &large());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn long_rows() {
+        bits_of(30_000..30_012, &long());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn multiplied_graphs() {
+        bits_of(40_000..40_016, &multiplied());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn images_of_all_sizes() {
+        bits_of(50_000..50_012, &images());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn vast_sizes() {
+        let mut bits = DefaultHasher::new();
+        let mut found = 0;
+        each("graph", 70_000..70_040, &vast(), &mut |seed, case| {
+            let Some(graph) = enlarged(case) else { return Ok(()) };
+            case.graph = graph;
+            found += 1;
+            let results = check(case, seed, &[Device::cuda(0)])?;
+            results.iter().for_each(|t| t.bytes().hash(&mut bits));
+            Ok(())
+        });
+        println!("bits {:016x}", bits.finish());
+        println!("enlarged {found}");
+        assert!(std::env::var("TLC_SEED").is_ok() || found > 0);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn elements_of_one_byte() {
+        bits_of(60_000..60_012, &bytes());
     }
 
     #[test]

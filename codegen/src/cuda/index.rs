@@ -11,7 +11,7 @@ use tlc_ir::kernel::SWIZZLE_PERIOD_BYTES;
 use tlc_ir::target::GPU_ACCESS_BYTES;
 
 use super::write::Writer;
-use crate::flat::{Address, Op, Value, range};
+use crate::flat::{Address, Flat, Op, Value, range};
 
 /// Width in which an index is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,42 @@ impl Width {
     }
 }
 
+/// What numbers are multiplied by to divide them by another one: their quotients are the upper 32 bits of the products, shifted (Granlund and Montgomery,
+/// "Division by invariant integers using multiplication", 1994). NVRTC, which does not know how large they are, takes the upper bits from products of 64 bits and
+/// has the remainder in two instructions more.
+struct Reciprocal {
+    of: i64,
+    factor: u32,
+    shift: u32,
+}
+
+impl Reciprocal {
+    /// For numbers from 0 to one of 31 bits, if there is one: the shift is the smallest. With a factor of `(2^(32 + shift) + e) / of` a quotient is too large
+    /// by `x * e / (of * 2^(32 + shift))`, which is less than what it lacks to the next whole number while `x * e < 2^(32 + shift)`.
+    fn of(of: i64, most: i64) -> Option<Reciprocal> {
+        let (n, most) = (i128::from(of), i128::from(most));
+        if !(2..=i64::from(i32::MAX)).contains(&of) || !(0..=i128::from(i32::MAX)).contains(&most) {
+            return None;
+        }
+        let mut shifts = (0..=n.ilog2()).filter_map(|shift| {
+            let scale = 1i128 << (32 + shift);
+            let factor = (scale + n - 1) / n;
+            let exact = most * (factor * n - scale) < scale;
+            let factor = u32::try_from(factor).ok().filter(|_| exact)?;
+            Some(Reciprocal { of, factor, shift })
+        });
+        shifts.next()
+    }
+
+    fn text(&self, operator: &str, x: &str) -> String {
+        let Reciprocal { of, factor, shift } = self;
+        match operator {
+            "/" => format!("index_quotient({x}, {factor}u, {shift})"),
+            _ => format!("index_remainder({x}, {factor}u, {shift}, {of})"),
+        }
+    }
+}
+
 /// Operator precedence: what needs parentheses where.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
@@ -49,10 +85,13 @@ enum Level {
     Atom,
 }
 
+/// Terms of a sum, each with its coefficient.
+type Terms = SmallVec<[(Value, i64); 4]>;
+
 /// `constant + Σ coefficient * term`.
 #[derive(Default)]
 struct Linear {
-    terms: SmallVec<[(Value, i64); 4]>,
+    terms: Terms,
     constant: i64,
 }
 
@@ -63,6 +102,42 @@ fn constant(c: i64, w: Width) -> String {
         Width::Wide if i32::try_from(c).is_err() => format!("{c}LL"),
         _ => c.to_string(),
     }
+}
+
+/// The number of an element in groups of so many, if each term of it is known to be of whole groups: its terms and the rest.
+///
+/// Sums inside are taken apart, named or not: of what they are of, groups are counted for nothing.
+pub(super) fn in_groups(flat: &Flat<'_>, a: &Address, of: i64) -> Option<(Terms, i64)> {
+    fn add(flat: &Flat<'_>, v: Value, k: i64, of: i64, out: &mut (Terms, i64)) -> Option<()> {
+        match flat.op(v) {
+            Op::Sum { terms, constant } => {
+                let whole = constant.checked_mul(k).filter(|c| c % of == 0)?;
+                out.1 = out.1.checked_add(whole / of)?;
+                terms
+                    .iter()
+                    .try_for_each(|(t, c)| add(flat, *t, c.checked_mul(k)?, of, out))
+            }
+            Op::Const(c) => {
+                let whole = c.as_i64().checked_mul(k).filter(|c| c % of == 0)?;
+                out.1 = out.1.checked_add(whole / of)?;
+                Some(())
+            }
+            _ if k % of == 0 => {
+                match out.0.iter_mut().find(|t| t.0 == v) {
+                    Some(known) => known.1 = known.1.checked_add(k / of)?,
+                    None => out.0.push((v, k / of)),
+                }
+                Some(())
+            }
+            _ => None,
+        }
+    }
+    let mut out = (Terms::new(), a.constant / of);
+    if a.constant % of != 0 {
+        return None;
+    }
+    a.parts().try_for_each(|v| add(flat, v, 1, of, &mut out))?;
+    Some(out)
 }
 
 fn at_least((text, level): (String, Level), need: Level) -> String {
@@ -177,6 +252,54 @@ impl Writer<'_, '_> {
         self.sum(&sum, self.linear_width(&sum)).0
     }
 
+    /// The number of an element in groups of so many, if it is written so.
+    pub(super) fn group(&self, a: &Address, of: i64) -> Option<String> {
+        let (terms, constant) = in_groups(self.flat, a, of)?;
+        let sum = Linear { terms, constant };
+        Some(self.sum(&sum, self.linear_width(&sum)).0)
+    }
+
+    /// Whether the first threads of a block are those whose number is below an index, as text: what is subtracted there is added to the thread's number,
+    /// for that sum is where a thread is, and the threads themselves say how many there are.
+    pub(super) fn is_first(&self, limit: Value, threads: i64) -> Option<String> {
+        let &Op::Smaller(a, b) = self.flat.op(limit) else {
+            return None;
+        };
+        let all = |v: Value| self.flat.number(v).is_some_and(|n| n >= threads);
+        let end = if all(a) {
+            b
+        } else if all(b) {
+            a
+        } else {
+            return None;
+        };
+        if self.uses.needs_name(limit) || self.uses.needs_name(end) {
+            return None;
+        }
+        let sum = self.linear(end);
+        let (before, after): (Terms, Terms) = sum.terms.iter().copied().partition(|t| t.1 < 0);
+        let constant = sum.constant;
+        let after = Linear { terms: after, constant };
+        let terms = before.into_iter().map(|(v, k): (Value, i64)| (v, -k)).collect();
+        let before = Linear { terms, constant: 0 };
+        // With the number of the thread in it.
+        let whole = Linear {
+            terms: before.terms.clone(),
+            constant: threads - 1,
+        };
+        if before.terms.is_empty() {
+            return None;
+        }
+        let w = self.linear_width(&whole).wider(self.linear_width(&after));
+        let text = |sum: &Linear| self.sum(sum, w).0;
+        let thread = match w {
+            Width::Narrow => format!("(int){}", self.thread()),
+            // As where the thread is numbered, so that both are one sum.
+            Width::Wide => format!("(i64)(int){}", self.thread()),
+        };
+        Some(format!("{} + {thread} < {}", text(&before), text(&after)))
+    }
+
     /// Where an element is in its memory.
     pub(super) fn subscript(&self, a: &Address) -> String {
         let sum = self.number(a);
@@ -249,27 +372,30 @@ impl Writer<'_, '_> {
             let one = if w == Width::Wide { "(i64)1" } else { "1" };
             y = (format!("max({}, {one})", y.0), Level::Atom);
         }
+        if let Some(n) = self.flat.number(b).filter(|n| *n > 0 && n.count_ones() == 1) {
+            // Shifts floor negative numbers too, and masks leave what is above a floor.
+            let x = at_least(x, Level::Product);
+            let text = match operator {
+                "/" => format!("({x} >> {})", n.ilog2()),
+                _ => format!("({x} & {})", constant(n - 1, w)),
+            };
+            return (text, Level::Atom);
+        }
         if self.flat.info(a).range.lo >= 0 {
             // Truncation is flooring there. NVRTC does not know that nothing is negative, and would correct each signed division as if it were.
-            return match self.flat.number(b) {
-                Some(n) if n > 0 && n.count_ones() == 1 => match operator {
-                    "/" => (
-                        format!("({} >> {})", at_least(x, Level::Product), n.ilog2()),
-                        Level::Atom,
-                    ),
-                    _ => (
-                        format!("({} & {})", at_least(x, Level::Product), constant(n - 1, w)),
-                        Level::Atom,
-                    ),
-                },
-                _ if w == Width::Narrow => {
-                    let [x, y] = [x, y].map(|operand| at_least(operand, Level::Atom));
-                    (format!("(int)((unsigned){x} {operator} (unsigned){y})"), Level::Atom)
-                }
-                _ => {
-                    let [x, y] = [x, y].map(|operand| at_least(operand, Level::Atom));
-                    (format!("{x} {operator} {y}"), Level::Product)
-                }
+            let most = self.flat.info(a).range.hi;
+            if let Some(by) = self
+                .flat
+                .number(b)
+                .filter(|_| w == Width::Narrow && self.reciprocals)
+                .and_then(|n| Reciprocal::of(n, most))
+            {
+                return (by.text(operator, &x.0), Level::Atom);
+            }
+            let [x, y] = [x, y].map(|operand| at_least(operand, Level::Atom));
+            return match w {
+                Width::Narrow => (format!("(int)((unsigned){x} {operator} (unsigned){y})"), Level::Atom),
+                Width::Wide => (format!("{x} {operator} {y}"), Level::Product),
             };
         }
         let suffix = if w == Width::Wide { "_i64" } else { "" };

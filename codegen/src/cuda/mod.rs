@@ -47,11 +47,13 @@ mod tile_copies;
 mod tiles;
 mod under_way;
 mod uses;
+mod words;
 mod write;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Scratch, Stmt};
+use tlc_ir::scalar::ScalarOp;
 use tlc_ir::target::{
     Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, MOST_OPT_IN_SHARED_BYTES, STATIC_SHARED_BYTES, half_full_blocks,
 };
@@ -302,6 +304,10 @@ impl Capability for Threads {
         true
     }
 
+    fn maps_words(&self, op: ScalarOp, on: DType, lanes: u32) -> bool {
+        words::has(op, on) && (lanes as usize * on.bytes()).is_multiple_of(words::BYTES)
+    }
+
     fn masks_scalars(&self) -> bool {
         true
     }
@@ -421,6 +427,14 @@ fn parameters(kernel: &Kernel, may_alias: bool) -> Vec<String> {
     buffers.chain(symbols).collect()
 }
 
+/// Where products are summed.
+fn sums(kernel: &Kernel) -> impl Iterator<Item = Memory> {
+    kernel.statements().filter_map(|s| match s {
+        Stmt::Contract(c) => Some(c.dst),
+        _ => None,
+    })
+}
+
 fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> String {
     let kernel = flat.kernel;
     let mut params = parameters(kernel, options.may_alias);
@@ -428,10 +442,7 @@ fn signature(flat: &Flat<'_>, name: &str, block: i64, options: &CudaOptions) -> 
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     // Left to itself, the assembler spills to keep registers at 32 around calls. Products keep their sums in as many as there are.
-    let mut sums = kernel.statements().filter_map(|s| match s {
-        Stmt::Contract(c) => Some(c.dst),
-        _ => None,
-    });
+    let mut sums = sums(kernel);
     let first = sums.next();
     let products = first.is_some();
     // Those of an attention also wait for each other between its two products, so that others should have something to do.

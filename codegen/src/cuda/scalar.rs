@@ -10,10 +10,15 @@ use tlc_ir::scalar::{Cost, ScalarOp};
 use super::CudaError;
 use crate::flat::MOST_GROUPS;
 
+/// Bytes of a word.
+const WORD: u32 = super::words::BYTES as u32;
+
 /// Device functions that a kernel needs, in an order in which each knows those it calls.
 #[derive(Default)]
 pub(super) struct Helpers {
     texts: Vec<(String, String)>,
+    /// The types of integers that words of them are computed of.
+    in_words: Vec<&'static str>,
 }
 
 impl Helpers {
@@ -32,13 +37,26 @@ impl Helpers {
         name
     }
 
+    /// Has integers of a type that are accessed together be words as well.
+    pub(super) fn have_words(&mut self, of: DType) {
+        self.in_words.push(memory_type(of));
+    }
+
     /// The type of so many elements that are accessed together.
     pub(super) fn together(&mut self, dtype: DType, lanes: u32) -> String {
         let element = memory_type(dtype);
-        let name = format!("{element}x{lanes}");
+        let bytes = dtype.bytes() as u32 * lanes;
+        // NVRTC keeps in words what is accessed as either, which costs elements that are put together one by one.
+        let words = self.in_words.contains(&element) && bytes.is_multiple_of(WORD);
+        let (name, parts) = match words {
+            true => (
+                format!("{element}x{lanes}_words"),
+                format!("union {{ {element} e[{lanes}]; u32 w[{}]; }};", bytes / WORD),
+            ),
+            false => (format!("{element}x{lanes}"), format!("{element} e[{lanes}];")),
+        };
         if !self.texts.iter().any(|t| t.0 == name) {
-            let bytes = dtype.bytes() as u32 * lanes;
-            let text = format!("struct __align__({bytes}) {name} {{ {element} e[{lanes}]; }};\n");
+            let text = format!("struct __align__({bytes}) {name} {{ {parts} }};\n");
             self.texts.push((name.clone(), text));
         }
         name
@@ -280,6 +298,20 @@ impl Helpers {
                 "void {n}(void* to, unsigned v0, unsigned v1, unsigned v2, unsigned v3) {{\n    const unsigned all = 0xffffffffu, q = threadIdx.x % 4;\n    const bool odd = q & 1, upper = q & 2;\n    const unsigned a = odd ? v1 : v0, b = __shfl_xor_sync(all, odd ? v0 : v1, 1);\n    const unsigned c = odd ? v3 : v2, d = __shfl_xor_sync(all, odd ? v2 : v3, 1);\n    const unsigned x0 = odd ? b : a, x1 = odd ? a : b, y0 = odd ? d : c, y1 = odd ? c : d;\n    const unsigned s0 = __shfl_xor_sync(all, upper ? x0 : y0, 2), s1 = __shfl_xor_sync(all, upper ? x1 : y1, 2);\n    const uint4 group = {{upper ? s0 : x0, upper ? s1 : x1, upper ? y0 : s0, upper ? y1 : s1}};\n    *(uint4*)((char*)to + 12 * q) = group;\n}}"
             )
         })
+    }
+
+    /// Quotients and remainders of indices by a number whose reciprocal is known.
+    pub(super) fn reciprocals(&mut self) {
+        self.need("index_quotient".into(), |n| {
+            format!(
+                "int {n}(int x, unsigned factor, int shift) {{\n    return (int)(__umulhi((unsigned)x, factor) >> shift);\n}}"
+            )
+        });
+        self.need("index_remainder".into(), |n| {
+            format!(
+                "int {n}(int x, unsigned factor, int shift, int of) {{\n    return index_quotient(x, factor, shift) * -of + x;\n}}"
+            )
+        });
     }
 
     /// Floored division and remainder of indices, both widths.

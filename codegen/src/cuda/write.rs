@@ -3,9 +3,9 @@
 //! Each computed value is a constant of the text; what a loop carries or an if decides is a variable, which goes on being that
 //! of what it was before where nobody else needs it.
 
-use tlc_ir::DType;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 use tlc_ir::target::{GPU_ACCESS_BYTES, WARP_THREADS};
+use tlc_ir::{DType, ScalarOp};
 
 use super::index::Width;
 use super::quads::Quads;
@@ -93,6 +93,9 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) quads: Quads,
     /// What says in the text which thread of a block it is.
     thread: String,
+    /// Whether indices are divided by reciprocals. Threads that multiply compute few indices for each block of their sums, and have no registers to
+    /// spare: of divisions the assembler chooses what it computes again, of products by reciprocals it keeps what several blocks need.
+    pub(super) reciprocals: bool,
 }
 
 /// Whether threads that copy beside them compute meanwhile what matrix instructions would, had they any for it.
@@ -145,11 +148,15 @@ impl<'f, 'k> Writer<'f, 'k> {
             begun_early: 0,
             quads: Quads::default(),
             thread: "threadIdx.x".into(),
+            reciprocals: super::sums(flat.kernel).next().is_none(),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
-        for i in 0..flat.values.len() as u32 {
+        for (i, info) in (0..).zip(&flat.values) {
             let width = writer.width_by_operands(Value(i));
             writer.widths.push(width);
+            if info.lanes > 1 && matches!(info.op, Op::Map(..)) {
+                writer.helpers.have_words(info.dtype);
+            }
         }
         writer
     }
@@ -175,6 +182,9 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
         if self.out.contains("floor_div") || self.out.contains("floor_mod") {
             self.helpers.floor_division();
+        }
+        if self.out.contains("index_quotient(") || self.out.contains("index_remainder(") {
+            self.helpers.reciprocals();
         }
         Ok(Code {
             helpers: self.helpers.text(),
@@ -417,11 +427,19 @@ impl<'f, 'k> Writer<'f, 'k> {
         }
     }
 
+    /// What says in the text which thread of a block it is.
+    pub(super) fn thread(&self) -> &str {
+        &self.thread
+    }
+
     /// Opens what the first threads of a block execute: so many for each iteration of a loop.
     fn first_threads(&mut self, l: &Loop, each: i64) {
         let all = self.flat.number(l.extent).and_then(|n| n.checked_mul(each));
         if all == Some(self.threads) {
             return self.open("{");
+        }
+        if let Some(cond) = self.is_first(l.extent, self.threads).filter(|_| each == 1) {
+            return self.open(&format!("if ({cond}) {{"));
         }
         let limit = match (all, self.index(l.extent).0) {
             (Some(n), _) => n.to_string(),
@@ -632,6 +650,12 @@ impl<'f, 'k> Writer<'f, 'k> {
                     None => element,
                 }
             }
+            Op::Map(op, args) if info.lanes > 1 => {
+                let name = self.words(v, *op, args)?;
+                self.names[v.0 as usize] = Some(name);
+                return Ok(());
+            }
+            Op::Map(ScalarOp::And, args) if let Some(text) = self.is_below(args) => text,
             Op::Map(op, args) => {
                 let on = args.last().map_or(dtype, |a| self.flat.dtype(*a));
                 let args: Vec<String> = args.iter().map(|a| self.value(*a)).collect();
@@ -651,6 +675,14 @@ impl<'f, 'k> Writer<'f, 'k> {
             Op::Convert(a) => {
                 let from = self.flat.dtype(*a);
                 match *self.flat.op(*a) {
+                    // A bf16 is the upper half of its f32: of a pair in one register each takes one instruction.
+                    Op::Lane(of, lane) if [from, dtype] == [DType::BF16, DType::F32] && self.holds_pairs(of) => {
+                        let pair = format!("*(const u32*)&{}.e[{}]", self.value(of), lane & !1);
+                        match lane % 2 {
+                            0 => format!("__uint_as_float({pair} << 16)"),
+                            _ => format!("__uint_as_float({pair} & 0xffff0000u)"),
+                        }
+                    }
                     Op::Convert(whole) if [self.flat.dtype(whole), from, dtype] == ROUNDED => {
                         let x = self.value(whole);
                         scalar::rounded_to_bf16(&mut self.helpers, &x)
@@ -682,9 +714,33 @@ impl<'f, 'k> Writer<'f, 'k> {
         Ok(())
     }
 
-    fn name_value(&mut self, v: Value) -> String {
+    /// Whether a number is at least 0 and below a constant, as one comparison: NVRTC makes seven instructions of two that are of 64 bits.
+    fn is_below(&self, both: &[Value]) -> Option<String> {
+        let compared = |v: Value, with: ScalarOp| match self.flat.op(v) {
+            Op::Map(op, args) if *op == with => args.first().copied().zip(args.get(1).copied()),
+            _ => None,
+        };
+        let &[least, most] = both else { return None };
+        let ((zero, x), (y, end)) = (compared(least, ScalarOp::Le)?, compared(most, ScalarOp::Lt)?);
+        let wide = x == y && self.flat.dtype(x) == DType::I64 && self.name(x).is_some();
+        let ends = self.flat.number(zero) == Some(0) && self.flat.number(end).is_some_and(|n| n >= 0);
+        (wide && ends).then(|| format!("(unsigned long long){} < {}", self.value(x), self.value(end)))
+    }
+
+    /// Whether a value is neighbouring elements, an even number of them, which have a name together.
+    fn holds_pairs(&self, v: Value) -> bool {
+        self.flat.info(v).lanes.is_multiple_of(2) && self.name(v).is_some()
+    }
+
+    /// A name that nothing has.
+    pub(super) fn new_name(&mut self) -> String {
         let name = format!("v{}", self.next_value);
         self.next_value += 1;
+        name
+    }
+
+    fn name_value(&mut self, v: Value) -> String {
+        let name = self.new_name();
         self.names[v.0 as usize] = Some(name.clone());
         name
     }
@@ -697,7 +753,11 @@ impl<'f, 'k> Writer<'f, 'k> {
             Memory::Scratch(_) => true,
         };
         let constant = if written { "" } else { "const " };
-        format!("*({constant}{t}*)&{}", self.place(a))
+        let group = self.uses.goes_by_groups(a).then(|| self.group(a, i64::from(lanes)));
+        match group.flatten() {
+            Some(group) => format!("(({constant}{t}*){})[{group}]", memory_name(self.flat.kernel, a.memory)),
+            None => format!("*({constant}{t}*)&{}", self.place(a)),
+        }
     }
 
     /// Writes the lines that put scalars together for an access, and returns their name.
@@ -709,8 +769,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             _ => return Err(CudaError::Unsupported("a vector".into())),
         };
         let t = self.helpers.together(info.dtype, info.lanes);
-        let name = format!("v{}", self.next_value);
-        self.next_value += 1;
+        let name = self.new_name();
         self.line(&format!("{t} {name};"));
         for (n, pair) in lanes.chunks(2).enumerate() {
             let i = 2 * n;

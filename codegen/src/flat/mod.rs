@@ -820,6 +820,11 @@ pub trait Capability {
         false
     }
 
+    /// Whether an operation on so many integers that move together is done on words of them, though lanes are scalars otherwise.
+    fn maps_words(&self, _op: ScalarOp, _on: DType, _lanes: u32) -> bool {
+        false
+    }
+
     /// Whether accesses of a scalar take a mask.
     fn masks_scalars(&self) -> bool;
 

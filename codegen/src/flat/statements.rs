@@ -388,12 +388,35 @@ impl<'k> Builder<'k, '_> {
         if self.fits(dtype) && (op == ScalarOp::Select || self.has.maps_lanes(op, dtype, known)) {
             return Ok(Val::Vector(self.map_vector(op, result, vals)));
         }
+        let count = self.lane_count();
+        if self.has.maps_words(op, dtype, count)
+            && let Some(args) = vals.iter().map(|v| self.together(v)).collect()
+        {
+            return Ok(Val::Vector(self.make(Op::Map(op, args), result, count)));
+        }
         let mut lanes = SmallVec::new();
-        for lane in 0..self.lane_count() {
+        for lane in 0..count {
             let args = vals.iter().map(|v| self.scalar(v, lane)).collect();
             lanes.push(self.make(Op::Map(op, args), result, 1));
         }
         Ok(Val::Each(lanes))
+    }
+
+    /// The value of all lanes that lies together already: what was loaded as one access, or computed of that.
+    fn together(&mut self, v: &Val) -> Option<Value> {
+        match v {
+            Val::Vector(v) => Some(*v),
+            Val::Const(_) => Some(self.vector(v)),
+            Val::One(_) => None,
+            Val::Each(lanes) => {
+                let &Op::Lane(whole, 0) = &self.info(lanes[0]).op else {
+                    return None;
+                };
+                let is_lane = |(i, v): (usize, &Value)| self.info(*v).op == Op::Lane(whole, i as u8);
+                let all = self.info(whole).lanes as usize == lanes.len() && lanes.iter().enumerate().all(is_lane);
+                all.then_some(whole)
+            }
+        }
     }
 
     /// An operation on f32 that the device approximates, element by element.

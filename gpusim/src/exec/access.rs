@@ -303,7 +303,7 @@ impl Machine<'_> {
             let Some(spot) = self.spot(block, here, lane, (space, address), total, false) else {
                 continue;
             };
-            request.note(spot, address, total);
+            request.note(lane, spot, address, total);
             if self.races.is_some() {
                 if access.order.is_strong() {
                     self.strong(block, here, lane, spot, (access.order, access.scope), kind);
@@ -374,7 +374,7 @@ impl Machine<'_> {
             let Some(spot) = self.spot(block, here, lane, (space, address), total, true) else {
                 continue;
             };
-            request.note(spot, address, total);
+            request.note(lane, spot, address, total);
             if self.races.is_some() {
                 if access.order.is_strong() {
                     self.strong(block, here, lane, spot, (access.order, access.scope), kind);
@@ -444,14 +444,15 @@ pub(super) struct Request {
     sectors: [(u64, u64); 32],
     global_lanes: u32,
     global_bytes: u32,
-    shared: [u32; 32],
+    /// Lane and address in shared memory of each access to it.
+    shared: [(u8, u32); 32],
     shared_lanes: u32,
     shared_bytes: u32,
     local_bytes: u64,
 }
 
 impl Request {
-    pub(super) fn note(&mut self, spot: Spot, address: u64, bytes: u32) {
+    pub(super) fn note(&mut self, lane: usize, spot: Spot, address: u64, bytes: u32) {
         match spot {
             Spot::Global(..) => {
                 let last = (address + u64::from(bytes) - 1) / 32;
@@ -460,7 +461,7 @@ impl Request {
                 self.global_bytes = bytes;
             }
             Spot::Shared(at) => {
-                self.shared[self.shared_lanes as usize] = at as u32;
+                self.shared[self.shared_lanes as usize] = (lane as u8, at as u32);
                 self.shared_lanes += 1;
                 self.shared_bytes = bytes;
             }
@@ -494,17 +495,18 @@ impl Request {
     /// Cycles beyond those that the bytes need: in each, a bank gives one word.
     fn conflicts(&self) -> u64 {
         let lanes = &self.shared[..self.shared_lanes as usize];
-        // Accesses of 8 and 16 bytes take half and a quarter of a warp at a time.
+        // Accesses of 8 and 16 bytes take half and a quarter of a warp at a time: lanes that are neighbours, of which those that do not take part
+        // leave no place to others.
         let group = match self.shared_bytes {
             0..=4 => 32,
             5..=8 => 16,
             _ => 8,
         };
         let mut extra = 0;
-        for part in lanes.chunks(group) {
+        for part in lanes.chunk_by(|a, b| a.0 / group == b.0 / group) {
             let mut words: Vec<u32> = part
                 .iter()
-                .flat_map(|&at| (at / 4)..(at + self.shared_bytes).div_ceil(4))
+                .flat_map(|&(_, at)| (at / 4)..(at + self.shared_bytes).div_ceil(4))
                 .collect();
             if !words.is_sorted() {
                 words.sort_unstable();

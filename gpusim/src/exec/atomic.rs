@@ -80,7 +80,7 @@ impl Machine<'_> {
             let Some(spot) = self.spot(block, here, lane, (atomic.place.space, address), total, true) else {
                 continue;
             };
-            request.note(spot, address, total);
+            request.note(lane, spot, address, total);
             if self.races.is_some() {
                 let kind = Kind::Atomic(atomic.scope);
                 self.strong(block, here, lane, spot, (atomic.order, atomic.scope), kind);

@@ -55,7 +55,7 @@ impl Machine<'_> {
                 {
                     continue;
                 }
-                request.note(spot, source, count);
+                request.note(lane, spot, source, count);
                 self.check_race(block, here, lane, spot, count, Kind::Read);
                 for i in 0..count as usize {
                     let (byte, defined) = self.read(block, here, lane, shifted(spot, i), 1);

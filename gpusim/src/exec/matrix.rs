@@ -48,7 +48,7 @@ impl Machine<'_> {
                 let Some(spot) = self.spot(block, here, lane, (place.space, address), 16, false) else {
                     continue;
                 };
-                request.note(spot, address, 16);
+                request.note(lane, spot, address, 16);
                 self.check_race(block, here, lane, spot, 16, Kind::Read);
                 for (i, element) in elements.iter_mut().enumerate() {
                     let (value, defined) = self.read(block, here, lane, shifted(spot, 2 * i), 2);
@@ -102,7 +102,7 @@ impl Machine<'_> {
                 let Some(spot) = self.spot(block, here, lane, (place.space, address), 16, true) else {
                     continue;
                 };
-                request.note(spot, address, 16);
+                request.note(lane, spot, address, 16);
                 self.check_race(block, here, lane, spot, 16, Kind::Write);
                 for column in 0..8 {
                     let (r, c) = if transposed { (column, row) } else { (row, column) };

@@ -32,10 +32,12 @@ use crate::tile::are_few_rows;
 const PIECE_BYTES: i64 = 16 << 10;
 /// Elements of a piece at least.
 const LEAST_PIECE: i64 = 1024;
-/// Pieces for each multiprocessor, if rows are long enough for so many.
-const PIECES: i64 = 4;
+/// Pieces for each multiprocessor, if rows are long enough for so many. Each stores a sector for each number that it comes to.
+const PIECES: i64 = 1;
 /// Elements that a warp loads at once, 16 bytes a thread: a piece of so many, or a multiple, leaves no thread without.
 const WARP_ELEMENTS: i64 = 128;
+/// Bytes that memory moves at least: pieces that begin within so many share them with the one before, and so does each warp of theirs.
+const SECTOR_BYTES: i64 = 32;
 /// Nodes between a row's result and what is computed of the row beside it, at most.
 const BETWEEN: usize = 24;
 /// Nodes of what rows are computed of that are cut with them, at most.
@@ -198,6 +200,7 @@ fn pieces(graph: &Graph, id: NodeId, gpu: &Gpu) -> Option<Pieces> {
         sizes.find(|size| *size > 0 && length % size == 0)
     };
     let size = even(WARP_ELEMENTS)
+        .or_else(|| even(SECTOR_BYTES / bytes))
         .or_else(|| even(4))
         .or_else(|| even(1))
         .unwrap_or(most);

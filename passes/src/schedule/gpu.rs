@@ -5,6 +5,7 @@
 //! | sums of products of a type that matrix instructions take | a block takes a tile, its warps parts of it: [`super::tensor_cores`] |
 //! | other sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
+//! | elementwise, of few long rows and numbers of theirs | a block takes a piece of a row, and reads the row's numbers once: [`super::beside_rows`] |
 //! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory: [`super::transposition`] |
 //! | many rows, no longer than registers hold | a warp takes a row, whose threads share the inner loops and combine accumulators without a barrier: [`super::gpu_rows`] |
 //! | other rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
@@ -21,7 +22,7 @@
 use tlc_ir::Precision;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{MemoryAccess, walk};
-use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt, ValueId};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::cascade;
@@ -30,7 +31,7 @@ use super::gpu_columns::{SHARING_THREADS, columns_shared, few_columns, pieces_of
 use super::gpu_rows::short_rows_by_parts;
 use super::keep::{Room, keep_rows};
 use super::tensor_cores::{adds_products, note_refusal};
-use super::{Schedule, ScheduleReason, flops, keeps_rows};
+use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
@@ -160,7 +161,12 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let scheduled = match nest.form {
         Form::Elementwise => attempt(&|g| g.transposition(parallel, gpu))
             .or_else(|refused| {
-                let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
+                let mut made =
+                    pieces_along(&kernel, parallel).map(|lanes| attempt(&|g| g.beside_rows(parallel, lanes, gpu)));
+                made.find_map(Result::ok).ok_or(refused)
+            })
+            .or_else(|refused| {
+                let mut made = pieces_along(&kernel, parallel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
                 made.find_map(Result::ok).ok_or(refused)
             })
             .or_else(|_| attempt(&|g| g.items(parallel, THREADS).map(drop))),
@@ -236,6 +242,20 @@ fn rows_of_tiles(kernel: &Kernel, parallel: &[VarId]) -> Vec<usize> {
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
 pub(super) fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
     of_widest(kernel.params.iter().map(|p| p.dtype.bytes() as i64))
+}
+
+/// As [`pieces`], of the tensors that the last of the parallel loops goes along, if there are some: what is read once a row may be wider, as indices are.
+fn pieces_along(kernel: &Kernel, parallel: &[VarId]) -> impl Iterator<Item = i64> {
+    let accesses = kernel.statements().flat_map(|s| s.accesses());
+    let bytes = accesses.filter_map(|a| match a.memory {
+        Memory::Param(p) if parallel.last().is_some_and(|&v| a.index.uses(v)) => {
+            Some(kernel.params[p as usize].dtype.bytes() as i64)
+        }
+        _ => None,
+    });
+    let widest = bytes.max();
+    let all = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max();
+    of_widest(widest.or(all).into_iter())
 }
 
 /// As [`pieces`], of the tensors that loops inside the parallel ones go along: what is stored once a row may be wider.
@@ -328,6 +348,18 @@ fn trips(kernel: &Kernel, s: &Stmt) -> Option<i64> {
     }
 }
 
+/// The values of plain statements in a loop that may differ from iteration to iteration. What is loaded from scratch may be of an iteration.
+fn differing(body: &[Stmt], var: VarId) -> Vec<ValueId> {
+    let mut found: Vec<ValueId> = Vec::new();
+    for s in body {
+        let from_scratch = s.accesses().any(|a| matches!(a.memory, Memory::Scratch(_)));
+        if from_scratch || s.indices().any(|e| e.uses(var)) || s.operands().any(|v| found.contains(&v)) {
+            found.extend(s.defined_value());
+        }
+    }
+    found
+}
+
 pub(super) struct Gpu {
     pub(super) kernel: Kernel,
     pub(super) schedule: Schedule,
@@ -368,9 +400,15 @@ impl Gpu {
         Ok(inner)
     }
 
+    /// As [`Gpu::one_loop`]; loops that are one walk through all that they touch are joined first, so that nothing divides by their extents.
+    fn one_walk(&mut self, loops: &[VarId]) -> Result<VarId, DirectiveRefusal> {
+        let walks = fuse_clean(&mut self.kernel, &mut self.schedule, loops);
+        self.one_loop(&walks)
+    }
+
     /// A thread per iteration of the parallel loops; returns the loops over blocks and threads.
     pub(super) fn items(&mut self, parallel: &[VarId], threads: i64) -> Result<[VarId; 2], DirectiveRefusal> {
-        let all = self.one_loop(parallel)?;
+        let all = self.one_walk(parallel)?;
         let made = self.apply(Directive::Block {
             var: all,
             factor: threads,
@@ -382,7 +420,7 @@ impl Gpu {
 
     /// A thread per so many neighbouring iterations of the parallel loops, all of which move together wherever they lie together.
     fn pieces(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
-        let all = self.one_loop(parallel)?;
+        let all = self.one_walk(parallel)?;
         let extent = &self.kernel.extents[all.0 as usize];
         if extent.interval(&self.kernel).hi < LARGE {
             return Err(DirectiveRefusal::Neighbours(lanes));
@@ -448,7 +486,12 @@ impl Gpu {
     /// As [`Gpu::moves_together`], of some of the accesses.
     pub(super) fn move_together(&self, lane: VarId, lanes: i64, of: impl Fn(&MemoryAccess<'_>) -> bool) -> bool {
         let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
-        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
+        let apart = differing(body, lane);
+        let plain = |s: &Stmt| match s {
+            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. } => true,
+            Stmt::Clamp { value, .. } => !apart.contains(value),
+            _ => false,
+        };
         let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
         let accesses = body.iter().flat_map(|s| s.accesses());
         body.iter().all(plain)
@@ -456,7 +499,8 @@ impl Gpu {
             && accesses.into_iter().filter(of).all(|a| {
                 let aligned = || IndexExpr::modulo(&first(a.index), &IndexExpr::Const(lanes)).is(0);
                 let side_by_side = || a.index.affine_in(lane).is_some_and(|(c, _)| c.is(1));
-                !a.index.uses(lane) || a.mask.is_none() && side_by_side() && aligned()
+                let all_or_none = || a.mask.is_none_or(|mask| !apart.contains(&mask));
+                !a.index.uses(lane) || all_or_none() && side_by_side() && aligned()
             })
     }
 

@@ -7,6 +7,7 @@
 mod accumulators;
 mod across;
 mod again;
+mod beside_rows;
 mod cascade;
 mod cases;
 mod columns;

@@ -178,7 +178,16 @@ pub(super) fn region(
             }),
         }
     }
-    let sides = merged(sides);
+    let mut sides = merged(sides);
+    if sides.is_empty() {
+        // One element, which a loop copies that runs once.
+        sides.push(Side {
+            stride: IndexExpr::ONE,
+            length: 1,
+            exact: None,
+            along: Vec::new(),
+        });
+    }
     // How far what is along each side is taken to reach.
     let reach: Vec<i64> = sides.iter().map(|s| s.length).collect();
     let elements = reach.iter().try_fold(1i64, |n, r| n.checked_mul(*r));

@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) chain(
     f32* __restrict__ p3
 ) {
     const int b0 = blockIdx.x;
-    if ((int)threadIdx.x < min(256, 3000 - b0 * 256)) {
+    if (b0 * 256 + (int)threadIdx.x < 3000) {
         const int t1 = threadIdx.x;
         const int x2 = b0 * 256 + t1;
         const f32 v0 = p0[x2];

@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
             const bool v1 = v0 < 250;
             f32 r0 = __uint_as_float(0xff800000u);
             if (v1) {
-                const f32x4 v2 = *(const f32x4*)&p0[b0 * 1000 + w1 * 128 + t2 * 4];
+                const f32x4 v2 = ((const f32x4*)p0)[b0 * 250 + w1 * 32 + t2];
                 const f32 v3 = v2.e[0];
                 const f32 v4 = v2.e[1];
                 const f32 v5 = v2.e[2];
@@ -402,7 +402,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) softmax(const f32* __restri
             v272.e[1] = v269;
             v272.e[2] = v270;
             v272.e[3] = v271;
-            *(f32x4*)&p1[b0 * 1000 + t7 * 4] = v272;
+            ((f32x4*)p1)[b0 * 250 + t7] = v272;
         }
     }
 }

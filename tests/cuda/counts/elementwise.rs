@@ -88,6 +88,42 @@ pub const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "add i8",
+        text: "graph @add(%x: i8[64, 1024], %y: i8[64, 1024]) {
+           %0 = add %x, %y : i8[64, 1024]
+           return %0
+         }",
+        // Two loads, a store, 16 additions, and five.
+        instructions: Some(240),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "differences of u8",
+        text: "graph @differences(%x: u8[64, 1024], %y: u8[64, 1024]) {
+           %c = const 7 : u8[]
+           %c1 = expand %c : u8[64, 1024]
+           %0 = xor %y, %c1 : u8[64, 1024]
+           %1 = sub %x, %0 : u8[64, 1024]
+           return %1
+         }",
+        // Two loads, a store, 16 differences and as many exchanges, and five.
+        instructions: Some(400),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "add i16",
+        text: "graph @add(%x: i16[64, 1024], %y: i16[64, 1024]) {
+           %0 = add %x, %y : i16[64, 1024]
+           return %0
+         }",
+        // Two loads, a store, eight additions, and five.
+        instructions: Some(160),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
         name: "add f16",
         text: "graph @add(%x: f16[64, 1024], %y: f16[64, 1024]) {
            %0 = add %x, %y : f16[64, 1024]

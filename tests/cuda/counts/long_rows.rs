@@ -20,7 +20,7 @@ pub const COUNTED: &[Counted] = &[
            return %8
          }",
         kernels: 2,
-        sectors: 151,
+        sectors: 150,
         access_bytes: 15,
         ..PLAIN
     },

@@ -1,5 +1,7 @@
 //! Norms and softmax of the rows of products, in the kernel of the product. Each block reads all weights.
 
+use tlc::Precision;
+
 use super::{Counted, PLAIN};
 
 /// Graphs and what they may cost.
@@ -119,6 +121,121 @@ pub const COUNTED: &[Counted] = &[
            return %oc
          }",
         sectors: 580,
+        ..PLAIN
+    },
+    // Tiles whose last columns are cut off within what a warp stores.
+    Counted {
+        name: "softmax of product f16 36",
+        text: "graph @softmax(%x: f16[256, 128], %w: f16[128, 36]) {
+           %p = einsum %x, %w {ab,bc->ac; acc=f32} : f16[256, 36]
+           %t = convert %p : f32[256, 36]
+           %mx = reduce max %t {axes=[1]} : f32[256]
+           %mr = reshape %mx : f32[256, 1]
+           %me = expand %mr : f32[256, 36]
+           %d = sub %t, %me : f32[256, 36]
+           %ex = exp %d : f32[256, 36]
+           %s = reduce add %ex {axes=[1]} : f32[256]
+           %sr = reshape %s : f32[256, 1]
+           %se = expand %sr : f32[256, 36]
+           %o = div %ex, %se : f32[256, 36]
+           return %o
+         }",
+        sectors: 999,
+        ..PLAIN
+    },
+    Counted {
+        name: "softmax of product tf32 36",
+        text: "graph @softmax(%x: f32[256, 128], %w: f32[128, 36]) {
+           %p = einsum %x, %w {ab,bc->ac} : f32[256, 36]
+           %mx = reduce max %p {axes=[1]} : f32[256]
+           %mr = reshape %mx : f32[256, 1]
+           %me = expand %mr : f32[256, 36]
+           %d = sub %p, %me : f32[256, 36]
+           %ex = exp %d : f32[256, 36]
+           %s = reduce add %ex {axes=[1]} : f32[256]
+           %sr = reshape %s : f32[256, 1]
+           %se = expand %sr : f32[256, 36]
+           %o = div %ex, %se : f32[256, 36]
+           return %o
+         }",
+        sectors: 999,
+        precision: Precision::Tf32,
+        ..PLAIN
+    },
+    Counted {
+        name: "softmax of product f16 50",
+        text: "graph @softmax(%x: f16[256, 128], %w: f16[128, 50]) {
+           %p = einsum %x, %w {ab,bc->ac; acc=f32} : f16[256, 50]
+           %t = convert %p : f32[256, 50]
+           %mx = reduce max %t {axes=[1]} : f32[256]
+           %mr = reshape %mx : f32[256, 1]
+           %me = expand %mr : f32[256, 50]
+           %d = sub %t, %me : f32[256, 50]
+           %ex = exp %d : f32[256, 50]
+           %s = reduce add %ex {axes=[1]} : f32[256]
+           %sr = reshape %s : f32[256, 1]
+           %se = expand %sr : f32[256, 50]
+           %o = div %ex, %se : f32[256, 50]
+           return %o
+         }",
+        sectors: 999,
+        ..PLAIN
+    },
+    Counted {
+        name: "softmax of product tf32 50",
+        text: "graph @softmax(%x: f32[256, 128], %w: f32[128, 50]) {
+           %p = einsum %x, %w {ab,bc->ac} : f32[256, 50]
+           %mx = reduce max %p {axes=[1]} : f32[256]
+           %mr = reshape %mx : f32[256, 1]
+           %me = expand %mr : f32[256, 50]
+           %d = sub %p, %me : f32[256, 50]
+           %ex = exp %d : f32[256, 50]
+           %s = reduce add %ex {axes=[1]} : f32[256]
+           %sr = reshape %s : f32[256, 1]
+           %se = expand %sr : f32[256, 50]
+           %o = div %ex, %se : f32[256, 50]
+           return %o
+         }",
+        sectors: 999,
+        precision: Precision::Tf32,
+        ..PLAIN
+    },
+    Counted {
+        name: "softmax of product f16 130",
+        text: "graph @softmax(%x: f16[256, 128], %w: f16[128, 130]) {
+           %p = einsum %x, %w {ab,bc->ac; acc=f32} : f16[256, 130]
+           %t = convert %p : f32[256, 130]
+           %mx = reduce max %t {axes=[1]} : f32[256]
+           %mr = reshape %mx : f32[256, 1]
+           %me = expand %mr : f32[256, 130]
+           %d = sub %t, %me : f32[256, 130]
+           %ex = exp %d : f32[256, 130]
+           %s = reduce add %ex {axes=[1]} : f32[256]
+           %sr = reshape %s : f32[256, 1]
+           %se = expand %sr : f32[256, 130]
+           %o = div %ex, %se : f32[256, 130]
+           return %o
+         }",
+        sectors: 999,
+        ..PLAIN
+    },
+    Counted {
+        name: "softmax of product tf32 130",
+        text: "graph @softmax(%x: f32[256, 128], %w: f32[128, 130]) {
+           %p = einsum %x, %w {ab,bc->ac} : f32[256, 130]
+           %mx = reduce max %p {axes=[1]} : f32[256]
+           %mr = reshape %mx : f32[256, 1]
+           %me = expand %mr : f32[256, 130]
+           %d = sub %p, %me : f32[256, 130]
+           %ex = exp %d : f32[256, 130]
+           %s = reduce add %ex {axes=[1]} : f32[256]
+           %sr = reshape %s : f32[256, 1]
+           %se = expand %sr : f32[256, 130]
+           %o = div %ex, %se : f32[256, 130]
+           return %o
+         }",
+        sectors: 999,
+        precision: Precision::Tf32,
         ..PLAIN
     },
 ];

@@ -145,9 +145,9 @@ pub const COUNTED: &[Counted] = &[
            return %8
          }",
         kernels: 3,
-        // What writes the results asks for the two numbers of its row once a warp.
-        sectors: 157,
-        access_bytes: 10,
+        // What writes the results asks for the two numbers of its row once a block.
+        sectors: 150,
+        access_bytes: 14,
         threads: Some(132 * 256),
         ..PLAIN
     },
@@ -171,9 +171,9 @@ pub const COUNTED: &[Counted] = &[
            return %y
          }",
         kernels: 3,
-        // What writes the results asks for the two numbers of its row once a warp.
-        sectors: 157,
-        access_bytes: 10,
+        // What writes the results asks for the two numbers of its row once a block.
+        sectors: 150,
+        access_bytes: 14,
         threads: Some(132 * 256),
         ..PLAIN
     },

@@ -63,7 +63,6 @@ pub const COUNTED: &[Counted] = &[
         // Rows of 2000 bytes begin within sectors.
         sectors: 113,
         access_bytes: 15,
-        conflicts: 500,
         ..PLAIN
     },
     Counted {
@@ -100,7 +99,6 @@ pub const COUNTED: &[Counted] = &[
            return %0
          }",
         access_bytes: 15,
-        conflicts: 128,
         ..PLAIN
     },
     // Rows of results begin where no 16 bytes do.
@@ -129,7 +127,6 @@ pub const COUNTED: &[Counted] = &[
            return %0
          }",
         access_bytes: 15,
-        conflicts: 64,
         ..PLAIN
     },
 ];
