@@ -205,11 +205,11 @@ impl Interleaved<Tensor> {
         let together = stack(&self.parts.iter().collect::<Vec<_>>(), 0).reshaped(&shape)?;
         let mut order: Vec<usize> = Vec::new();
         let mut shape = self.parts[0].extents().to_vec();
-        for axis in 0..rank {
+        for (axis, extent) in shape.iter_mut().enumerate() {
             order.push(n + axis);
             if let Some(k) = self.axes.iter().position(|a| a.axis == axis) {
                 order.push(k);
-                shape[axis] = shape[axis].clone() * IndexExpr::Const(self.axes[k].stride);
+                *extent = extent.clone() * IndexExpr::Const(self.axes[k].stride);
             }
         }
         let flat = together.permuted(&order)?.reshaped(&shape)?;
