@@ -332,6 +332,55 @@ fn the_elements_of_windows_are_never_computed() {
     }
 }
 
+/// Parts of transposed convolutions, of which some are cut where each of their products is, and others where the sizes do not say which products are.
+#[test]
+fn parts_of_transposed_convolutions() {
+    let mut rng = Rng::new(7);
+    let (y_shape, w_shape) = ([1, 8, 5, 6], [8, 16, 3, 4]);
+    let (of_y, of_w) = (whole(&y_shape, &mut rng), whole(&w_shape, &mut rng));
+    let whole_of = |g: &Graph| {
+        let y = g.constant(host(&y_shape, &of_y)).cast(DType::F32);
+        let w = g.constant(host(&w_shape, &of_w)).cast(DType::F32);
+        let windows = tlc::einsum("bchw,cokl->bohwkl", &[&y, &w]);
+        windows.overlap_add(3, 14, 2, 1).overlap_add(2, 11, 2, 1)
+    };
+    let plain = Graph::new("whole");
+    let image = whole_of(&plain).eval().expect("evaluates");
+    let image = image.as_slice::<f32>().expect("f32");
+    for shift in 0..4usize {
+        for length in 1..=7 {
+            let g = Graph::new("parts");
+            let n = g.symbol("n", 0..=4);
+            let x = whole_of(&g);
+            let rows = x.narrow(2, &n, length).narrow(3, shift, length);
+            let columns = x.narrow(3, &n, length).narrow(2, shift, length);
+            g.output("rows", &rows);
+            g.output("columns", &columns);
+            g.output("n", &(&rows.sum(..) + &g.input("size", DType::F32, &n).sum(..)));
+            let parts = g.compile(&CompileOptions::default()).expect("compiles");
+            for begin in [0usize, 1, 3, 4] {
+                let given = HostTensor::full(&[begin], tlc::Scalar::from_f64(DType::F32, 0.0)).expect("memory");
+                let found = parts.run(&inputs![&given]).expect("runs");
+                for (name, [row, column]) in [("rows", [begin, shift]), ("columns", [shift, begin])] {
+                    let at = |i: usize| {
+                        let (o, r, c) = (i / length / length, i / length % length, i % length);
+                        image[(o * 11 + row + r) * 14 + column + c]
+                    };
+                    let expected: Vec<f32> = (0..16 * length * length).map(at).collect();
+                    let name = format!("{length} {name} from {begin} and {shift}");
+                    assert_eq!(
+                        found[name.split(' ').nth(1).expect("two words")]
+                            .as_slice::<f32>()
+                            .expect("f32"),
+                        expected,
+                        "{name}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_infinite_is_in_the_windows_that_cover_it_alone() {
     // Five elements of a stride of two: no product has weights that the window lacks.

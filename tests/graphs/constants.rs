@@ -215,3 +215,44 @@ fn constant_weights_are_laid_out_once_as_the_library_reads_them() {
         }
     }
 }
+
+/// Constants of which a size says which part is meant, or where they go: nothing of them is kept from one call to the next, in code for any sizes and in
+/// versions for those that recur.
+#[test]
+fn parts_of_constants_that_sizes_choose_differ_from_call_to_call() {
+    let g = Graph::new("parts");
+    let n = g.symbol("n", 0..=8);
+    let size = g.input("size", F32, &n);
+    let (rows, image) = (g.input("x", F32, [5, 64]), g.input("image", F32, [1, 24, 6, 6]));
+    let (table, wide) = (g.constant(matrix(40, 64)), g.constant(matrix(96, 80)));
+    let kernels = g.constant(matrix(48, 24 * 9)).reshape([48, 24, 3, 3]);
+    // Rows of a table, as of positions, and what is computed of them alone; padding that moves them; weights of products, by rows and by columns, and
+    // of a convolution.
+    let positions = table.narrow(0, &n, 5);
+    g.output("rows", &(&positions + &rows));
+    g.output("computed", &((&positions * 0.1).exp().sin() + &rows));
+    let behind = tlc::Dim::from(9) - &n;
+    let moved = table
+        .narrow(0, 0, 4)
+        .pad(&[(n.clone(), behind), (0.into(), 0.into())], 0.0f32);
+    g.output("moved", &(&moved.narrow(0, 4, 5) + &rows));
+    g.output("by rows", &rows.matmul(&wide.narrow(0, &n, 64)));
+    let columns = wide.narrow(0, 0, 64).narrow(1, &n, 48);
+    g.output("by columns", &rows.matmul(&columns));
+    g.output("turned", &rows.narrow(1, 0, 48).matmul(&columns.t()));
+    g.output("one row", &rows.narrow(0, 0, 1).matmul(&wide.narrow(0, &n, 64)));
+    g.output(
+        "image",
+        &image.conv2d(&kernels.narrow(0, &n, 32), None, &Conv::new().padding(1)),
+    );
+    g.output("size", &size.sum(..));
+    for threads in [1, 2] {
+        let e = compile(&g, threads);
+        for n in [0usize, 3, 8, 3, 1, 3] {
+            let image = host(&matrix(24, 36));
+            let image = HostTensor::from_slice(&[1, 24, 6, 6], image.as_slice::<f32>().unwrap()).unwrap();
+            let zeros = HostTensor::from_slice(&[n], &vec![0.0f32; n]).unwrap();
+            agrees(&e, &g, &[zeros, host(&matrix(5, 64)), image], 1e-4);
+        }
+    }
+}

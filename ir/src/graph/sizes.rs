@@ -45,6 +45,14 @@ impl NodeKind {
         }
     }
 
+    /// Whether a size that the kind carries is not a number: what it makes of the same operands may differ from call to call, even if its shape does not,
+    /// as of a slice that begins somewhere else.
+    pub fn has_open_sizes(&self) -> bool {
+        let mut open = false;
+        self.visit_sizes(&mut |size| open |= size.as_const().is_none());
+        open
+    }
+
     /// The kind with other sizes: `f` returns the new one of each.
     pub fn map_sizes(&self, f: &mut dyn FnMut(SizeRole, &IndexExpr) -> IndexExpr) -> NodeKind {
         let mut kind = self.clone();

@@ -36,9 +36,10 @@ impl Clusterer<'_> {
         let mut laid_out = LAID_OUT_BYTES;
         for (id, node) in self.graph.nodes() {
             let i = id.index();
-            // Sizes that depend on symbols differ from call to call; outputs are written at each.
+            // Sizes that depend on symbols differ from call to call, those that say where a slice begins too; outputs are written at each.
             let input = matches!(node.kind, NodeKind::Input { .. } | NodeKind::Project(_)) || node.kind.is_tuple();
-            let Some(bytes) = self.bytes(id).filter(|_| !input && !self.is_output[i]) else {
+            let per_call = input || self.is_output[i] || node.kind.has_open_sizes();
+            let Some(bytes) = self.bytes(id).filter(|_| !per_call) else {
                 continue;
             };
             // What shows the elements of a smaller value several times is read as that value, which is kept in its place.

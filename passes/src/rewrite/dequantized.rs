@@ -52,7 +52,7 @@ impl Pass for Dequantized {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
-    let fixed = Fixed::new(graph, &|_| false);
+    let fixed = Fixed::constants(graph);
     super::rebuild(graph, &mut |re, id, node, operands| {
         if !fixed.contains(id)
             && let Some(sides) = sides(&re.graph, node, operands)

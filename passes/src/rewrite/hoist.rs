@@ -36,7 +36,7 @@ impl Pass for Hoist {
 /// Never for a verified graph.
 pub fn run(graph: &Graph, layouts: Layouts) -> Result<Graph, GraphError> {
     let mut budget = Budget::default();
-    let constant = Fixed::new(graph, &|_| false);
+    let constant = Fixed::constants(graph);
     let is_loop = |n: &Node| matches!(n.kind, NodeKind::Loop(_));
     rebuild_of(graph, &is_loop, &mut |re, _, node, operands| {
         let NodeKind::Loop(l) = &node.kind else {
@@ -62,7 +62,7 @@ fn first_capture(l: &Loop) -> usize {
 fn fixed(l: &Loop, stays: &[bool], body: &Graph) -> Fixed {
     let captures = body.inputs()[first_capture(l)..].iter().zip(stays);
     let captures: Vec<NodeId> = captures.filter(|(_, stays)| !**stays).map(|(&id, _)| id).collect();
-    Fixed::new(body, &|id| captures.contains(&id))
+    Fixed::in_body(body, &|id| captures.contains(&id))
 }
 
 /// The body with its fixed matrices laid out as they are multiplied.

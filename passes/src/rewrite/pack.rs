@@ -62,7 +62,7 @@ pub fn run(
     block_bytes: Option<i64>,
 ) -> Result<Graph, GraphError> {
     let tiles = emitter.zip(block_bytes);
-    let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
+    let (fixed, mut budget) = (Fixed::constants(graph), Budget::default());
     let (mut apart, mut ordered_images) = (FxHashMap::default(), FxHashMap::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {

@@ -30,14 +30,23 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// What follows from constants and from the inputs that `fixed` names alone.
-    pub fn new(graph: &Graph, fixed: &dyn Fn(NodeId) -> bool) -> Fixed {
+    /// What follows from constants alone, whatever the sizes of a call.
+    pub fn constants(graph: &Graph) -> Fixed {
+        Fixed::of(graph, &|_| false, &|kind| !kind.has_open_sizes())
+    }
+
+    /// What follows in a body, all of whose iterations have the same sizes, from constants and from the inputs that `fixed` names alone.
+    pub fn in_body(body: &Graph, fixed: &dyn Fn(NodeId) -> bool) -> Fixed {
+        Fixed::of(body, fixed, &|_| true)
+    }
+
+    fn of(graph: &Graph, fixed: &dyn Fn(NodeId) -> bool, may_be: &dyn Fn(&NodeKind) -> bool) -> Fixed {
         let mut all = vec![false; graph.len()];
         for (id, node) in graph.nodes() {
             all[id.index()] = match &node.kind {
                 NodeKind::Input { .. } => fixed(id),
                 NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) | NodeKind::Random { .. } => false,
-                _ => node.operands.iter().all(|o| all[o.index()]),
+                _ => may_be(&node.kind) && node.operands.iter().all(|o| all[o.index()]),
             };
         }
         Fixed {

@@ -51,7 +51,7 @@ impl Pass for Widen {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, lanes: Option<i64>, products: HostProducts) -> Result<Graph, GraphError> {
-    let fixed = Fixed::new(graph, &|_| false);
+    let fixed = Fixed::constants(graph);
     // Constants that are converted, and the bytes that are left for more.
     let (mut converted, mut left) = (Vec::new(), MAX_WIDENED_BYTES);
     let of_halves = |n: &Node| {

@@ -68,7 +68,7 @@ pub(super) fn word_emitter<'a>(context: &Context<'a>) -> Option<&'a Emitter> {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
-    let fixed = Fixed::new(graph, &|_| false);
+    let fixed = Fixed::constants(graph);
     let of_integers = |n: &Node| match n.kind {
         NodeKind::Einsum { accumulator, .. } => {
             accumulator == DType::I32 || graph.ty(n.operands[0]).dtype == DType::I32

@@ -247,12 +247,12 @@ pub(crate) fn part(d: &Tensor, start: &[IndexExpr], size: &[IndexExpr]) -> Step 
         return sliced(d, start, size);
     };
     let apart = whole.axes.len();
-    let (mut start, mut size) = (start.to_vec(), size.to_vec());
+    let (mut of_part, mut elements) = (start.to_vec(), size.to_vec());
     // Along the axes that lie apart: where each part begins, in the order in which they then follow, and how many elements they have.
     let mut begins: Vec<Vec<(i64, i64)>> = vec![];
     for a in &mut whole.axes {
         let Some(from) = start[a.axis].as_const() else {
-            return sliced(d, &start, &size);
+            return sliced(d, start, size);
         };
         a.extent = size[a.axis].clone();
         let count = graph.simplify(&a.extent.clone().ceil_div(a.stride));
@@ -260,9 +260,9 @@ pub(crate) fn part(d: &Tensor, start: &[IndexExpr], size: &[IndexExpr]) -> Step 
         let all = &whole.parts[0].extents()[a.axis];
         let left = all.clone() - count.clone() - IndexExpr::from((from + a.stride - 1) / a.stride);
         if graph.least(&left) < 0 {
-            return sliced(d, &start, &size);
+            return sliced(d, start, size);
         }
-        size[a.axis] = count;
+        elements[a.axis] = count;
         begins.push(begin);
     }
     let mut parts = vec![];
@@ -272,11 +272,11 @@ pub(crate) fn part(d: &Tensor, start: &[IndexExpr], size: &[IndexExpr]) -> Step 
         for k in (0..apart).rev() {
             let Apart { axis, stride, .. } = whole.axes[k];
             let (remainder, from) = begins[k][(rest % stride) as usize];
-            start[axis] = from.into();
+            of_part[axis] = from.into();
             old += remainder * weight;
             (rest, weight) = (rest / stride, weight * stride);
         }
-        parts.push(sliced(&whole.parts[old as usize], &start, &size)?);
+        parts.push(sliced(&whole.parts[old as usize], &of_part, &elements)?);
     }
     whole.parts = parts;
     whole.joined()
