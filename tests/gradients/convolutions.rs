@@ -383,11 +383,16 @@ fn parts_of_transposed_convolutions() {
 
 #[test]
 fn what_is_infinite_is_in_the_windows_that_cover_it_alone() {
-    // Five elements of a stride of two: no product has weights that the window lacks.
+    // Five elements of a stride of two, of many channels and of few: no product has weights that the window lacks.
+    is_infinite_where_windows_cover(16);
+    is_infinite_where_windows_cover(3);
+}
+
+fn is_infinite_where_windows_cover(channels: usize) {
     let (stride, size) = (2, 5);
     let g = Graph::new("upsampling");
     let y = g.input("y", DType::F32, [1, 8, 6, 6]);
-    let w = g.input("w", DType::F32, [8, 16, size, size]);
+    let w = g.input("w", DType::F32, [8, channels, size, size]);
     let windows = tlc::einsum("bchw,cokl->bohwkl", &[&y, &w]);
     let x = windows.overlap_add(3, 15, stride, 1).overlap_add(2, 15, stride, 1);
     g.output("x", &x.narrow(2, 1, 13).narrow(3, 2, 12));
@@ -395,7 +400,7 @@ fn what_is_infinite_is_in_the_windows_that_cover_it_alone() {
     let mut of_y = vec![1.0f32; 8 * 36];
     of_y[3 * 36 + 2 * 6 + 4] = f32::INFINITY;
     let of_y = HostTensor::from_slice(&[1, 8, 6, 6], &of_y).expect("as many");
-    let of_w = HostTensor::full(&[8, 16, size, size], tlc::Scalar::from_f64(DType::F32, 1.0)).expect("memory");
+    let of_w = HostTensor::full(&[8, channels, size, size], tlc::Scalar::from_f64(DType::F32, 1.0)).expect("memory");
     let found = step.run(&inputs![&of_y, &of_w]).expect("runs");
     let found = found["x"].as_slice::<f32>().expect("f32");
     for (i, &value) in found.iter().enumerate() {

@@ -10,8 +10,8 @@
 //!   cut into blocks of it: with `k = j * stride + r` and `i = q * stride + r` it is
 //!   `sum[q, r] = Σ_j weights[j * stride + r] * y[q - j]`, one product of windows whose `r` is one more label of the result. (This is how
 //!   transposed convolutions are computed without zeros between the elements: Shi et al., "Is the deconvolution layer the same
-//!   as a convolutional layer?", 2016.) Where the stride is short and there are many results, there is a product for each `r`, without zeros for
-//!   weights that the last block lacks, and the results are interleaved. With a stride and a dilation, `y` gets zeros between its elements.
+//!   as a convolutional layer?", 2016.) Where the stride is short, and there are many results or the last block lacks weights, there is a product for each `r`,
+//!   without zeros for what it lacks, and the results are interleaved. With a stride and a dilation, `y` gets zeros between its elements.
 //! - Other windows of few elements: a sum of padded terms, one for each.
 //! - Others: a scatter.
 //!
@@ -47,8 +47,8 @@ const MORE: f64 = 1.5;
 const FEW_PHASES: i64 = 3;
 const MOST_PHASES: usize = 9;
 
-/// The fewest results of an element of the image, and the shortest sum of them, with which a product for each place of a stride costs less than what
-/// zeros in one for all of them do.
+/// The fewest results of an element of the image, and the shortest sum of them, with which a product for each place of a stride takes less time than
+/// one for all of them whose blocks lack no weights.
 const PHASE_RESULTS: i64 = 16;
 const PHASE_TERMS: i64 = 8;
 
@@ -297,7 +297,9 @@ fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> 
     let Some(product) = Product::of(d.graph(), &seen) else {
         return Ok(None);
     };
-    if product.results() < PHASE_RESULTS || product.summed() < PHASE_TERMS {
+    // What is infinite times a zero in place of a weight would be NaN where no window is.
+    let pays = product.results() >= PHASE_RESULTS && product.summed() >= PHASE_TERMS;
+    if !pays && size % line.stride == 0 {
         return Ok(None);
     }
     let Some(form) = product.form(&d.extents()[axis], size, line) else {
