@@ -188,6 +188,21 @@ fn side_by_side(re: &mut Rebuilder, windows: NodeId) -> Result<NodeId, GraphErro
     })
 }
 
+/// The image that windows slide over, and the views that they are, outermost first.
+fn image_of(re: &Rebuilder, windows: NodeId) -> (NodeId, Vec<NodeKind>) {
+    let (mut image, mut slid) = (windows, Vec::new());
+    while let NodeKind::View(View::Window { .. }) = &re.graph.node(image).kind {
+        slid.push(re.graph.node(image).kind.clone());
+        image = re.graph.node(image).operands[0];
+    }
+    (image, slid)
+}
+
+/// Windows of [`image_of`] over another image.
+fn slid_over(re: &mut Rebuilder, image: NodeId, slid: Vec<NodeKind>) -> Result<NodeId, GraphError> {
+    slid.into_iter().rev().try_fold(image, |at, kind| re.add(kind, &[at]))
+}
+
 /// Windows of a padded image whose channels would lie a multiple of [`ALIASED`] apart, of one with another row of padding behind each channel.
 ///
 /// A tile reads the same few lines of every channel. So far apart they share a set of the first-level cache, and a few sets of the second. With
@@ -197,11 +212,7 @@ fn channels_apart(
     windows: NodeId,
     apart: &mut FxHashMap<NodeId, NodeId>,
 ) -> Result<NodeId, GraphError> {
-    let (mut image, mut slid) = (windows, Vec::new());
-    while let NodeKind::View(View::Window { .. }) = &re.graph.node(image).kind {
-        slid.push(re.graph.node(image).kind.clone());
-        image = re.graph.node(image).operands[0];
-    }
+    let (image, slid) = image_of(re, windows);
     let (ty, padded) = (re.graph.ty(image), re.graph.node(image));
     let NodeKind::View(View::Pad {
         lo,
@@ -244,7 +255,7 @@ fn channels_apart(
             kept
         }
     };
-    slid.into_iter().rev().try_fold(kept, |at, kind| re.add(kind, &[at]))
+    slid_over(re, kept, slid)
 }
 
 /// Windows of an image of which gathers have made another axis the first, as padding by reflection does, of a copy in the image's own order: what lies
@@ -254,11 +265,7 @@ fn in_own_order(
     windows: NodeId,
     copied: &mut FxHashMap<NodeId, NodeId>,
 ) -> Result<NodeId, GraphError> {
-    let (mut image, mut slid) = (windows, Vec::new());
-    while let NodeKind::View(View::Window { .. }) = &re.graph.node(image).kind {
-        slid.push(re.graph.node(image).kind.clone());
-        image = re.graph.node(image).operands[0];
-    }
+    let (image, slid) = image_of(re, windows);
     let node = re.graph.node(image);
     if slid.is_empty()
         || !matches!(node.kind, NodeKind::View(View::Permute(_)))
@@ -274,7 +281,7 @@ fn in_own_order(
             copy
         }
     };
-    slid.into_iter().rev().try_fold(copy, |at, kind| re.add(kind, &[at]))
+    slid_over(re, copy, slid)
 }
 
 /// A convolution with its weights in blocks.
