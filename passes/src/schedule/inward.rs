@@ -33,7 +33,10 @@ fn apart(kernel: &Kernel, index: &IndexExpr, var: VarId, inside: &[VarId]) -> bo
             let Some((stride, others)) = rest.affine_in(v) else {
                 return false;
             };
-            strides.push((stride, v));
+            // A loop that goes backwards meets the same elements.
+            let backwards = (IndexExpr::ZERO - stride.clone()).simplify(kernel);
+            let turned = !backwards.is(0) && backwards.proves_nonnegative(kernel);
+            strides.push((if turned { backwards } else { stride }, v));
             rest = others;
         }
         // Strides that depend on sizes are those of the outer loops.

@@ -47,8 +47,8 @@ const MORE: f64 = 1.5;
 const FEW_PHASES: i64 = 3;
 const MOST_PHASES: usize = 9;
 
-/// The fewest results of an element of the image, and the shortest sum of them, with which a product for each place of a stride takes less time than
-/// one for all of them whose blocks lack no weights.
+/// The fewest results of an element of the image, but for those of one channel, and the shortest sum of them, with which a product for each place of a stride takes
+/// less time than one for all of them whose blocks lack no weights.
 const PHASE_RESULTS: i64 = 16;
 const PHASE_TERMS: i64 = 8;
 
@@ -298,7 +298,9 @@ fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> 
         return Ok(None);
     };
     // What is infinite times a zero in place of a weight would be NaN where no window is.
-    let pays = product.results() >= PHASE_RESULTS && product.summed() >= PHASE_TERMS;
+    let results = product.results();
+    // One channel has as many as a window has places along the other axis.
+    let pays = (results >= PHASE_RESULTS || results <= size) && product.summed() >= PHASE_TERMS;
     if !pays && size % line.stride == 0 {
         return Ok(None);
     }
