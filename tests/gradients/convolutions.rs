@@ -383,18 +383,22 @@ fn parts_of_transposed_convolutions() {
 
 #[test]
 fn what_is_infinite_is_in_the_windows_that_cover_it_alone() {
-    // Five elements of a stride of two, of many channels and of few: no product has weights that the window lacks.
-    is_infinite_where_windows_cover(16);
-    is_infinite_where_windows_cover(3);
+    // Five elements of strides of two, three and four, of many channels and of few: no product has weights that the window lacks.
+    for (stride, channels) in [(2, 16), (2, 3), (3, 3), (4, 16), (4, 1)] {
+        is_infinite_where_windows_cover(stride, channels);
+    }
 }
 
-fn is_infinite_where_windows_cover(channels: usize) {
-    let (stride, size) = (2, 5);
+fn is_infinite_where_windows_cover(stride: usize, channels: usize) {
+    let size = 5;
     let g = Graph::new("upsampling");
     let y = g.input("y", DType::F32, [1, 8, 6, 6]);
     let w = g.input("w", DType::F32, [8, channels, size, size]);
     let windows = tlc::einsum("bchw,cokl->bohwkl", &[&y, &w]);
-    let x = windows.overlap_add(3, 15, stride, 1).overlap_add(2, 15, stride, 1);
+    let extent = 5 * stride + size;
+    let x = windows
+        .overlap_add(3, extent, stride, 1)
+        .overlap_add(2, extent, stride, 1);
     g.output("x", &x.narrow(2, 1, 13).narrow(3, 2, 12));
     let step = g.compile(&CompileOptions::default()).expect("compiles");
     let mut of_y = vec![1.0f32; 8 * 36];

@@ -43,9 +43,10 @@ const STORED: [i64; 2] = [40, 200];
 /// what it leaves out is memory, and in steps of their own.
 const MORE: f64 = 1.5;
 
-/// The longest stride whose places are summed by a product each, and the most products of all axes.
+/// The longest stride whose places are summed by a product each if one for all of them has no zeros for weights.
 const FEW_PHASES: i64 = 3;
-const MOST_PHASES: usize = 9;
+/// The most products for places of strides, of all axes together.
+const MOST_PHASES: usize = 16;
 
 /// The fewest results of an element of the image, but for those of one channel, and the shortest sum of them, with which a product for each place of a stride takes
 /// less time than one for all of them whose blocks lack no weights.
@@ -288,7 +289,8 @@ fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> 
     let Some(size) = d.extents()[last].as_const() else {
         return Ok(None);
     };
-    if line.dilation != 1 || size <= line.stride || !(2..=FEW_PHASES).contains(&line.stride) {
+    let even = size % line.stride == 0;
+    if line.dilation != 1 || size <= line.stride || line.stride < 2 || even && line.stride > FEW_PHASES {
         return Ok(None);
     }
     let Some(seen) = Seen::below(d, [axis, last]) else {
@@ -301,7 +303,7 @@ fn in_phases(d: &Tensor, axis: usize, line: &Line) -> Step<Option<Vec<Tensor>>> 
     let results = product.results();
     // One channel has as many as a window has places along the other axis.
     let pays = (results >= PHASE_RESULTS || results <= size) && product.summed() >= PHASE_TERMS;
-    if !pays && size % line.stride == 0 {
+    if !pays && even {
         return Ok(None);
     }
     let Some(form) = product.form(&d.extents()[axis], size, line) else {
