@@ -196,7 +196,12 @@ fn networks_have_no_kernels_for_what_follows_a_product() {
             by_level(6, 5, 7),
             by_level(6, 5, 7),
             match level {
-                Some(Level::Avx512) => &["2 einsum", "1 einsum+add", "1 permute", "3 reduce.add+sub+reduce.add+add"],
+                Some(Level::Avx512) => &[
+                    "2 einsum",
+                    "1 einsum+add",
+                    "1 permute",
+                    "3 reduce.add+sub+reduce.add+add",
+                ],
                 Some(Level::Avx2) => &[
                     "3 einsum",
                     "1 einsum+add",
