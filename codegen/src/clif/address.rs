@@ -231,10 +231,11 @@ impl Translator<'_, '_, '_> {
         )
     }
 
-    /// Numbers, by their bits, as a vector of integers.
+    /// Numbers, by their bits, as a vector of integers, whose further lanes are zero.
     pub(super) fn numbers(&mut self, ty: Type, numbers: impl Iterator<Item = u64>) -> Value {
         let bytes = (ty.lane_bits() / 8) as usize;
-        let data: Vec<u8> = numbers.flat_map(|n| n.to_le_bytes()[..bytes].to_vec()).collect();
+        let mut data: Vec<u8> = numbers.flat_map(|n| n.to_le_bytes()[..bytes].to_vec()).collect();
+        data.resize(ty.bytes() as usize, 0);
         let handle = self.b.func.dfg.constants.insert(ConstantData::from(data));
         self.b.ins().vconst(ty, handle)
     }
