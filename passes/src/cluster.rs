@@ -105,7 +105,7 @@ struct Clusterer<'g> {
     weight_gradients: FxHashMap<NodeId, WeightGradient>,
     /// Concatenations whose parts are stored where they have them.
     joins: FxHashMap<NodeId, Vec<Part>>,
-    /// Roots that have the elements of several others in turn, and are padded.
+    /// Roots that have the elements of several others in turn ([`interleaved`]).
     interleaved: FxHashSet<NodeId>,
     /// By node: what a root reads.
     demands: Vec<Vec<Demand>>,

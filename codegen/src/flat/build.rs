@@ -446,14 +446,20 @@ impl Builder<'_, '_> {
 
     /// The vector that scalars are neighbouring lanes of, if the emitter takes them at once, and the first of these.
     fn part_of(&self, lanes: &[Value]) -> Option<(Value, u8)> {
+        let (whole, first) = self.neighbours(lanes)?;
+        let part = self.dtype(whole).bits() >= 32 && lanes.len() > 1;
+        (self.has.takes_parts() && part).then_some((whole, first))
+    }
+
+    /// The vector that scalars are neighbouring lanes of, and the first of these.
+    pub(super) fn neighbours(&self, lanes: &[Value]) -> Option<(Value, u8)> {
         let lane = |v: Value| match self.info(v).op {
             Op::Lane(whole, lane) => Some((whole, lane)),
             _ => None,
         };
         let (whole, first) = lane(lanes[0])?;
         let follows = |(i, v): (usize, &Value)| lane(*v) == Some((whole, first + i as u8));
-        let part = self.dtype(whole).bits() >= 32 && lanes.len() > 1 && lanes.iter().enumerate().all(follows);
-        (self.has.takes_parts() && part).then_some((whole, first))
+        lanes.iter().enumerate().all(follows).then_some((whole, first))
     }
 
     /// The value of a defined id; in code for one lane, that lane's.

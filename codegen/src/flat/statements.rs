@@ -408,14 +408,10 @@ impl<'k> Builder<'k, '_> {
             Val::Vector(v) => Some(*v),
             Val::Const(_) => Some(self.vector(v)),
             Val::One(_) => None,
-            Val::Each(lanes) => {
-                let &Op::Lane(whole, 0) = &self.info(lanes[0]).op else {
-                    return None;
-                };
-                let is_lane = |(i, v): (usize, &Value)| self.info(*v).op == Op::Lane(whole, i as u8);
-                let all = self.info(whole).lanes as usize == lanes.len() && lanes.iter().enumerate().all(is_lane);
-                all.then_some(whole)
-            }
+            Val::Each(lanes) => self
+                .neighbours(lanes)
+                .filter(|&(whole, first)| first == 0 && self.info(whole).lanes as usize == lanes.len())
+                .map(|(whole, _)| whole),
         }
     }
 

@@ -22,8 +22,9 @@ pub fn shows_padding(kind: &NodeKind) -> bool {
     matches!(kind, NodeKind::View(View::Pad { .. } | View::Window { .. }))
 }
 
-/// The slice of a contraction's result, or of that with other axes of one element, `size` elements of each axis from `start` on, with the axes that padding fills left
-/// whole: the contraction of operands with less padding, sliced where that is not enough. `None` where no padding goes.
+/// The slice of a contraction's result, or of that with other axes of one element, `size` elements of each axis from `start` on, with the axes that
+/// padding fills left whole: the contraction of operands with less padding, sliced where that is not enough. `None` where no padding goes. `shared` are
+/// views that others need as well: their padding is sliced.
 ///
 /// # Errors
 /// If a node of it has no type: a bug in this pass.

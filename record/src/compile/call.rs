@@ -126,14 +126,9 @@ impl Executable {
         inputs: &[Input<'_>],
         outputs: &mut [OutputMut<'_>],
     ) -> Result<(), RunError> {
-        for output in &mut *outputs {
-            output.stage(self.general.inner.buffers())?;
-        }
-        let result = self.on_state(state, inputs, true, |version, views, states| {
+        self.updating(state, inputs, outputs, true, |version, views, states, outputs| {
             version.inner.run_updating_into(views, states, outputs)
-        });
-        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
-        result
+        })
     }
 
     /// An error if a call would append more to a cache than there is room for.
@@ -177,6 +172,25 @@ impl Executable {
             }
             found => found,
         }
+    }
+
+    /// A call on a state that writes the caller's memory; `by_sizes` as in [`Executable::on_state`].
+    fn updating<R>(
+        &self,
+        state: &mut State,
+        inputs: &[Input<'_>],
+        outputs: &mut [OutputMut<'_>],
+        by_sizes: bool,
+        call: impl FnOnce(&Version, &[TensorView<'_>], &mut [StateView<'_>], &mut [OutputMut<'_>]) -> Result<R, Stopped>,
+    ) -> Result<R, RunError> {
+        for output in &mut *outputs {
+            output.stage(self.general.inner.buffers())?;
+        }
+        let result = self.on_state(state, inputs, by_sizes, |version, views, states| {
+            call(version, views, states, outputs)
+        });
+        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
+        result
     }
 
     /// A call with the entries of a state that the graph has; by the version for its sizes, or always by the code for any.
@@ -416,14 +430,9 @@ impl Executable {
         outputs: &mut [OutputMut<'_>],
         times: &mut Vec<StepTime>,
     ) -> Result<Vec<LoopTime>, RunError> {
-        for output in &mut *outputs {
-            output.stage(self.general.inner.buffers())?;
-        }
-        let result = self.on_state(state, inputs, false, |version, views, states| {
+        self.updating(state, inputs, outputs, false, |version, views, states, outputs| {
             version.inner.run_updating_profiled(views, states, outputs, times)
-        });
-        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
-        result
+        })
     }
 
     /// Output shapes for the given inputs, the largest where data decides.

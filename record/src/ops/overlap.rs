@@ -218,11 +218,7 @@ impl Interleaved<Tensor> {
         self.axes.iter().for_each(|a| size[a.axis] = a.extent.clone());
         let cut = match size == flat.extents() {
             true => flat,
-            false => flat.view(View::Slice {
-                start: vec![IndexExpr::ZERO; rank].into(),
-                step: (0..rank).map(|_| 1).collect(),
-                size: size.into(),
-            })?,
+            false => sliced(&flat, &vec![IndexExpr::ZERO; rank], &size)?,
         };
         let parts = self.parts.iter().map(Tensor::id).collect::<Option<_>>();
         if let (Some(id), Some(parts)) = (cut.id(), parts) {
@@ -232,16 +228,18 @@ impl Interleaved<Tensor> {
     }
 }
 
+/// `size` neighbours along each axis from `start` on.
+fn sliced(t: &Tensor, start: &[IndexExpr], size: &[IndexExpr]) -> Step {
+    t.view(View::Slice {
+        start: start.into(),
+        step: start.iter().map(|_| 1).collect(),
+        size: size.into(),
+    })
+}
+
 /// A part of a tensor, `size` elements of each axis from `start` on. Of one that an overlap-add interleaved, the elements that are asked for are
 /// interleaved: what is cut off is not computed, nor is what is left taken from between it.
 pub(crate) fn part(d: &Tensor, start: &[IndexExpr], size: &[IndexExpr]) -> Step {
-    let sliced = |t: &Tensor, start: &[IndexExpr], size: &[IndexExpr]| {
-        t.view(View::Slice {
-            start: start.into(),
-            step: start.iter().map(|_| 1).collect(),
-            size: size.into(),
-        })
-    };
     let graph = d.graph();
     let known = Interleaved::of(d).filter(|_| size.iter().all(|n| !n.is(0)));
     let Some(mut whole) = known else {
@@ -568,11 +566,7 @@ fn joined(blocks: &Tensor, axis: usize, line: &Line) -> Step {
     }
     let mut size = flat.extents().to_vec();
     size[axis] = line.extent.clone();
-    flat.view(View::Slice {
-        start: vec![IndexExpr::ZERO; last].into(),
-        step: (0..last).map(|_| 1).collect(),
-        size: size.into(),
-    })
+    sliced(&flat, &vec![IndexExpr::ZERO; last], &size)
 }
 
 /// A sum of products, one of whose operands alone has the place in the window, and another one alone the windows' position.
@@ -761,11 +755,7 @@ impl Product {
                 let mut size = padded.extents().to_vec();
                 start[axis] = before.into();
                 size[axis] = size[axis].clone() - start[axis].clone();
-                padded.view(View::Slice {
-                    start: start.into(),
-                    step: (0..padded.rank()).map(|_| 1).collect(),
-                    size: size.into(),
-                })?
+                sliced(&padded, &start, &size)?
             }
         };
         phase.of_windows(&Form {
