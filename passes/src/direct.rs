@@ -54,9 +54,28 @@ struct Windows<'g> {
     weights: usize,
     inputs: &'g [Labels],
     output: &'g Labels,
+    /// The axis of the result that has its channels.
+    channels: usize,
+    /// The label of groups, if there are several.
+    groups: Option<u16>,
 }
 
-/// The sum over windows that an einsum is, whose result has images, groups if there are several, channels, rows and columns.
+impl Windows<'_> {
+    /// Whether the channels of a result lie together: a tile is stored as it is, and not turned.
+    fn channels_last(&self) -> bool {
+        self.channels + 1 == self.output.len()
+    }
+
+    /// Pixels of an image of the result, whose shape that is.
+    fn pixels(&self, shape: &[IndexExpr]) -> IndexExpr {
+        let first = 1 + usize::from(self.groups.is_some());
+        let axes = shape.iter().enumerate().skip(first);
+        IndexExpr::product(axes.filter(|(axis, _)| *axis != self.channels).map(|(_, d)| d))
+    }
+}
+
+/// The sum over windows that an einsum is, whose result has images, groups if there are several, channels, rows and columns, or images, pixels along one axis
+/// or two, and channels.
 fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     let node = graph.node(id);
     let NodeKind::Einsum {
@@ -72,7 +91,7 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
     let [a, b] = node.operands[..] else { return None };
     let multiplied = multiplied(*semiring);
     let other = |d: &DType| *d != multiplied;
-    if !matches!(output.len(), 4 | 5)
+    if !matches!(output.len(), 3..=5)
         || [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator, *dtype]
             .iter()
             .any(other)
@@ -89,17 +108,26 @@ fn windows(graph: &Graph, id: NodeId) -> Option<Windows<'_>> {
         return None;
     }
     // What both operands have are groups.
-    let channels = output.len() - 3;
-    let of_result = |(i, l): (usize, &u16)| match i == channels {
-        true => of_weights.contains(l) && !of_image.contains(l),
-        false => of_image.contains(l) && of_weights.contains(l) == (i == 1),
+    let of_result = |channels: usize, groups: bool| {
+        output.iter().enumerate().all(|(i, l)| match i == channels {
+            true => of_weights.contains(l) && !of_image.contains(l),
+            false => of_image.contains(l) && of_weights.contains(l) == (i == 1 && groups),
+        })
+    };
+    let last = output.len() - 1;
+    let (channels, groups) = match output.len() {
+        4 if of_result(1, false) => (1, None),
+        5 if of_result(2, true) => (2, Some(output[1])),
+        3 | 4 if of_result(last, false) && has_overlaps(graph, node.operands[1 - weights]) => (last, None),
+        _ => return None,
     };
     let summed = |own: &Labels, other: &Labels| own.iter().all(|l| output.contains(l) || other.contains(l));
-    let fits = output.iter().enumerate().all(of_result) && summed(of_weights, of_image) && summed(of_image, of_weights);
-    fits.then_some(Windows {
+    (summed(of_weights, of_image) && summed(of_image, of_weights)).then_some(Windows {
         weights,
         inputs,
         output,
+        channels,
+        groups,
     })
 }
 
@@ -208,6 +236,8 @@ pub struct WeightBlocks {
     pub many: bool,
     /// The label of groups, whose weights lie apart.
     pub groups: Option<u16>,
+    /// Whether it is a sum over windows whose channels lie together in the result.
+    pub channels_last: bool,
     /// The labels between the number of the block and the place in it: those summed, in the order of the loops over them
     /// ([`space`](crate::access::space)).
     pub summed: Labels,
@@ -234,6 +264,7 @@ pub fn weight_blocks(
             fill: 0,
             many: true,
             groups: None,
+            channels_last: false,
             summed: [p.summed].into_iter().collect(),
         });
     }
@@ -241,23 +272,17 @@ pub fn weight_blocks(
     let dtype = graph.ty(id).dtype;
     let words = dtype == DType::I32;
     let (of_weights, of_image) = (&w.inputs[w.weights], &w.inputs[1 - w.weights]);
-    let [groups @ .., _, _] = &w.output[1..] else {
-        return None;
-    };
-    let (&channels, groups) = groups.split_last()?;
-    let groups = groups.first().copied();
+    let (channels, groups) = (w.output[w.channels], w.groups);
     let shape = &graph.ty(graph.node(id).operands[w.weights]).shape;
     let summed = of_weights.iter().zip(shape).filter(|(l, _)| !w.output.contains(l));
     let length = summed
         .into_iter()
         .try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?))?;
     let row_bytes = (length / all * left).saturating_mul(dtype.bytes() as i64);
-    let [.., rows, columns] = &graph.ty(id).shape[..] else {
-        return None;
-    };
     // One element of the image for each product: the library multiplies large images as fast, to the same bits where it has one block.
     let elements = window_sizes(graph, graph.node(id).operands[1 - w.weights]).all(|size| size.is(1));
-    let pixels = (rows.clone() * columns.clone()).as_const();
+    let of_result = &graph.ty(id).shape;
+    let pixels = w.pixels(of_result).as_const();
     let large = pixels.is_some_and(|n| n > MOST_PRODUCT_PIXELS);
     // Images of one pixel, whatever their number, are the rows of a matrix.
     if !words && elements && groups.is_none() && pixels == Some(1) {
@@ -265,7 +290,7 @@ pub fn weight_blocks(
     }
     let shortest = if words { SHORTEST_SUM_OF_WORDS } else { SHORTEST_SUM };
     let fits = |[_, block]: &[i64; 2]| length >= shortest && row_bytes.saturating_mul(*block) <= block_bytes;
-    let all_channels = graph.ty(id).shape[w.output.len() - 3].as_const()?;
+    let all_channels = of_result[w.channels].as_const()?;
     let fill = match !words && groups.is_none() {
         true => channels_to_fill(emitter, all_channels),
         false => 0,
@@ -275,7 +300,7 @@ pub fn weight_blocks(
     // What is behind a short sum goes along the pixels, of which a tile of one vector of channels has a whole vector.
     let short = match words {
         true => length <= SHORT_SUM_OF_WORDS,
-        false => length <= SHORT_SUM && emitter.lanes(dtype) >= MOST_PIXELS,
+        false => length <= SHORT_SUM && emitter.lanes(dtype) >= MOST_PIXELS && !w.channels_last(),
     };
     if short {
         block = tiles.next().map_or(block, |[_, narrow]| narrow);
@@ -298,6 +323,7 @@ pub fn weight_blocks(
         fill,
         many: !elements,
         groups,
+        channels_last: w.channels_last(),
         summed,
     })
 }

@@ -9,6 +9,7 @@ pub mod canonicalize;
 pub mod channels_last;
 pub mod cse;
 pub mod dce;
+mod depthwise;
 pub mod dequantized;
 pub mod einsum_path;
 mod few_bits;

@@ -14,12 +14,13 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
+use super::depthwise;
 use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
 use super::{Context, Failure, Pass, Rebuilder, few_bits};
 use crate::contraction::{is_library_of_words, operands_to_pack, result_order, weights_order};
-use crate::direct::{WeightBlocks, weight_blocks};
+use crate::direct::{WeightBlocks, has_overlaps, weight_blocks};
 use crate::weight_gradient::weight_gradient;
 
 /// Times as many bytes of weights are a block where rows are divided: rows of their own save more than it costs that the cache is the weights'.
@@ -74,7 +75,10 @@ pub fn run(
         {
             return Ok(new);
         }
-        if let Some(new) = laid_out(re, graph, (id, node), operands, layouts, (&fixed, &mut budget))? {
+        let turned = windows_to_copy(graph, id, node, layouts, &fixed);
+        if turned.is_none()
+            && let Some(new) = laid_out(re, graph, (id, node), operands, layouts, (&fixed, &mut budget))?
+        {
             return Ok(new);
         }
         // What the library multiplies by the processor's matrix instructions no other kernel does as fast.
@@ -87,6 +91,7 @@ pub fn run(
         let near = tiles.filter(|_| !order.as_ref().is_some_and(|o| o.far));
         if let Some(blocks) = near.and_then(|(e, bytes)| weight_blocks(graph, id, e, bytes.saturating_mul(times), left))
             && !fixed.contains(id)
+            && (turned.is_some() || !blocks.channels_last)
             && match fixed.contains(node.operands[blocks.operand]) {
                 true => (0..parts.len().max(1)).all(|_| budget.take(graph, node.operands[blocks.operand])),
                 false => blocks.many && blocks.fill == 0,
@@ -112,6 +117,26 @@ pub fn run(
                 Some(axis) if sums.len() > 1 => joined(re, &sums, axis),
                 _ => Ok(sums[0]),
             };
+        }
+        if let Some((k, order)) = turned {
+            let mut values = operands.to_vec();
+            let mut back: SmallVec<[u8; 4]> = smallvec![0; order.len()];
+            order.iter().enumerate().for_each(|(i, &axis)| back[usize::from(axis)] = i as u8);
+            for kind in [NodeKind::View(View::Permute(order)), NodeKind::Copy, NodeKind::View(View::Permute(back))] {
+                values[k] = re.add(kind, &[values[k]])?;
+            }
+            return match laid_out(re, graph, (id, node), &values, layouts, (&fixed, &mut budget))? {
+                Some(new) => Ok(new),
+                None => re.keep(node, &values),
+            };
+        }
+        if let Some(order) = tiles.and_then(|_| depthwise::channels_last(graph, id)) {
+            let (mut labels, mut values) = (inputs.to_vec(), operands.to_vec());
+            let weights = order.weights;
+            labels[weights] = order.axes.iter().map(|&a| inputs[weights][usize::from(a)]).collect();
+            let view = re.add(NodeKind::View(View::Permute(order.axes)), &[values[weights]])?;
+            values[weights] = re.add(NodeKind::Copy, &[view])?;
+            return in_order(re, &node.kind, output, labels, &values, order.result);
         }
         // A kernel sums it from where its operands lie.
         if let Some(Ok(_)) = emitter.and_then(|e| weight_gradient(graph, id, e, 1)) {
@@ -144,14 +169,47 @@ pub fn run(
             let view = re.add(NodeKind::View(View::Permute(order)), &[values[k]])?;
             values[k] = re.add(NodeKind::Copy, &[view])?;
         }
-        let Some(ordered) = ordered else {
-            return add_canonical(re, &node.kind, labels, output.clone(), &values);
-        };
-        let place = |l: &u16| ordered.iter().position(|x| x == l).expect("the same labels") as u8;
-        let back = output.iter().map(place).collect();
-        let product = add_canonical(re, &node.kind, labels, ordered.clone(), &values)?;
-        re.add(NodeKind::View(View::Permute(back)), &[product])
+        match ordered {
+            Some(ordered) => in_order(re, &node.kind, output, labels, &values, ordered),
+            None => add_canonical(re, &node.kind, labels, output.clone(), &values),
+        }
     })
+}
+
+/// An einsum whose axes are computed in another order, as it was.
+fn in_order(
+    re: &mut Rebuilder,
+    kind: &NodeKind,
+    output: &Labels,
+    inputs: Vec<Labels>,
+    operands: &[NodeId],
+    order: Labels,
+) -> Result<NodeId, GraphError> {
+    let place = |l: &u16| order.iter().position(|x| x == l).expect("the same labels") as u8;
+    let back = output.iter().map(place).collect();
+    let sum = add_canonical(re, kind, inputs, order, operands)?;
+    re.add(NodeKind::View(View::Permute(back)), &[sum])
+}
+
+/// The windows that a product with a fixed operand multiplies, where that has the last axis of the result, and which the library does not multiply as they lie,
+/// with the axis order of a copy that it does.
+fn windows_to_copy(
+    graph: &Graph,
+    id: NodeId,
+    node: &Node,
+    layouts: Layouts,
+    fixed: &Fixed,
+) -> Option<(usize, SmallVec<[u8; 4]>)> {
+    let (NodeKind::Einsum { inputs, output, .. }, [_, _]) = (&node.kind, &node.operands[..]) else {
+        return None;
+    };
+    let windows = (0..2).find(|&k| has_overlaps(graph, node.operands[k]))?;
+    let others = inputs[1 - windows].contains(output.last()?) && fixed.contains(node.operands[1 - windows]);
+    if !others || layouts.panel_elements == 0 {
+        return None;
+    }
+    let copies = operands_to_pack(graph, id, None, layouts.products);
+    copies.into_iter().find(|(k, _)| *k == windows)
 }
 
 /// Windows of one element that lie steps apart, of a copy of those elements alone: a kernel then uses whole cache lines of them.

@@ -110,6 +110,10 @@ impl Scheduler<'_> {
             return false;
         };
         let saved = (self.kernel.clone(), self.schedule.clone());
+        let (mut parallel, mut at) = (parallel.to_vec(), at);
+        if tile.dtype == DType::F32 && at + 1 == parallel.len() {
+            at = self.pixels_inside(&mut parallel);
+        }
         // Rows of a product are around its columns.
         let rows = (at + 1 == parallel.len() && at > 0 && tile.dtype == DType::I32).then(|| at - 1);
         let done = match rows {
@@ -126,6 +130,27 @@ impl Scheduler<'_> {
             (self.kernel, self.schedule) = saved;
         }
         done
+    }
+
+    /// Moves the loop over channels, the last one, around those over rows and columns of pixels: of a result whose channels lie together. Returns where it
+    /// is then.
+    fn pixels_inside(&mut self, parallel: &mut [VarId]) -> usize {
+        let mut at = parallel.len() - 1;
+        for _ in 0..2 {
+            let Some(before) = at.checked_sub(1) else { break };
+            let (outer, inner) = (parallel[before], parallel[at]);
+            // Groups walk weights as channels do.
+            let body = tree::loop_body(&self.kernel.body, inner).map_or(&[][..], |b| b);
+            let apart = walk(body)
+                .flat_map(|s| s.accesses())
+                .all(|a| a.effect != Effect::Load || !(a.index.uses(outer) && a.index.uses(inner)));
+            if !apart || self.apply(Directive::Interchange { outer, inner }).is_none() {
+                break;
+            }
+            parallel.swap(before, at);
+            at = before;
+        }
+        at
     }
 
     /// Makes one row of an image of rows and columns where all that is accessed goes on from one row to the next as it goes along a
