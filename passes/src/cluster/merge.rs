@@ -99,6 +99,10 @@ impl Clusterer<'_> {
                 Ok(space) => space,
                 Err(reason) => return reason,
             };
+            // What is done with a tile's results is done where they are.
+            if (tiles(a) || tiles(b)) && space.roles.iter().flatten().any(|r| matches!(r, Role::Inner(_))) {
+                return FusionReason::OwnTile;
+            }
             if let Some(reason) = self.unprofitable(&roots, &space) {
                 return reason;
             }

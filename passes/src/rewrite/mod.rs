@@ -7,9 +7,9 @@
 
 pub mod canonicalize;
 pub mod channels_last;
+mod channels_together;
 pub mod cse;
 pub mod dce;
-mod depthwise;
 pub mod dequantized;
 pub mod einsum_path;
 mod few_bits;

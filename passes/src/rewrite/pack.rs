@@ -14,7 +14,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
-use super::depthwise;
+use super::channels_together::{channels_last, copied_below_padding, padded_channels, padded_in_order};
 use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
@@ -64,6 +64,7 @@ pub fn run(
 ) -> Result<Graph, GraphError> {
     let tiles = emitter.zip(block_bytes);
     let (fixed, mut budget) = (Fixed::constants(graph), Budget::default());
+    let uses = graph.use_counts();
     let (mut apart, mut ordered_images) = (FxHashMap::default(), FxHashMap::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -99,9 +100,10 @@ pub fn run(
         {
             let mut of_part = |re: &mut Rebuilder, mut operands: Vec<NodeId>| {
                 let image = 1 - blocks.operand;
-                operands[image] = match blocks.many {
-                    true => channels_apart(re, operands[image], &mut apart)?,
-                    false => side_by_side(re, operands[image])?,
+                operands[image] = match (padded_channels(graph, node, image, &uses), blocks.many) {
+                    (Some(channels), _) => padded_in_order(re, operands[image], channels)?,
+                    (None, true) => channels_apart(re, operands[image], &mut apart)?,
+                    (None, false) => side_by_side(re, operands[image])?,
                 };
                 direct(re, node, &operands, &blocks)
             };
@@ -120,9 +122,12 @@ pub fn run(
         }
         if let Some((k, order)) = turned {
             let mut values = operands.to_vec();
-            let mut back: SmallVec<[u8; 4]> = smallvec![0; order.len()];
-            order.iter().enumerate().for_each(|(i, &axis)| back[usize::from(axis)] = i as u8);
-            for kind in [NodeKind::View(View::Permute(order)), NodeKind::Copy, NodeKind::View(View::Permute(back))] {
+            let back = inverse(&order);
+            for kind in [
+                NodeKind::View(View::Permute(order)),
+                NodeKind::Copy,
+                NodeKind::View(View::Permute(back)),
+            ] {
                 values[k] = re.add(kind, &[values[k]])?;
             }
             return match laid_out(re, graph, (id, node), &values, layouts, (&fixed, &mut budget))? {
@@ -130,12 +135,17 @@ pub fn run(
                 None => re.keep(node, &values),
             };
         }
-        if let Some(order) = tiles.and_then(|_| depthwise::channels_last(graph, id)) {
+        if let Some(order) = tiles.and_then(|_| channels_last(graph, id, &uses)) {
             let (mut labels, mut values) = (inputs.to_vec(), operands.to_vec());
             let weights = order.weights;
-            labels[weights] = order.axes.iter().map(|&a| inputs[weights][usize::from(a)]).collect();
-            let view = re.add(NodeKind::View(View::Permute(order.axes)), &[values[weights]])?;
+            let axes = order.of_weights.iter();
+            labels[weights] = axes.map(|&a| inputs[weights][usize::from(a)]).collect();
+            let view = re.add(
+                NodeKind::View(View::Permute(order.of_weights.clone())),
+                &[values[weights]],
+            )?;
             values[weights] = re.add(NodeKind::Copy, &[view])?;
+            values[1 - weights] = padded_in_order(re, values[1 - weights], order.of_image)?;
             return in_order(re, &node.kind, output, labels, &values, order.result);
         }
         // A kernel sums it from where its operands lie.
@@ -143,8 +153,11 @@ pub fn run(
             return re.keep(node, operands);
         }
         let mut own: SmallVec<[NodeId; 2]> = SmallVec::new();
-        for &operand in operands {
-            own.push(in_own_order(re, operand, &mut ordered_images)?);
+        for (k, &operand) in operands.iter().enumerate() {
+            own.push(match padded_channels(graph, node, k, &uses) {
+                Some(channels) => copied_below_padding(re, operand, channels)?,
+                None => in_own_order(re, operand, &mut ordered_images)?,
+            });
         }
         let operands = &own[..];
         let ordered = result_order(graph, id, layouts.products);
@@ -176,6 +189,16 @@ pub fn run(
     })
 }
 
+/// The order of axes that undoes another one.
+pub(super) fn inverse(order: &[u8]) -> SmallVec<[u8; 4]> {
+    let mut back: SmallVec<[u8; 4]> = smallvec![0; order.len()];
+    order
+        .iter()
+        .enumerate()
+        .for_each(|(i, &a)| back[usize::from(a)] = i as u8);
+    back
+}
+
 /// An einsum whose axes are computed in another order, as it was.
 fn in_order(
     re: &mut Rebuilder,
@@ -185,6 +208,9 @@ fn in_order(
     operands: &[NodeId],
     order: Labels,
 ) -> Result<NodeId, GraphError> {
+    if order == *output {
+        return add_canonical(re, kind, inputs, order, operands);
+    }
     let place = |l: &u16| order.iter().position(|x| x == l).expect("the same labels") as u8;
     let back = output.iter().map(place).collect();
     let sum = add_canonical(re, kind, inputs, order, operands)?;
@@ -373,11 +399,7 @@ fn direct(re: &mut Rebuilder, node: &Node, operands: &[NodeId], blocks: &WeightB
     let behind = blocks.summed.iter().chain([&blocks.channels]).map(axis);
     let groups = blocks.groups.iter().map(axis);
     let order: SmallVec<[u8; 4]> = groups.chain([number]).chain(behind).collect();
-    let mut back: SmallVec<[u8; 4]> = smallvec![0; order.len()];
-    order
-        .iter()
-        .enumerate()
-        .for_each(|(i, &a)| back[usize::from(a)] = i as u8);
+    let back = inverse(&order);
     let value = re.reshape(weights, &cut)?;
     let value = re.add(NodeKind::View(View::Permute(order)), &[value])?;
     let value = re.add(NodeKind::Copy, &[value])?;
