@@ -68,15 +68,16 @@ impl Clusterer<'_> {
                 laid_out -= if c.small { bytes } else { 0 };
             }
             known[i] = c;
-            // What several read is kept, unless it is too large; integers that are unpacked or packed are several's on the way to one value. A number
-            // that is read in many places is in no memory.
+            // What several read is kept, unless it is too large, or an index so cheap that each computes it; integers that are unpacked or packed are
+            // several's on the way to one value. A number that is read in many places is in no memory.
             let number = self.graph.splat_value(id).is_some();
             let of_one = || {
                 let mut users = self.users[i].iter();
                 let in_parts = users.all(|u| matches!(self.kind(*u), NodeKind::View(View::Slice { .. })));
                 self.graph.ty(id).dtype.is_int() && (in_parts || self.meets_again(id))
             };
-            let kept = c.small || self.users[i].len() <= 1 || number || of_one();
+            let cheap = c.cost <= CHEAP_COST && self.graph.ty(id).dtype.is_int();
+            let kept = c.small || cheap || self.users[i].len() <= 1 || number || of_one();
             self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
         }
         for (id, _) in self.graph.nodes() {
