@@ -60,10 +60,12 @@ impl Lowerer<'_> {
         let memory = Memory::Param(self.param(node, Access::Read));
         let at = flat_index(index, &ty.shape).simplify(self);
         let at = self.concrete(&at).simplify(self);
-        // Below padding: what is in bounds everywhere is read everywhere, and may leave the loops over what is padded.
-        let len = ty.elements();
-        let everywhere =
-            |m: &ValueId| self.padding.contains(m) && at.proves_nonnegative(self) && at.proves_less(&len, self);
+        // Below padding: what is in bounds everywhere is read everywhere, if it then leaves the loops over what is padded.
+        let (len, level) = (ty.elements(), self.level_of(&at));
+        let everywhere = |m: &ValueId| {
+            let leaves = self.padding.contains(m) && level < self.value_level[m.0 as usize];
+            leaves && at.proves_nonnegative(self) && at.proves_less(&len, self)
+        };
         let mask = mask.filter(|m| !everywhere(m));
         self.load(memory, at, mask, ty.dtype)
     }
