@@ -100,7 +100,12 @@ impl Clusterer<'_> {
                 Err(reason) => return reason,
             };
             // What is done with a tile's results is done where they are.
-            if (tiles(a) || tiles(b)) && space.roles.iter().flatten().any(|r| matches!(r, Role::Inner(_))) {
+            let mut roles = roots.iter().zip(&space.roles);
+            let apart = |(r, roles): (&NodeId, &Vec<Role>)| {
+                let of_result = &roles[..self.graph.ty(*r).rank()];
+                of_result.iter().any(|role| matches!(role, Role::Inner(_)))
+            };
+            if (tiles(a) || tiles(b)) && roles.any(apart) {
                 return FusionReason::OwnTile;
             }
             if let Some(reason) = self.unprofitable(&roots, &space) {
