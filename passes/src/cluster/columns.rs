@@ -30,7 +30,9 @@ fn directions(
     let s = space(graph, root);
     let mut vars = Variables::new(graph);
     let point: Index = s.extents.iter().map(|d| vars.push(d.clone()).into()).collect();
-    let last_inner = VarId(s.extents.len() as u32 - 1);
+    // The places in windows of one element are always at the first.
+    let long = s.extents.iter().rposition(|d| !d.is(1));
+    let last_inner = VarId(long.filter(|i| *i >= s.result_rank).unwrap_or(s.extents.len() - 1) as u32);
     let Some(column) = roles.iter().position(|r| *r == Role::Parallel(last)) else {
         return (0, 0);
     };
