@@ -1,7 +1,7 @@
 //! Evaluating a node at an index: what each node kind means as kernel statements.
 
 use smallvec::SmallVec;
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::{Access, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
@@ -60,11 +60,19 @@ impl Lowerer<'_> {
         let memory = Memory::Param(self.param(node, Access::Read));
         let at = flat_index(index, &ty.shape).simplify(self);
         let at = self.concrete(&at).simplify(self);
-        // Below padding: what is in bounds everywhere is read everywhere, if it then leaves the loops over what is padded.
+        // Below padding: what is in bounds everywhere is read everywhere, if it then leaves the loops over what is padded, or goes through memory so that
+        // lanes cannot leave it out.
         let (len, level) = (ty.elements(), self.level_of(&at));
+        let mut straight = true;
+        at.visit_atoms(&mut |a| {
+            if let IndexNode::Var(v) = a {
+                straight &= at.affine_in(*v).is_some();
+            }
+        });
         let everywhere = |m: &ValueId| {
-            let leaves = self.padding.contains(m) && level < self.value_level[m.0 as usize];
-            leaves && at.proves_nonnegative(self) && at.proves_less(&len, self)
+            let leaves = level < self.value_level[m.0 as usize];
+            let plain = self.padding.contains(m) && (leaves || !straight);
+            plain && at.proves_nonnegative(self) && at.proves_less(&len, self)
         };
         let mask = mask.filter(|m| !everywhere(m));
         self.load(memory, at, mask, ty.dtype)

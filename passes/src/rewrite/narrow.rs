@@ -59,7 +59,7 @@ pub fn less_padding(
     let mut operands = below.operands.to_vec();
     let (mut starts, mut changed): (Box<[IndexExpr]>, bool) = (start.into(), false);
     for (axis, &label) in output.iter().enumerate() {
-        let (Some(from), Some(count)) = (start[axis].as_const(), size[axis].as_const()) else {
+        let Some(from) = start[axis].as_const() else {
             continue;
         };
         let mut places = inputs.iter().enumerate().flat_map(|(k, of)| {
@@ -69,13 +69,13 @@ pub fn less_padding(
         let (Some((k, of_operand)), None) = (places.next(), places.next()) else {
             continue;
         };
-        if size[axis] == below.ty.shape[axis] || count < 1 {
+        if size[axis] == below.ty.shape[axis] || size[axis].as_const().is_some_and(|n| n < 1) {
             continue;
         }
         let cut = Cut {
             axis: of_operand,
             from,
-            count,
+            count: &size[axis],
             shared,
         };
         if let Some(narrow) = narrowed(re, operands[k], cut, false)? {
@@ -117,7 +117,7 @@ struct Cut<'a> {
     /// The first element.
     from: i64,
     /// How many.
-    count: i64,
+    count: &'a IndexExpr,
     /// Nodes that have several users.
     shared: &'a FxHashSet<NodeId>,
 }
@@ -159,10 +159,11 @@ fn narrowed(re: &mut Rebuilder, node: NodeId, cut: Cut<'_>, several: bool) -> Re
                 (view, of)
             } else {
                 let Some(size) = size.as_const() else { return Ok(None) };
-                let reach = (count - 1).saturating_mul(stride) + (size - 1).saturating_mul(dilation) + 1;
+                let within = (size - 1).saturating_mul(dilation) + 1 - stride;
+                let reach = count.clone() * IndexExpr::Const(stride) + IndexExpr::Const(within);
                 let cut = Cut {
                     from: from.saturating_mul(stride),
-                    count: reach,
+                    count: &reach.simplify(&re.graph),
                     ..cut
                 };
                 (view, narrowed(re, below, cut, several)?)
@@ -172,7 +173,7 @@ fn narrowed(re: &mut Rebuilder, node: NodeId, cut: Cut<'_>, several: bool) -> Re
         View::Pad { .. } if several => {
             let mut start = vec![IndexExpr::ZERO; this.ty.rank()];
             let mut size = this.ty.shape.clone();
-            (start[axis], size[axis]) = (from.into(), count.into());
+            (start[axis], size[axis]) = (from.into(), count.clone());
             let step = size.iter().map(|_| 1).collect();
             let (start, size) = (start.into(), size.into_boxed_slice());
             (View::Slice { start, step, size }, Some(node))
@@ -198,10 +199,10 @@ fn narrowed(re: &mut Rebuilder, node: NodeId, cut: Cut<'_>, several: bool) -> Re
                 let (Some(before), Some(behind)) = (lo[axis].as_const(), hi[axis].as_const()) else {
                     return Ok(None);
                 };
-                let Some(extent) = this.ty.shape[axis].as_const() else {
+                let off = this.ty.shape[axis].clone() - IndexExpr::Const(from) - count.clone();
+                let Some(off) = off.simplify(&re.graph).as_const() else {
                     return Ok(None);
                 };
-                let off = extent - from - count;
                 if from > before || off > behind || off < 0 {
                     return Ok(None);
                 }
@@ -223,7 +224,7 @@ fn narrowed(re: &mut Rebuilder, node: NodeId, cut: Cut<'_>, several: bool) -> Re
             mut size,
         } if step[axis] == 1 => {
             start[axis] = start[axis].clone() + IndexExpr::Const(from);
-            size[axis] = count.into();
+            size[axis] = count.clone();
             (View::Slice { start, step, size }, Some(below))
         }
         View::Permute(p) => {

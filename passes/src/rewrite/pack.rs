@@ -231,7 +231,8 @@ fn windows_to_copy(
     };
     let windows = (0..2).find(|&k| has_overlaps(graph, node.operands[k]))?;
     let others = inputs[1 - windows].contains(output.last()?) && fixed.contains(node.operands[1 - windows]);
-    if !others || layouts.panel_elements == 0 {
+    // In another order of its axes the library may multiply them as they lie.
+    if !others || layouts.panel_elements == 0 || result_order(graph, id, layouts.products).is_some() {
         return None;
     }
     let copies = operands_to_pack(graph, id, None, layouts.products);
