@@ -2,6 +2,7 @@
 
 mod attention;
 mod bytes;
+mod channels_together;
 mod convolutions;
 mod dequantized;
 mod dilated;

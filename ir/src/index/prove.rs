@@ -23,6 +23,13 @@ fn quotient_limit(of: &IndexExpr, by: &IndexExpr, bounds: &dyn Bounds) -> Option
     (!remainder || limit.interval(bounds).lo >= 1).then_some(limit)
 }
 
+/// What the quotient of a loop's variable by a number is below, if that divides its iterations, however many these are.
+fn limit_by_number(of: &IndexExpr, by: &IndexExpr, bounds: &dyn Bounds) -> Option<IndexExpr> {
+    let divisor = by.as_const().filter(|n| *n > 0)?;
+    let extent = bounds.extent(of.as_var()?)?;
+    extent.divided_exactly(&IndexExpr::Const(divisor))
+}
+
 impl IndexExpr {
     /// A range that holds every value the expression can take.
     pub fn interval(&self, bounds: &dyn Bounds) -> Interval {
@@ -157,7 +164,7 @@ impl IndexExpr {
             }
             if let Some(IndexNode::FloorDiv(of, by)) = t.as_node()
                 && c < 0
-                && let Some(limit) = quotient_limit(of, by, bounds)
+                && let Some(limit) = quotient_limit(of, by, bounds).or_else(|| limit_by_number(of, by, bounds))
                 && !limit.uses(var)
             {
                 ends = ends + (limit - IndexExpr::ONE).mul_const(c);

@@ -71,11 +71,19 @@ impl Lowerer<'_> {
         });
         let everywhere = |m: &ValueId| {
             let leaves = level < self.value_level[m.0 as usize];
-            let plain = self.padding.contains(m) && (leaves || !straight);
-            plain && at.proves_nonnegative(self) && at.proves_less(&len, self)
+            self.padding.contains(m) && (leaves || !straight) && self.is_inside(&at, &len, index, &ty.shape)
         };
         let mask = mask.filter(|m| !everywhere(m));
         self.load(memory, at, mask, ty.dtype)
+    }
+
+    /// Whether an element of a value of so many, at an index of such a shape, is one wherever loops are: as it lies in memory, or axis by axis.
+    fn is_inside(&self, at: &IndexExpr, len: &IndexExpr, index: &Index, shape: &[IndexExpr]) -> bool {
+        let within = |e: &IndexExpr, extent: &IndexExpr| e.proves_nonnegative(self) && e.proves_less(extent, self);
+        within(at, len) || {
+            let mut axes = index.iter().zip(shape);
+            axes.all(|(i, extent)| within(&self.concrete(i).simplify(self), extent))
+        }
     }
 
     /// The expression over variables of loops.
