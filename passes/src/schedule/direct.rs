@@ -139,6 +139,10 @@ impl Scheduler<'_> {
         for _ in 0..2 {
             let Some(before) = at.checked_sub(1) else { break };
             let (outer, inner) = (parallel[before], parallel[at]);
+            // Of no pixels there are no tiles.
+            if self.extent(outer) == Some(0) {
+                break;
+            }
             // Groups walk weights as channels do.
             let body = tree::loop_body(&self.kernel.body, inner).map_or(&[][..], |b| b);
             let apart = walk(body)
@@ -391,8 +395,8 @@ impl Scheduler<'_> {
             let whole = match made[..] {
                 [parts, tile] => Some((parts, tile, None)),
                 [parts, tile, rest] => Some((parts, tile, Some(rest))),
-                // Fewer pixels than that.
-                [_] => None,
+                // Fewer pixels than that, but not none.
+                [_] if factor > 1 => None,
                 _ => return None,
             };
             if let Some((parts, tile, rest)) = whole {
