@@ -127,3 +127,58 @@ class Scan(nn.Module):
         weight = torch.sigmoid(x)
         mean = torch.cumsum(x * weight, 1) / torch.cumsum(weight + 1e-3, 1)
         return self.last(mean * functional.silu(gate))
+
+
+class SelectiveKernels(nn.Module):
+    """Residual blocks that weigh two convolutions of each, one dilated, by what both add up to (Li et al., 2019)."""
+
+    class Block(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            paths = [nn.Sequential(nn.Conv2d(channels, channels, 3, padding=d, dilation=d), nn.BatchNorm2d(channels), nn.ReLU()) for d in (1, 2)]
+            self.paths = nn.ModuleList(paths)
+            self.weigh = nn.Sequential(nn.Conv2d(channels, channels // 8, 1), nn.ReLU(), nn.Conv2d(channels // 8, 2 * channels, 1))
+
+        def forward(self, x):
+            both = torch.stack([path(x) for path in self.paths], 1)
+            shares = self.weigh(both.sum(1).mean((2, 3), keepdim=True))
+            shares = shares.view(x.shape[0], 2, x.shape[1], 1, 1).softmax(1)
+            return x + (both * shares).sum(1)
+
+    def __init__(self):
+        super().__init__()
+        layers = [nn.Conv2d(3, 64, 7, 2, 3), nn.ReLU(), self.Block(64), self.Block(64)]
+        layers += [nn.Conv2d(64, 128, 3, 2, 1), nn.ReLU(), self.Block(128), self.Block(128)]
+        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 100))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class GatedConvolutions(nn.Module):
+    """Blocks of pixels whose channels come last, a part of which goes through a depthwise convolution (Yu and Wang, "MambaOut", 2024)."""
+
+    class Block(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.norm, self.into = nn.LayerNorm(channels), nn.Linear(channels, 4 * channels)
+            self.along = nn.Conv2d(channels, channels, 7, padding=3, groups=channels)
+            self.out = nn.Linear(2 * channels, channels)
+
+        def forward(self, x):
+            channels = x.shape[-1]
+            gate, rest, along = self.into(self.norm(x)).split((2 * channels, channels, channels), -1)
+            along = self.along(along.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+            return x + self.out(nn.functional.gelu(gate) * torch.cat((rest, along), -1))
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 24, 3, 2, 1)
+        self.norm, self.next = nn.LayerNorm(24), nn.Conv2d(24, 64, 3, 2, 1)
+        self.blocks = nn.Sequential(*[self.Block(64) for _ in range(4)])
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = self.next(nn.functional.gelu(x)).permute(0, 2, 3, 1)
+        return self.head(self.blocks(x).mean((1, 2)))

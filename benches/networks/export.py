@@ -18,7 +18,7 @@ import torchvision.models as vision
 import transformers
 from torch import nn
 
-from architectures import Generator, Recognizer, Scan, StyleTransfer, UNet, Vocoder
+from architectures import GatedConvolutions, Generator, Recognizer, Scan, SelectiveKernels, StyleTransfer, UNet, Vocoder
 
 warnings.filterwarnings("ignore")
 torch.backends.mha.set_fastpath_enabled(False)
@@ -137,6 +137,30 @@ def encoder(kind):
     return Called(model, call), (torch.randint(0, 30000, (1, 128)),), TOKENS
 
 
+def image_transformer(kind):
+    """Encoders of tokens that are seen as an image, and of images that are seen as tokens."""
+    if kind == "segformer":
+        model, side = transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig(attn_implementation="eager")), 224
+        call = lambda m, x: m(pixel_values=x).logits
+    elif kind == "depth":
+        sizes = dict(image_size=224, hidden_size=192, num_hidden_layers=4, num_attention_heads=3, intermediate_size=768)
+        neck = dict(backbone_out_indices=[0, 1, 2, 3], neck_hidden_sizes=[48, 96, 192, 384], fusion_hidden_size=64)
+        model, side = transformers.DPTForDepthEstimation(transformers.DPTConfig(**sizes, **neck, attn_implementation="eager")), 224
+        call = lambda m, x: m(pixel_values=x).predicted_depth
+    else:
+        sizes = dict(image_size=256, hidden_size=192, num_hidden_layers=4, num_attention_heads=3, intermediate_size=768)
+        model, side = transformers.SamVisionModel(transformers.SamVisionConfig(**sizes, global_attn_indexes=[3], attn_implementation="eager")), 256
+        call = lambda m, x: m(pixel_values=x)[0]
+    return Called(model, call), (torch.randn(1, 3, side, side),), BATCH
+
+
+def speech():
+    """An encoder whose convolutions have a norm over their channels between each two."""
+    sizes = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024)
+    model = transformers.Data2VecAudioModel(transformers.Data2VecAudioConfig(**sizes, attn_implementation="eager"))
+    return Called(model, lambda m, x: m(input_values=x)[0]), (torch.randn(1, 16000),), None
+
+
 NETWORKS = {name: (torchvision_model, name) for name in VISION} | {
     "deeplab_mobilenet": (segmentation, "deeplabv3_mobilenet_v3_large", 224),
     "deeplab_resnet50": (segmentation, "deeplabv3_resnet50", 128),
@@ -147,6 +171,12 @@ NETWORKS = {name: (torchvision_model, name) for name in VISION} | {
     "vocoder": (lambda: (Vocoder(), (torch.randn(1, 80, 40),), {0: "batch", 2: "frames"}),),
     "recognizer": (lambda: (Recognizer(), (torch.randn(1, 1, 32, 128),), BATCH),),
     "scan": (lambda: (Scan(), (torch.randn(1, 256, 128),), TOKENS),),
+    "selective_kernels": (lambda: (SelectiveKernels(), (torch.randn(1, 3, 112, 112),), IMAGE),),
+    "gated_convolutions": (lambda: (GatedConvolutions(), (torch.randn(1, 3, 160, 160),), IMAGE),),
+    "segformer": (image_transformer, "segformer"),
+    "depth": (image_transformer, "depth"),
+    "sam_vision": (image_transformer, "sam_vision"),
+    "data2vec_audio": (speech,),
     "r3d_18": (video, "r3d_18", 8, 56),
     "s3d": (video, "s3d", 16, 224),
     "small_cnn": (small_cnn, 1),

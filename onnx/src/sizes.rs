@@ -93,6 +93,8 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "GreaterOrEqual" => compared(call, |d| decided(d.lo >= 0, d.hi < 0)),
         "Not" => negated(call),
         "Where" => chosen(call),
+        "Sqrt" => floats::root(call),
+        "Pow" => floats::root_of_power(call),
         _ => None,
     };
     let found = match (found, call.node.op_type()) {

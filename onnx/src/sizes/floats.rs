@@ -73,6 +73,28 @@ fn operand(call: &Call<'_, '_, '_>, i: usize) -> Option<(Ratio, bool)> {
     (carried || !ratio.sizes.dims.iter().any(zero)).then_some((ratio, carried))
 }
 
+/// The square roots of known sizes that are squares, as of the number of tokens that an image is cut into: floats compute them exactly.
+pub(super) fn root(call: &Call<'_, '_, '_>) -> Option<Sizes> {
+    let sizes = any(call, 0).filter(|s| s.dtype.is_float())?;
+    let most = whole_numbers(sizes.dtype)?;
+    let of = |d: &Dim| {
+        let n = d.as_const().filter(|n| (0..=most).contains(n))?;
+        let root = n.isqrt();
+        (root * root == n).then(|| Dim::from(root))
+    };
+    Some(Sizes {
+        dims: sizes.dims.iter().map(of).collect::<Option<_>>()?,
+        ..sizes.clone()
+    })
+}
+
+/// As [`root`], written as a power of a half.
+pub(super) fn root_of_power(call: &Call<'_, '_, '_>) -> Option<Sizes> {
+    let (exponent, shape, dtype) = number(call, 1)?;
+    let same = dtype == any(call, 0)?.dtype;
+    (exponent == 0.5 && shape.is_empty() && same).then(|| root(call))?
+}
+
 /// The one number of operand `i`, if that is a constant.
 fn number(call: &Call<'_, '_, '_>, i: usize) -> Option<(f64, Vec<usize>, DType)> {
     let data = call.importer.known(call.value(i)?)?;
