@@ -12,6 +12,8 @@ mod attention;
 mod caches;
 #[path = "cuda/child.rs"]
 mod child;
+#[path = "cuda/constants.rs"]
+mod constants;
 #[path = "cuda/counts.rs"]
 mod counts;
 #[path = "cuda/extrema.rs"]
@@ -42,6 +44,8 @@ mod pools;
 mod product_rows;
 #[path = "cuda/products.rs"]
 mod products;
+#[path = "cuda/programs.rs"]
+mod programs;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "onnx/proto.rs"]
 mod proto;
@@ -115,6 +119,16 @@ fn random_graphs_of_vast_sizes_have_the_same_bits_at_three_schedules() {
 #[test]
 fn random_graphs_of_bytes_have_the_same_bits_at_three_schedules() {
     same_bits("graphs::children::elements_of_one_byte");
+}
+
+#[test]
+fn random_programs_have_the_same_bits_at_three_schedules() {
+    same_bits("programs::children::random");
+}
+
+#[test]
+fn parts_of_constants_that_sizes_choose_differ_from_call_to_call() {
+    simulated("constants::children::parts", &[]);
 }
 
 #[test]
