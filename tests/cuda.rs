@@ -79,6 +79,8 @@ mod states;
 mod tensor_cores;
 #[path = "cuda/transpositions.rs"]
 mod transpositions;
+#[path = "cuda/words.rs"]
+mod words;
 
 use child::{Settings, simulated};
 use judged::JUDGED;
@@ -347,6 +349,16 @@ fn same_bits_of(test: &str, settings: Settings<'_>) {
         assert!(!other.printed("bits").is_empty(), "{test} says nothing of bits");
         assert_eq!(runs[0].printed("bits"), other.printed("bits"));
     }
+}
+
+#[test]
+fn bytes_in_words_are_those_of_the_interpreter() {
+    simulated("words::children::of_every_pair", &[]);
+}
+
+#[test]
+fn floats_as_integers_are_those_of_the_interpreter() {
+    simulated("words::children::of_floats", &[]);
 }
 
 #[test]

@@ -308,6 +308,10 @@ impl Capability for Threads {
         words::has(op, on) && (lanes as usize * on.bytes()).is_multiple_of(words::BYTES)
     }
 
+    fn converts_words(&self, from: DType, to: DType, lanes: u32) -> bool {
+        words::converts(from, to) && (lanes as usize).is_multiple_of(words::BYTES)
+    }
+
     fn masks_scalars(&self) -> bool {
         true
     }

@@ -154,8 +154,9 @@ impl<'f, 'k> Writer<'f, 'k> {
         for (i, info) in (0..).zip(&flat.values) {
             let width = writer.width_by_operands(Value(i));
             writer.widths.push(width);
-            if info.lanes > 1 && matches!(info.op, Op::Map(..)) {
+            if info.lanes > 1 && matches!(info.op, Op::Map(..) | Op::Convert(_)) {
                 writer.helpers.have_words(info.dtype);
+                info.op.operands(|v| writer.helpers.have_words(flat.dtype(v)));
             }
         }
         writer
@@ -652,6 +653,11 @@ impl<'f, 'k> Writer<'f, 'k> {
             }
             Op::Map(op, args) if info.lanes > 1 => {
                 let name = self.words(v, *op, args)?;
+                self.names[v.0 as usize] = Some(name);
+                return Ok(());
+            }
+            Op::Convert(a) if info.lanes > 1 => {
+                let name = self.converted_words(v, *a)?;
                 self.names[v.0 as usize] = Some(name);
                 return Ok(());
             }
