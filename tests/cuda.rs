@@ -354,6 +354,7 @@ fn same_bits_of(test: &str, settings: Settings<'_>) {
 #[test]
 fn bytes_in_words_are_those_of_the_interpreter() {
     simulated("words::children::of_every_pair", &[]);
+    simulated("words::children::of_two_bytes", &[]);
 }
 
 #[test]

@@ -99,6 +99,26 @@ mod children {
 
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn of_two_bytes() {
+        for t in [DType::I16, DType::U16] {
+            let text = format!(
+                "graph @chosen(%c: bool[256, 256], %x: {t}[256, 256], %y: {t}[256, 256]) {{
+                   %k = const 300 : {t}[]
+                   %e = expand %k : {t}[256, 256]
+                   %0 = select %c, %x, %y : {t}[256, 256]
+                   %1 = select %c, %e, %y : {t}[256, 256]
+                   %2 = select %c, %0, %e : {t}[256, 256]
+                   return %0, %1, %2
+                 }}"
+            );
+            // Every four conditions that are beside each other, of numbers with bits in both bytes.
+            let c = all(DType::Bool, |i| i / 4 >> (i % 4) & 1);
+            check(&text, &[c, all(t, |i| i), all(t, |i| 65_535 - 7 * i % 65_536)]);
+        }
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn of_floats() {
         let integers = [
             DType::I8,

@@ -1,4 +1,4 @@
-//! Integers of one or two bytes, and bools, that were loaded together, computed as the words of 32 bits that they are in.
+//! Numbers of one or two bytes, and bools, that were loaded together, computed as the words of 32 bits that they are in.
 //!
 //! A thread that takes each out of its word, computes with it, and puts the results together again, executes three instructions for each of them. Of a
 //! word, sums and differences keep the highest bit of each integer apart, so that nothing is carried from one into the next (Warren, "Hacker's
@@ -23,15 +23,22 @@ const LOW: u32 = !HIGH;
 /// A bool that is true, in each byte of a word.
 const TRUE: u32 = 0x0101_0101;
 
-/// Whether an operation on all integers of a word takes fewer instructions than on one after another: of two integers, sums take six instructions
+/// Whether an operation on all integers of words of so many takes fewer instructions than on one after another: of two integers, sums take six instructions
 /// and as many apart.
-pub(super) fn has(op: ScalarOp, on: DType) -> bool {
+pub(super) fn maps(op: ScalarOp, on: DType, lanes: u32) -> bool {
+    // Conditions are bytes whatever they choose between.
+    let bytes = if op == ScalarOp::Select { 1 } else { on.bytes() };
+    has(op, on) && (lanes as usize * bytes).is_multiple_of(BYTES)
+}
+
+fn has(op: ScalarOp, on: DType) -> bool {
     use ScalarOp::*;
     match op {
         And | Or | Xor | Not => is_byte(on) || matches!(on, DType::I16 | DType::U16),
         Add | Sub | Neg => matches!(on, DType::I8 | DType::U8),
         Abs => on == DType::I8,
-        Eq | Ne | Lt | Le | Max | Min | Select => is_byte(on),
+        Eq | Ne | Lt | Le | Max | Min => is_byte(on),
+        Select => is_byte(on) || on.bytes() == 2,
         _ => false,
     }
 }
@@ -71,7 +78,7 @@ fn text(h: &mut Helpers, op: ScalarOp, on: DType, args: &[String]) -> Option<Str
         (ScalarOp::Max, [a, b]) if on == DType::Bool => format!("{a} | {b}"),
         (ScalarOp::Xor, [a, b]) => format!("{a} ^ {b}"),
         (ScalarOp::Select, [c, a, b]) => {
-            let choose = h.three_bits("words_of", A & B | !A & C);
+            let choose = h.choose();
             format!("{choose}({c} * 255u, {a}, {b})")
         }
         _ if on == DType::Bool => match (op, args) {
@@ -95,7 +102,7 @@ fn text(h: &mut Helpers, op: ScalarOp, on: DType, args: &[String]) -> Option<Str
         (ScalarOp::Lt, [a, b]) => truth(h.below(signed, true, a, b)),
         (ScalarOp::Le, [a, b]) => truth(h.below(signed, false, b, a)),
         (ScalarOp::Max | ScalarOp::Min, [a, b]) => {
-            let choose = h.three_bits("words_of", A & B | !A & C);
+            let choose = h.choose();
             let spread = h.spread();
             let below = h.below(signed, true, a, b);
             match op {
@@ -114,6 +121,19 @@ impl Helpers {
             format!(
                 "u32 {n}(u32 a, u32 b, u32 c) {{\n    u32 r;\n    asm(\"lop3.b32 %0, %1, %2, %3, {table};\" : \"=r\"(r) : \"r\"(a), \"r\"(b), \"r\"(c));\n    return r;\n}}"
             )
+        })
+    }
+
+    /// The bits of the second where the first has them, else those of the third.
+    fn choose(&mut self) -> String {
+        self.three_bits("words_of", A & B | !A & C)
+    }
+
+    /// The lower or the upper two bytes of a word, each twice.
+    fn both_halves(&mut self, half: usize) -> String {
+        let places = if half == 0 { "0x1100" } else { "0x3322" };
+        self.need(format!("bytes_twice_{half}"), |n| {
+            format!("u32 {n}(u32 x) {{\n    return __byte_perm(x, 0, {places});\n}}")
         })
     }
 
@@ -165,39 +185,52 @@ impl Writer<'_, '_> {
     /// Writes the lines that compute integers word by word, and returns their name.
     pub(super) fn words(&mut self, v: Value, op: ScalarOp, args: &[Value]) -> Result<String, CudaError> {
         let on = args.last().map_or(self.flat.dtype(v), |a| self.flat.dtype(*a));
-        self.each_word(v, args, |h, words| {
-            text(h, op, on, words).ok_or_else(|| CudaError::Unsupported(format!("{op} of words")))
+        if let ([c, a, b], 2) = (args, on.bytes()) {
+            return self.each_word(v, |w, number| {
+                // A word has the conditions of two of results.
+                let (c, a, b) = (w.word(*c, number / 2), w.word(*a, number), w.word(*b, number));
+                let both = w.helpers.both_halves(number % 2);
+                let choose = w.helpers.choose();
+                Ok(format!("{choose}({both}({c} * 255u), {a}, {b})"))
+            });
+        }
+        self.each_word(v, |w, number| {
+            let words: Vec<String> = args.iter().map(|a| w.word(*a, number)).collect();
+            text(&mut w.helpers, op, on, &words).ok_or_else(|| CudaError::Unsupported(format!("{op} of words")))
         })
     }
 
     /// Writes the lines that convert integers and bools word by word, and returns their name.
     pub(super) fn converted_words(&mut self, v: Value, from: Value) -> Result<String, CudaError> {
         let (of, to) = (self.flat.dtype(from), self.flat.dtype(v));
-        self.each_word(v, &[from], |h, words| {
+        self.each_word(v, |w, number| {
+            let word = w.word(from, number);
             Ok(match to == DType::Bool && of != DType::Bool {
-                true => format!("{} >> 7", h.differs(true, &words[0], "0u")),
-                false => words[0].clone(),
+                true => format!("{} >> 7", w.helpers.differs(true, &word, "0u")),
+                false => word,
             })
         })
+    }
+
+    /// A word of a value.
+    fn word(&self, v: Value, number: usize) -> String {
+        match self.flat.constant(v) {
+            Some(c) => format!("{:#x}u", in_each_place(c.dtype(), c.bits() as u32)),
+            None => format!("{}.w[{number}]", self.value(v)),
+        }
     }
 
     fn each_word(
         &mut self,
         v: Value,
-        args: &[Value],
-        text: impl Fn(&mut Helpers, &[String]) -> Result<String, CudaError>,
+        text: impl Fn(&mut Self, usize) -> Result<String, CudaError>,
     ) -> Result<String, CudaError> {
         let info = self.flat.info(v);
         let t = self.helpers.together(info.dtype, info.lanes);
         let name = self.new_name();
         self.line(&format!("{t} {name};"));
         for number in 0..info.lanes as usize * info.dtype.bytes() / BYTES {
-            let word = |arg: &Value| match self.flat.constant(*arg) {
-                Some(c) => format!("{:#x}u", in_each_place(c.dtype(), c.as_i64() as u32)),
-                None => format!("{}.w[{number}]", self.value(*arg)),
-            };
-            let words: Vec<String> = args.iter().map(word).collect();
-            let text = text(&mut self.helpers, &words)?;
+            let text = text(self, number)?;
             self.line(&format!("{name}.w[{number}] = {text};"));
         }
         Ok(name)

@@ -155,6 +155,17 @@ pub const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "chosen i16",
+        text: "graph @chosen(%c: bool[64, 1024], %x: i16[64, 1024], %y: i16[64, 1024]) {
+           %0 = select %c, %x, %y : i16[64, 1024]
+           return %0
+         }",
+        // Three loads, a store, eight choices, and five.
+        instructions: Some(170),
+        access_bytes: 14,
+        ..PLAIN
+    },
+    Counted {
         name: "both",
         text: "graph @both(%x: bool[64, 1024], %y: bool[64, 1024]) {
            %0 = not %y : bool[64, 1024]
