@@ -12,6 +12,8 @@ mod attention;
 mod caches;
 #[path = "cuda/child.rs"]
 mod child;
+#[path = "cuda/constants.rs"]
+mod constants;
 #[path = "cuda/counts.rs"]
 mod counts;
 #[path = "cuda/extrema.rs"]
@@ -42,6 +44,8 @@ mod pools;
 mod product_rows;
 #[path = "cuda/products.rs"]
 mod products;
+#[path = "cuda/programs.rs"]
+mod programs;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "onnx/proto.rs"]
 mod proto;
@@ -75,6 +79,8 @@ mod states;
 mod tensor_cores;
 #[path = "cuda/transpositions.rs"]
 mod transpositions;
+#[path = "cuda/words.rs"]
+mod words;
 
 use child::{Settings, simulated};
 use judged::JUDGED;
@@ -115,6 +121,16 @@ fn random_graphs_of_vast_sizes_have_the_same_bits_at_three_schedules() {
 #[test]
 fn random_graphs_of_bytes_have_the_same_bits_at_three_schedules() {
     same_bits("graphs::children::elements_of_one_byte");
+}
+
+#[test]
+fn random_programs_have_the_same_bits_at_three_schedules() {
+    same_bits("programs::children::random");
+}
+
+#[test]
+fn parts_of_constants_that_sizes_choose_differ_from_call_to_call() {
+    simulated("constants::children::parts", &[]);
 }
 
 #[test]
@@ -333,6 +349,17 @@ fn same_bits_of(test: &str, settings: Settings<'_>) {
         assert!(!other.printed("bits").is_empty(), "{test} says nothing of bits");
         assert_eq!(runs[0].printed("bits"), other.printed("bits"));
     }
+}
+
+#[test]
+fn bytes_in_words_are_those_of_the_interpreter() {
+    simulated("words::children::of_every_pair", &[]);
+    simulated("words::children::of_two_bytes", &[]);
+}
+
+#[test]
+fn floats_as_integers_are_those_of_the_interpreter() {
+    simulated("words::children::of_floats", &[]);
 }
 
 #[test]

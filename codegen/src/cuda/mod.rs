@@ -305,7 +305,11 @@ impl Capability for Threads {
     }
 
     fn maps_words(&self, op: ScalarOp, on: DType, lanes: u32) -> bool {
-        words::has(op, on) && (lanes as usize * on.bytes()).is_multiple_of(words::BYTES)
+        words::maps(op, on, lanes)
+    }
+
+    fn converts_words(&self, from: DType, to: DType, lanes: u32) -> bool {
+        words::converts(from, to) && (lanes as usize).is_multiple_of(words::BYTES)
     }
 
     fn masks_scalars(&self) -> bool {

@@ -28,7 +28,7 @@ impl Helpers {
     }
 
     /// Adds a function unless it is there. What it calls must have been added before.
-    fn need(&mut self, name: String, text: impl FnOnce(&str) -> String) -> String {
+    pub(super) fn need(&mut self, name: String, text: impl FnOnce(&str) -> String) -> String {
         if !self.texts.iter().any(|t| t.0 == name) {
             let body = text(&name);
             self.texts
@@ -755,23 +755,33 @@ fn bf16_of(h: &mut Helpers, from: DType, x: &str) -> String {
     format!("{f}({x})")
 }
 
-/// Truncated, saturated, NaN is 0.
+/// Truncated, saturated, NaN is 0: as the instruction does, but that NaN is the least number where one of the two has 64 bits (PTX ISA, "cvt").
 fn int_of_float(h: &mut Helpers, to: DType, from: DType, x: &str) -> String {
-    let (low, high) = (to.lowest(), to.highest());
-    // The first float beyond the range is a power of two, which is exact in every format.
-    let limit = 2f64.powi(if to.is_signed_int() {
-        to.bits() as i32 - 1
+    let sign = if to.is_signed_int() { 's' } else { 'u' };
+    let bits = to.bits().max(32);
+    let (register, through) = match (bits, to.is_signed_int()) {
+        (32, true) => ('r', "int"),
+        (32, false) => ('r', "u32"),
+        (_, true) => ('l', "i64"),
+        (_, false) => ('l', "u64"),
+    };
+    let source = if from == DType::F64 { 'd' } else { 'f' };
+    let nan = if bits == 64 || from == DType::F64 {
+        "    if (x != x) return 0;\n"
     } else {
-        to.bits() as i32
-    });
-    let bound = |v: f64| literal(Scalar::from_f64(from, v));
-    let lower = bound(if to.is_signed_int() { -limit } else { 0.0 });
+        ""
+    };
+    let mut inside = String::from("r");
+    if to.bits() < 32 {
+        inside = format!("r < {0} ? r : {0}", to.highest().as_i64());
+        if to.is_signed_int() {
+            inside = format!("r > {0} ? ({inside}) : {0}", to.lowest().as_i64());
+        }
+    }
     let f = h.need(format!("{to}_of_{from}"), |n| {
         format!(
-            "{to} {n}({from} x) {{\n    if (x != x) return 0;\n    return x <= {lower} ? {} : x >= {} ? {} : ({to})x;\n}}",
-            literal(low),
-            bound(limit),
-            literal(high)
+            "{to} {n}({from} x) {{\n{nan}    {through} r;\n    asm(\"cvt.rzi.{sign}{bits}.f{width} %0, %1;\" : \"={register}\"(r) : \"{source}\"(x));\n    return ({to})({inside});\n}}",
+            width = from.bits(),
         )
     });
     format!("{f}({x})")

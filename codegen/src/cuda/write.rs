@@ -9,7 +9,7 @@ use tlc_ir::{DType, ScalarOp};
 
 use super::index::Width;
 use super::quads::Quads;
-use super::scalar::{self, Helpers, literal, value_type};
+use super::scalar::{self, Helpers, literal, memory_type, value_type};
 use super::tiles::{known_groups, threads_write};
 use super::under_way::{self, UnderWay};
 use super::uses::Uses;
@@ -154,8 +154,9 @@ impl<'f, 'k> Writer<'f, 'k> {
         for (i, info) in (0..).zip(&flat.values) {
             let width = writer.width_by_operands(Value(i));
             writer.widths.push(width);
-            if info.lanes > 1 && matches!(info.op, Op::Map(..)) {
+            if info.lanes > 1 && matches!(info.op, Op::Map(..) | Op::Convert(_)) {
                 writer.helpers.have_words(info.dtype);
+                info.op.operands(|v| writer.helpers.have_words(flat.dtype(v)));
             }
         }
         writer
@@ -254,7 +255,25 @@ impl<'f, 'k> Writer<'f, 'k> {
                 (text, Width::Wide) => format!("({text})"),
             };
         }
-        self.name(v).unwrap_or_default().into()
+        let name = self.name(v).unwrap_or_default();
+        match self.is_byte(v) {
+            true => format!("({name} != 0)"),
+            false => name.into(),
+        }
+    }
+
+    /// Whether a bool is the byte that it was in memory, which is stored again as it is.
+    fn is_byte(&self, v: Value) -> bool {
+        let info = self.flat.info(v);
+        info.dtype == DType::Bool && info.lanes == 1 && matches!(info.op, Op::Load { .. } | Op::Lane(..))
+    }
+
+    /// A value as it is stored.
+    fn stored(&self, v: Value) -> String {
+        match self.name(v) {
+            Some(name) if self.is_byte(v) => name.into(),
+            _ => self.value(v),
+        }
     }
 
     pub(super) fn place(&self, a: &Address) -> String {
@@ -305,7 +324,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                     };
                     let stored = match self.flat.op(*value) {
                         Op::Splat(_) if self.flat.is_placeless(*value) => self.packed(*value)?,
-                        _ => self.value(*value),
+                        _ => self.stored(*value),
                     };
                     let store = format!("{place} = {stored};");
                     let guard = mask.map_or_else(String::new, |m| format!("if ({}) ", self.value(m)));
@@ -641,17 +660,18 @@ impl<'f, 'k> Writer<'f, 'k> {
             }
             Op::Load { address, mask, .. } if info.lanes == 1 => {
                 let place = self.place(address);
-                let element = match dtype {
-                    DType::Bool => format!("{place} != 0"),
-                    _ => place,
-                };
                 match mask {
-                    Some(m) => format!("{} ? {element} : {}", self.value(*m), literal(dtype.zero())),
-                    None => element,
+                    Some(m) => format!("{} ? {place} : {}", self.value(*m), literal(dtype.zero())),
+                    None => place,
                 }
             }
             Op::Map(op, args) if info.lanes > 1 => {
                 let name = self.words(v, *op, args)?;
+                self.names[v.0 as usize] = Some(name);
+                return Ok(());
+            }
+            Op::Convert(a) if info.lanes > 1 => {
+                let name = self.converted_words(v, *a)?;
                 self.names[v.0 as usize] = Some(name);
                 return Ok(());
             }
@@ -694,13 +714,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 }
             }
             Op::Bitcast(a) => scalar::bitcast(dtype, self.flat.dtype(*a), &self.value(*a))?,
-            Op::Lane(of, lane) => {
-                let element = format!("{}.e[{lane}]", self.value(*of));
-                match dtype {
-                    DType::Bool => format!("{element} != 0"),
-                    _ => element,
-                }
-            }
+            Op::Lane(of, lane) => format!("{}.e[{lane}]", self.value(*of)),
             Op::Pack(_) | Op::Splat(_) => {
                 let name = self.packed(v)?;
                 self.names[v.0 as usize] = Some(name);
@@ -709,8 +723,13 @@ impl<'f, 'k> Writer<'f, 'k> {
             // Vectors, which the table has not, and what control defines.
             _ => return Err(CudaError::Unsupported("a vector".into())),
         };
+        let t = if self.is_byte(v) {
+            memory_type(dtype)
+        } else {
+            value_type(dtype)
+        };
         let name = self.name_value(v);
-        self.line(&format!("const {} {name} = {text};", value_type(dtype)));
+        self.line(&format!("const {t} {name} = {text};"));
         Ok(())
     }
 
@@ -779,7 +798,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 continue;
             }
             for (i, lane) in (i..).zip(pair) {
-                let element = self.value(*lane);
+                let element = self.stored(*lane);
                 self.line(&format!("{name}.e[{i}] = {element};"));
             }
         }

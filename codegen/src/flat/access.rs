@@ -378,7 +378,7 @@ impl Builder<'_, '_> {
     }
 
     /// What was loaded as one access, as a vector where vectors hold it.
-    fn in_registers(&mut self, v: Value) -> Val {
+    pub(super) fn in_registers(&mut self, v: Value) -> Val {
         if self.fits(self.dtype(v)) {
             return Val::Vector(v);
         }

@@ -439,9 +439,19 @@ impl Builder<'_, '_> {
             Val::One(scalar) => self.shared(Op::Splat(*scalar), self.dtype(*scalar), count),
             Val::Each(lanes) => match self.part_of(lanes) {
                 Some((whole, first)) => self.shared(Op::Part(whole, first), self.dtype(whole), count),
-                None => self.make(Op::Pack(lanes.clone()), self.dtype(lanes[0]), count),
+                // Words that nobody takes apart.
+                None => match self.together(v).filter(|whole| self.is_of_words(*whole)) {
+                    Some(whole) => whole,
+                    None => self.make(Op::Pack(lanes.clone()), self.dtype(lanes[0]), count),
+                },
             },
         }
+    }
+
+    /// Whether a value of several lanes, which make no vector, was computed as words.
+    fn is_of_words(&self, v: Value) -> bool {
+        let info = self.info(v);
+        matches!(info.op, Op::Map(..) | Op::Convert(_)) && !self.fits(info.dtype)
     }
 
     /// The vector that scalars are neighbouring lanes of, if the emitter takes them at once, and the first of these.

@@ -825,6 +825,11 @@ pub trait Capability {
         false
     }
 
+    /// Whether a conversion of so many integers or bools that move together is done on words of them.
+    fn converts_words(&self, _from: DType, _to: DType, _lanes: u32) -> bool {
+        false
+    }
+
     /// Whether accesses of a scalar take a mask.
     fn masks_scalars(&self) -> bool;
 

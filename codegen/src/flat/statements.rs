@@ -392,7 +392,8 @@ impl<'k> Builder<'k, '_> {
         if self.has.maps_words(op, dtype, count)
             && let Some(args) = vals.iter().map(|v| self.together(v)).collect()
         {
-            return Ok(Val::Vector(self.make(Op::Map(op, args), result, count)));
+            let words = self.make(Op::Map(op, args), result, count);
+            return Ok(self.in_registers(words));
         }
         let mut lanes = SmallVec::new();
         for lane in 0..count {
@@ -403,7 +404,7 @@ impl<'k> Builder<'k, '_> {
     }
 
     /// The value of all lanes that lies together already: what was loaded as one access, or computed of that.
-    fn together(&mut self, v: &Val) -> Option<Value> {
+    pub(super) fn together(&mut self, v: &Val) -> Option<Value> {
         match v {
             Val::Vector(v) => Some(*v),
             Val::Const(_) => Some(self.vector(v)),
@@ -513,8 +514,15 @@ impl<'k> Builder<'k, '_> {
             let vector = self.vector(v);
             return Ok(Val::Vector(self.make(Op::Convert(vector), to, self.lane_count())));
         }
+        let count = self.lane_count();
+        if self.has.converts_words(from, to, count)
+            && let Some(whole) = self.together(v)
+        {
+            let words = self.make(Op::Convert(whole), to, count);
+            return Ok(self.in_registers(words));
+        }
         let mut lanes = SmallVec::new();
-        for lane in 0..self.lane_count() {
+        for lane in 0..count {
             let scalar = self.scalar(v, lane);
             lanes.push(self.make(Op::Convert(scalar), to, 1));
         }

@@ -113,6 +113,96 @@ pub const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "less i8",
+        text: "graph @less(%x: i8[64, 1024], %y: i8[64, 1024]) {
+           %0 = lt %x, %y : bool[64, 1024]
+           return %0
+         }",
+        // Two loads, a store, 16 comparisons, and five.
+        instructions: Some(240),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "equal u8",
+        text: "graph @equal(%x: u8[64, 1024], %y: u8[64, 1024]) {
+           %0 = eq %x, %y : bool[64, 1024]
+           return %0
+         }",
+        instructions: Some(240),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "larger i8",
+        text: "graph @larger(%x: i8[64, 1024], %y: i8[64, 1024]) {
+           %0 = max %x, %y : i8[64, 1024]
+           return %0
+         }",
+        instructions: Some(240),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "chosen u8",
+        text: "graph @chosen(%c: bool[64, 1024], %x: u8[64, 1024], %y: u8[64, 1024]) {
+           %0 = select %c, %x, %y : u8[64, 1024]
+           return %0
+         }",
+        // Three loads, a store, 16 choices, and five.
+        instructions: Some(250),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "chosen i16",
+        text: "graph @chosen(%c: bool[64, 1024], %x: i16[64, 1024], %y: i16[64, 1024]) {
+           %0 = select %c, %x, %y : i16[64, 1024]
+           return %0
+         }",
+        // Three loads, a store, eight choices, and five.
+        instructions: Some(170),
+        access_bytes: 14,
+        ..PLAIN
+    },
+    Counted {
+        name: "both",
+        text: "graph @both(%x: bool[64, 1024], %y: bool[64, 1024]) {
+           %0 = not %y : bool[64, 1024]
+           %1 = and %x, %0 : bool[64, 1024]
+           return %1
+         }",
+        // Two loads, a store, two operations on each word, and five.
+        instructions: Some(160),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "limited i8",
+        text: "graph @limited(%x: i8[64, 1024]) {
+           %c = const 0 : i8[]
+           %c1 = expand %c : i8[64, 1024]
+           %0 = lt %x, %c1 : bool[64, 1024]
+           %1 = abs %x : i8[64, 1024]
+           %2 = select %0, %c1, %1 : i8[64, 1024]
+           return %2
+         }",
+        // A load, a store, 48 operations, and five.
+        instructions: Some(550),
+        access_bytes: 16,
+        ..PLAIN
+    },
+    Counted {
+        name: "rounded i8",
+        text: "graph @rounded(%x: f32[64, 1024]) {
+           %0 = convert %x : i8[64, 1024]
+           return %0
+         }",
+        // Four threads have the 16 elements: of each a load and a store, four conversions that are kept within the range, and five.
+        instructions: Some(760),
+        ..PLAIN
+    },
+    Counted {
         name: "add i16",
         text: "graph @add(%x: i16[64, 1024], %y: i16[64, 1024]) {
            %0 = add %x, %y : i16[64, 1024]

@@ -80,6 +80,7 @@ pub const COUNTED: &[Counted] = &[
            %0 = permute %x {axes=[1, 0]} : bool[256, 320]
            return %0
          }",
+        each: Some(260),
         access_bytes: 14,
         ..PLAIN
     },
