@@ -299,7 +299,7 @@ fn stacked_results_of_convolutions_are_computed_where_they_are_stored() {
     let g = Graph::new("stacked");
     let x = g.input("x", DType::F32, [1, 16, 14, 14]);
     let paths = [1, 2].map(|dilation| {
-        let weights = g.constant(&data(&[32, 16, 3, 3], &mut rng, false));
+        let weights = g.constant(data(&[32, 16, 3, 3], &mut rng, false));
         let settings = Conv::new().dilation(dilation).padding([dilation; 2]);
         x.conv2d(&weights, None, &settings).relu().unsqueeze(1)
     });
@@ -325,7 +325,7 @@ fn a_convolution_to_one_channel_goes_along_its_pixels() {
     let mut rng = Rng::new(4);
     let g = Graph::new("one");
     let x = g.input("x", DType::F32, [1, 32, 20, 24]);
-    let weights = g.constant(&data(&[1, 32, 1, 1], &mut rng, false));
+    let weights = g.constant(data(&[1, 32, 1, 1], &mut rng, false));
     g.output("y", &x.conv2d(&weights, None, &Conv::new()).relu());
     let graph = g.finish().unwrap();
     let inputs = [data(&[1, 32, 20, 24], &mut rng, true)];

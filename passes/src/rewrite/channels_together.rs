@@ -204,7 +204,7 @@ fn channels_together(graph: &Graph, operand: NodeId, uses: &[u32]) -> Option<usi
     let mut index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
     let mut at = operand;
     for _ in 0..MOST_BELOW {
-        at = below_views(graph, at, &mut index, &vars)?;
+        at = below_views(graph, at, uses, &mut index, &vars)?;
         let flat = flat_index(&index, &graph.ty(at).shape).simplify(&vars);
         let mut axes = (0..shape.len()).filter(|&axis| {
             let affine = flat.affine_in(VarId(axis as u32));
@@ -239,12 +239,19 @@ fn is_place(graph: &Graph, windows: NodeId, mut axis: usize) -> bool {
     false
 }
 
-/// What an operand is a view of, at the same elements.
-fn below_views(graph: &Graph, operand: NodeId, index: &mut Index, vars: &Variables<'_>) -> Option<NodeId> {
+/// What an operand is a view of, at the same elements. A view that others see as well may be stored as it is, as a part of a concatenation is.
+fn below_views(
+    graph: &Graph,
+    operand: NodeId,
+    uses: &[u32],
+    index: &mut Index,
+    vars: &Variables<'_>,
+) -> Option<NodeId> {
     let mut at = operand;
     while let node = graph.node(at)
         && let NodeKind::View(view) = &node.kind
         && !is_source(&node.kind)
+        && (at == operand || uses[at.index()] <= 1)
     {
         let below = node.operands[0];
         *index = view

@@ -163,8 +163,8 @@ impl DeviceTensor {
     /// left. The stream is waited for, as by [`DeviceTensor::from_raw`].
     ///
     /// # Safety
-    /// What it points to is whole, nobody else calls its deleter, and the memory has the elements that it says, which nobody writes until then
-    /// but what the stream was given before.
+    /// What it points to is whole, nobody else calls its deleter, and the memory has the elements that it says (bools as bytes of 0 and 1), which nobody
+    /// writes until then but what the stream was given before.
     ///
     /// # Errors
     /// If it is not on a GPU, not in C order or of a type that tlc does not have, or as [`DeviceTensor::from_raw`]. Then it stays the

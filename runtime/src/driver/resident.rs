@@ -166,8 +166,8 @@ impl DeviceTensor {
     /// no clone is left. The stream is waited for: what it was given before is done when this returns; null is the default stream.
     ///
     /// # Safety
-    /// From `address` on the GPU of that number has the elements, in C order, as long as `owner` lives; nobody writes them meanwhile but
-    /// what the stream was given before, and the stream is one of the GPU's primary context.
+    /// From `address` on the GPU of that number has the elements, in C order, as long as `owner` lives, bools as bytes of 0 and 1; nobody writes them
+    /// meanwhile but what the stream was given before, and the stream is one of the GPU's primary context.
     ///
     /// # Errors
     /// If the GPU cannot be used, the stream failed, or the address is not aligned to the elements.
