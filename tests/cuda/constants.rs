@@ -17,7 +17,7 @@ fn graph(dtype: DType, rng: &mut Rng) -> Graph {
     let n = g.symbol("n", 0..=MOST);
     let size = g.input("size", DType::F32, &n);
     let (rows, image) = (g.input("x", dtype, [5, 64]), g.input("image", dtype, [1, 24, 6, 6]));
-    let mut constant = |shape: &[usize]| g.constant(&random_tensor(rng, dtype, shape));
+    let mut constant = |shape: &[usize]| g.constant(random_tensor(rng, dtype, shape));
     let (table, wide, kernels) = (constant(&[40, 64]), constant(&[96, 80]), constant(&[48, 24, 3, 3]));
     let positions = table.narrow(0, &n, 5);
     g.output("rows", &(&positions + &rows));

@@ -50,7 +50,7 @@ impl Program<'_> {
     }
 
     fn table(&mut self, dtype: DType, shape: &[usize]) -> Tensor {
-        self.g.constant(&random_tensor(self.rng, dtype, shape))
+        self.g.constant(random_tensor(self.rng, dtype, shape))
     }
 
     /// What each element of an image makes of weights, added up where it lies; parts of it, and what is made of them.
@@ -96,7 +96,7 @@ impl Program<'_> {
             }
         }
         if self.rng.chance(1, 2) {
-            y = y + self.weights(dtype, [g * o, 1, 1]);
+            y += &self.weights(dtype, [g * o, 1, 1]);
         }
         y
     }

@@ -112,7 +112,7 @@ mod children {
                  }}"
             );
             // Every four conditions that are beside each other, of numbers with bits in both bytes.
-            let c = all(DType::Bool, |i| i / 4 >> (i % 4) & 1);
+            let c = all(DType::Bool, |i| ((i / 4) >> (i % 4)) & 1);
             check(&text, &[c, all(t, |i| i), all(t, |i| 65_535 - 7 * i % 65_536)]);
         }
     }

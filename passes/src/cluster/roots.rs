@@ -329,13 +329,19 @@ impl Clusterer<'_> {
             let shared = self.users[i].len() > 1 && !free && !self.meets_again(id);
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
             let padded = matches!(node.kind, NodeKind::View(View::Pad { .. }));
-            let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
+            let slid = |u: &NodeId| match overlap(self.kind(*u)) {
                 Some(n) => {
                     let costs = cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW);
                     costs && !(cone.cost <= SLIDING_COST && (self.shows_sliding(id) || self.converts_stored_bytes(id)))
                 }
                 None => false,
-            });
+            };
+            // Padding in an order of its own is stored in that, and not as windows see it.
+            let ordered = |u: &NodeId| padded && matches!(self.kind(*u), NodeKind::View(View::Permute(_)));
+            let again = !self.is_padding_in_order(id)
+                && self.users[i]
+                    .iter()
+                    .any(|u| slid(u) || ordered(u) && self.users[u.index()].iter().any(slid));
             self.apart[i] = cone.scalar && self.users[i].iter().any(|&u| self.repeats_rows(u, id));
             let again = again || self.apart[i] || self.turns_rows_of_windows(id);
             // Computed once where it is read again and again, if that costs less.
@@ -469,6 +475,13 @@ impl Clusterer<'_> {
                 }
                 _ => false,
             }
+    }
+
+    /// Whether a value is padding that is seen in another order.
+    fn is_padding_in_order(&self, id: NodeId) -> bool {
+        let permuted = matches!(self.kind(id), NodeKind::View(View::Permute(_)));
+        let below = self.graph.node(id).operands.first();
+        permuted && below.is_some_and(|&b| matches!(self.kind(b), NodeKind::View(View::Pad { .. })))
     }
 
     /// Whether a value has columns of what is stored as rows, which are padded and which windows slide along.
