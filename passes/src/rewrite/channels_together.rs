@@ -145,7 +145,7 @@ fn axis_below(view: &View, axis: usize, to: &[IndexExpr], from: &[IndexExpr]) ->
     }
 }
 
-/// The orders in which a depthwise convolution, or one of few channels a group, has the channels last, if those of its image lie together, and pixels do not.
+/// The orders in which a depthwise convolution has the channels last, if those of its image lie together.
 pub(super) fn channels_last(graph: &Graph, id: NodeId, uses: &[u32]) -> Option<ChannelsLast> {
     let node = graph.node(id);
     let NodeKind::Einsum {
