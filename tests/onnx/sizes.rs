@@ -406,6 +406,64 @@ fn quotients_in_floats_are_sizes_where_they_are_rounded() {
     }
 }
 
+/// The side of an image of so many tokens, as exporters write it, beside a batch of any size; of what is no square nobody knows a side.
+#[test]
+fn square_roots_of_known_sizes_are_sizes() {
+    for root in ["Pow f half -> r", "Sqrt f -> r"] {
+        let nodes = || {
+            vec![
+                op("Shape x -> s", &[]),
+                op("Gather s zero -> n", &[("axis", I(0))]),
+                op("Gather s one -> t", &[("axis", I(0))]),
+                op("Cast t -> f", &[("to", I(FLOAT))]),
+                op(root, &[]),
+                op("Cast r -> i", &[("to", I(INT64))]),
+                op("Concat n i i -> l", &[("axis", I(0))]),
+                op("Reshape x l -> y", &[]),
+            ]
+        };
+        let constants = || vec![list("zero", &[0]), list("one", &[1]), floats("half", &[], &[0.5])];
+        let e = compiled(nodes(), constants(), &[D::Sym("n"), D::N(196)]);
+        for n in [1, 3] {
+            let (shape, data) = run(&e, &[n, 196]).expect("a square");
+            assert_eq!(shape, [n, 14, 14]);
+            assert!(data.iter().enumerate().all(|(i, v)| *v == (i + 1) as f32));
+        }
+        let g = graph(
+            nodes(),
+            constants(),
+            vec![value("x", FLOAT, &[D::Sym("n"), D::N(195)])],
+            vec![value("y", FLOAT, &[])],
+        );
+        let refused = import(&model(g, vec![]), &ImportOptions::default());
+        assert!(refused.is_err_and(|e| e.to_string().contains("Reshape")));
+    }
+}
+
+/// What padding cuts off of a transposed convolution is not computed, whatever the sizes: as many operations as for the sizes of a call.
+#[test]
+fn what_is_cut_off_of_transposed_convolutions_of_any_size_is_not_computed() {
+    let weights: Vec<f32> = (0..8 * 16 * 9).map(|i| (i % 13) as f32 - 6.0).collect();
+    let (pads, strides) = (A::Is(vec![1, 1, 1, 1]), A::Is(vec![2, 2]));
+    let attributes = [
+        ("pads", pads),
+        ("strides", strides),
+        ("output_padding", A::Is(vec![1, 1])),
+    ];
+    let [n, h, w] = [2, 6, 10];
+    let [fixed, any] = [[D::N(n), D::N(h), D::N(w)], [D::Sym("n"), D::Sym("h"), D::Sym("w")]].map(|[n, h, w]| {
+        let nodes = vec![op("ConvTranspose x w -> y", &attributes)];
+        compiled(nodes, vec![floats("w", &[8, 16, 3, 3], &weights)], &[n, D::N(8), h, w])
+    });
+    let flops = |e: &Executable| -> i64 {
+        let launches = e.plan().steps.iter().flat_map(|s| s.launches());
+        launches.map(|l| l.flops.eval_symbols(&[n, h, w]).expect("sizes")).sum()
+    };
+    assert_eq!(flops(&fixed), flops(&any));
+    let shape = [n, 8, h, w].map(|d| d as usize);
+    assert_eq!(run(&fixed, &shape), run(&any, &shape));
+}
+
 #[test]
 fn a_quotient_of_sizes_is_a_number_too() {
     let nodes = vec![

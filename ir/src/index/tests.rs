@@ -23,6 +23,12 @@ fn a_quotient_is_below_how_often_its_divisor_is_in_a_loop() {
     // Not a multiple of the divisor.
     let uneven = IndexExpr::floor_div(&v(0), &(s(0) * c(3)));
     assert!(!uneven.proves_less(&c(6), &bounds));
+    // By a number that divides the iterations, however many these are: halves of 16*s0.
+    let halves = IndexExpr::floor_div(&v(0), &c(2));
+    assert!(halves.proves_less(&(s(0) * c(8)), &bounds));
+    assert!(!halves.proves_less(&(s(0) * c(8) - c(1)), &bounds));
+    let fifths = IndexExpr::floor_div(&v(0), &c(5));
+    assert!(!fifths.proves_less(&(s(0) * c(3)), &bounds));
 }
 
 #[test]

@@ -155,7 +155,7 @@ impl Clusterer<'_> {
     /// Whether a value is a reduction, a contraction or another step of its own, or is seen by one through views of its elements where they lie.
     fn sums_up_views(&self, user: NodeId, left: usize) -> bool {
         match self.kind(user) {
-            NodeKind::Einsum { .. } | NodeKind::Reduce { .. } => true,
+            NodeKind::Einsum { .. } => true,
             // What is pooled goes from one element to the second after it: asking of each which part it is of takes longer.
             NodeKind::View(View::Window { size, stride, .. }) => {
                 *stride > 1

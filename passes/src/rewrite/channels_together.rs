@@ -4,9 +4,10 @@
 //! order, and a kernel multiplies it as it lies. Of depthwise convolutions the result's channels come last as well, and the weights': lanes go along the
 //! channels, of which all that is read and stored are neighbours.
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tlc_ir::graph::infer::flat_index;
-use tlc_ir::graph::{GraphError, Labels, Semiring, View};
+use tlc_ir::graph::{GraphError, Labels, Semiring, Shape, View};
 use tlc_ir::index::VarId;
 use tlc_ir::{Graph, IndexExpr, Node, NodeId, NodeKind};
 
@@ -20,6 +21,53 @@ const FEWEST_CHANNELS: i64 = 16;
 
 /// Values below one another that are looked at.
 const MOST_BELOW: usize = 16;
+
+/// What is known of the values of a graph.
+pub(super) struct Known {
+    /// What uses each, and once more for each output that it is.
+    users: Vec<SmallVec<[NodeId; 4]>>,
+    /// The order of the axes in which some are computed.
+    ordered: FxHashMap<NodeId, SmallVec<[u8; 4]>>,
+}
+
+impl Known {
+    pub(super) fn of(graph: &Graph) -> Known {
+        let mut users = vec![SmallVec::new(); graph.len()];
+        for (id, node) in graph.nodes() {
+            node.operands.iter().for_each(|o| users[o.index()].push(id));
+        }
+        for output in graph.outputs() {
+            users[output.node.index()].push(output.node);
+        }
+        let ordered = FxHashMap::default();
+        Known { users, ordered }
+    }
+
+    /// Notes in which order the axes of a result are computed.
+    pub(super) fn is_ordered(&mut self, id: NodeId, output: &Labels, result: &Labels) {
+        let axis = |l: &u16| output.iter().position(|x| x == l).map(|axis| axis as u8);
+        if let Some(order) = result.iter().map(axis).collect() {
+            self.ordered.insert(id, order);
+        }
+    }
+
+    /// Whether nothing uses a value but one other, or those.
+    fn is_for(&self, at: NodeId, those: &[NodeId]) -> bool {
+        let users = &self.users[at.index()];
+        users.len() <= 1 || users.iter().all(|u| those.contains(u))
+    }
+
+    /// Where an element lies in the memory of a value.
+    fn flat(&self, graph: &Graph, at: NodeId, index: &Index) -> IndexExpr {
+        let shape = &graph.ty(at).shape;
+        let Some(order) = self.ordered.get(&at) else {
+            return flat_index(index, shape);
+        };
+        let axes = || order.iter().map(|&a| usize::from(a));
+        let index: Index = axes().map(|a| index[a].clone()).collect();
+        flat_index(&index, &axes().map(|a| shape[a].clone()).collect::<Shape>())
+    }
+}
 
 /// How a depthwise convolution is computed.
 pub(super) struct ChannelsLast {
@@ -74,13 +122,13 @@ impl Padded {
 }
 
 /// The axis of an operand of a sum over windows that has the channels of a padded image, if these are summed and lie together.
-pub(super) fn padded_channels(graph: &Graph, node: &Node, operand: usize, uses: &[u32]) -> Option<usize> {
+pub(super) fn padded_channels(graph: &Graph, node: &Node, operand: usize, known: &Known) -> Option<usize> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
         return None;
     };
     let windows = node.operands[operand];
     let axis = has_overlaps(graph, windows)
-        .then(|| channels_together(graph, windows, uses))
+        .then(|| channels_together(graph, windows, known))
         .flatten()?;
     (!output.contains(&inputs[operand][axis]) && Padded::below(graph, windows, axis).is_some()).then_some(axis)
 }
@@ -146,7 +194,7 @@ fn axis_below(view: &View, axis: usize, to: &[IndexExpr], from: &[IndexExpr]) ->
 }
 
 /// The orders in which a depthwise convolution has the channels last, if those of its image lie together.
-pub(super) fn channels_last(graph: &Graph, id: NodeId, uses: &[u32]) -> Option<ChannelsLast> {
+pub(super) fn channels_last(graph: &Graph, id: NodeId, known: &Known) -> Option<ChannelsLast> {
     let node = graph.node(id);
     let NodeKind::Einsum {
         inputs,
@@ -180,7 +228,7 @@ pub(super) fn channels_last(graph: &Graph, id: NodeId, uses: &[u32]) -> Option<C
         return None;
     }
     let axis = of_image.iter().position(|&l| l == channels)?;
-    if channels_together(graph, image, uses)? != axis {
+    if channels_together(graph, image, known)? != axis {
         return None;
     }
     let last = |labels: &Labels| -> Labels {
@@ -198,14 +246,16 @@ pub(super) fn channels_last(graph: &Graph, id: NodeId, uses: &[u32]) -> Option<C
 
 /// The one axis of an operand of windows along which neighbours are neighbours in memory, of the value that it is a view of, or, where that is computed for it
 /// alone, element by element, of what that reads.
-fn channels_together(graph: &Graph, operand: NodeId, uses: &[u32]) -> Option<usize> {
+fn channels_together(graph: &Graph, operand: NodeId, known: &Known) -> Option<usize> {
     let shape = &graph.ty(operand).shape;
     let mut vars = Variables::new(graph);
     let mut index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
     let mut at = operand;
+    // What is computed element by element, and is not for it alone if others use it than what is computed of it.
+    let mut computed: SmallVec<[NodeId; 16]> = SmallVec::new();
     for _ in 0..MOST_BELOW {
-        at = below_views(graph, at, uses, &mut index, &vars)?;
-        let flat = flat_index(&index, &graph.ty(at).shape).simplify(&vars);
+        at = below_views(graph, at, (known, &computed), &mut index, &vars)?;
+        let flat = known.flat(graph, at, &index).simplify(&vars);
         let mut axes = (0..shape.len()).filter(|&axis| {
             let affine = flat.affine_in(VarId(axis as u32));
             !shape[axis].is(1) && affine.is_some_and(|(stride, _)| stride.is(1)) && !is_place(graph, operand, axis)
@@ -214,11 +264,21 @@ fn channels_together(graph: &Graph, operand: NodeId, uses: &[u32]) -> Option<usi
             return Some(axis);
         }
         let node = graph.node(at);
-        if !matches!(node.kind, NodeKind::Map(_)) || uses[at.index()] > 1 {
+        if !matches!(node.kind, NodeKind::Map(_)) || !known.is_for(at, &computed) {
             return None;
         }
-        let broadcast = |o: NodeId| matches!(graph.node(o).kind, NodeKind::Const(_) | NodeKind::View(View::Expand(_)));
-        at = node.operands.iter().copied().find(|&o| !broadcast(o))?;
+        computed.push(at);
+        // What is repeated, as the numbers of a norm are, has no order of its own.
+        let whole = |o: &NodeId| {
+            let mut below = *o;
+            while let NodeKind::View(_) = graph.node(below).kind {
+                below = graph.node(below).operands[0];
+            }
+            graph.ty(below).elements() == node.ty.elements()
+        };
+        let mut operands = node.operands.iter().copied().filter(whole);
+        // Of several the one that is computed last: the others may be what that is computed of.
+        at = operands.by_ref().max()?;
     }
     None
 }
@@ -243,7 +303,7 @@ fn is_place(graph: &Graph, windows: NodeId, mut axis: usize) -> bool {
 fn below_views(
     graph: &Graph,
     operand: NodeId,
-    uses: &[u32],
+    (known, computed): (&Known, &[NodeId]),
     index: &mut Index,
     vars: &Variables<'_>,
 ) -> Option<NodeId> {
@@ -251,7 +311,7 @@ fn below_views(
     while let node = graph.node(at)
         && let NodeKind::View(view) = &node.kind
         && !is_source(&node.kind)
-        && (at == operand || uses[at.index()] <= 1)
+        && (at == operand || known.is_for(at, computed))
     {
         let below = node.operands[0];
         *index = view

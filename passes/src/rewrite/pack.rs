@@ -14,7 +14,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
-use super::channels_together::{channels_last, copied_below_padding, padded_channels, padded_in_order};
+use super::channels_together::{Known, channels_last, copied_below_padding, padded_channels, padded_in_order};
 use super::panels::{Budget, Fixed, Layouts, laid_out};
 use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
@@ -64,7 +64,7 @@ pub fn run(
 ) -> Result<Graph, GraphError> {
     let tiles = emitter.zip(block_bytes);
     let (fixed, mut budget) = (Fixed::constants(graph), Budget::default());
-    let uses = graph.use_counts();
+    let mut known = Known::of(graph);
     let (mut apart, mut ordered_images) = (FxHashMap::default(), FxHashMap::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
@@ -100,7 +100,7 @@ pub fn run(
         {
             let mut of_part = |re: &mut Rebuilder, mut operands: Vec<NodeId>| {
                 let image = 1 - blocks.operand;
-                operands[image] = match (padded_channels(graph, node, image, &uses), blocks.many) {
+                operands[image] = match (padded_channels(graph, node, image, &known), blocks.many) {
                     (Some(channels), _) => padded_in_order(re, operands[image], channels)?,
                     (None, true) => channels_apart(re, operands[image], &mut apart)?,
                     (None, false) => side_by_side(re, operands[image])?,
@@ -135,7 +135,7 @@ pub fn run(
                 None => re.keep(node, &values),
             };
         }
-        if let Some(order) = tiles.and_then(|_| channels_last(graph, id, &uses)) {
+        if let Some(order) = tiles.and_then(|_| channels_last(graph, id, &known)) {
             let (mut labels, mut values) = (inputs.to_vec(), operands.to_vec());
             let weights = order.weights;
             let axes = order.of_weights.iter();
@@ -146,6 +146,7 @@ pub fn run(
             )?;
             values[weights] = re.add(NodeKind::Copy, &[view])?;
             values[1 - weights] = padded_in_order(re, values[1 - weights], order.of_image)?;
+            known.is_ordered(id, output, &order.result);
             return in_order(re, &node.kind, output, labels, &values, order.result);
         }
         // A kernel sums it from where its operands lie.
@@ -154,10 +155,13 @@ pub fn run(
         }
         let mut own: SmallVec<[NodeId; 2]> = SmallVec::new();
         for (k, &operand) in operands.iter().enumerate() {
-            own.push(match padded_channels(graph, node, k, &uses) {
-                Some(channels) => copied_below_padding(re, operand, channels)?,
-                None => in_own_order(re, operand, &mut ordered_images)?,
-            });
+            let library = layouts.panel_elements > 0;
+            own.push(
+                match library.then(|| padded_channels(graph, node, k, &known)).flatten() {
+                    Some(channels) => copied_below_padding(re, operand, channels)?,
+                    None => in_own_order(re, operand, &mut ordered_images)?,
+                },
+            );
         }
         let operands = &own[..];
         let ordered = result_order(graph, id, layouts.products);

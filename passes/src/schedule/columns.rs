@@ -83,7 +83,9 @@ impl Scheduler<'_> {
                 continue;
             };
             self.schedule.inner.push(Ok(lanes as u32));
-            let together = self.rows_together(row);
+            // The rows of a small window are fewer.
+            let few = self.kernel.extents[row.0 as usize].as_const().filter(|n| *n > 1);
+            let together = self.rows_together(row).min(few.unwrap_or(i64::MAX));
             let in_registers = ScheduleReason::RowsInRegisters { rows: together };
             let Some(rows) = self.because(in_registers).apply(Directive::Split {
                 var: row,
