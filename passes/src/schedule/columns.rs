@@ -7,6 +7,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::target::CACHE_LINE_BYTES;
 
 use super::vectorize::UNROLL;
+use super::windows::WINDOW;
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::access::block_elements;
 use crate::lower::Nest;
@@ -67,7 +68,14 @@ impl Scheduler<'_> {
             if nest_blocks && self.rows_turned(inner, column) {
                 continue;
             }
-            let inner = self.fuse_clean(inner);
+            // Rows of a window as wide as its image would be one loop where sizes are known, and added up in other groups than where they are not.
+            let elements = inner.iter().try_fold(1i64, |n, v| {
+                n.checked_mul(self.kernel.extents[v.0 as usize].as_const()?)
+            });
+            let inner = match elements.is_some_and(|n| n <= WINDOW) {
+                true => inner.to_vec(),
+                false => self.fuse_clean(inner),
+            };
             let lanes = match self.lanes(column) {
                 Ok(lanes) => lanes,
                 Err(reason) => {

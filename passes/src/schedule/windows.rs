@@ -19,7 +19,7 @@ use crate::tree;
 use crate::tuning::Tunable;
 
 /// The most elements of a window that is copied out.
-const WINDOW: i64 = 49;
+pub(super) const WINDOW: i64 = 49;
 /// Images, planes or matrices from which there is enough to share without their rows.
 pub(super) const MANY_IMAGES: i64 = 16;
 /// Operations that the body may have when it is copied out.
