@@ -55,6 +55,8 @@ impl Lowerer<'_> {
     }
 
     /// An element of a value that is in memory.
+    // Not part of what goes down chains of values, which needs its stack for each.
+    #[inline(never)]
     fn load_source(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
         let ty = self.graph.ty(node);
         let memory = Memory::Param(self.param(node, Access::Read));
