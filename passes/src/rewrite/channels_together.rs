@@ -31,6 +31,7 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// What is known of a graph before anything is computed in another order.
     pub(super) fn of(graph: &Graph) -> Known {
         let mut users = vec![SmallVec::new(); graph.len()];
         for (id, node) in graph.nodes() {
