@@ -110,6 +110,7 @@ pub(super) fn import(
         fixed: vec![],
         symbols: FxHashMap::default(),
         symbol_texts: FxHashMap::default(),
+        short_extents: FxHashMap::default(),
         nodes: 0,
         iterations: 1,
     };
@@ -420,10 +421,11 @@ impl<'o, 'a> Importer<'o, 'a> {
         };
         graph.set_within(outer);
         // What the recording refused first is the reason of what failed for it later.
-        let values = values.map_err(|e| here()(self.recorded().err().unwrap_or(e)))?;
+        let mut values = values.map_err(|e| here()(self.recorded().err().unwrap_or(e)))?;
         self.recorded().map_err(here())?;
-        for value in &values {
+        for value in &mut values {
             let Value::Tensor(tensor, _) = value else { continue };
+            *tensor = self.with_short_extents(tensor);
             if let Some(n) = tensor.elements().as_const().filter(|&n| n > MAX_ELEMENTS) {
                 let text = format!("a result of {n} elements; expected at most {MAX_ELEMENTS}");
                 return Err(here()(limit::<()>(text).unwrap_err()));

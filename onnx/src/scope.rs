@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_formats::onnx::{Attribute, Function};
-use tlc_ir::HostTensor;
 use tlc_ir::graph::NodeKind;
+use tlc_ir::{DType, HostTensor, IndexExpr};
 use tlc_record::dim::Dim;
 use tlc_record::ops::repeat::Iteration;
 use tlc_record::streams::Entered;
@@ -20,6 +20,10 @@ use super::{ImportOptions, fold};
 
 /// How many operators behind a constant it is looked for.
 const MAX_BEHIND: usize = 16;
+
+/// The most parts of an extent that data decides. Where many such sizes add up, as boxes of one class after the other do, each further
+/// operator's extents would hold all of them.
+const MAX_DECIDED_EXTENT: u32 = 64;
 
 /// What a symbolic extent may be: no more than an i32, which many models compute shapes in.
 const EXTENTS: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
@@ -58,6 +62,8 @@ pub(super) struct Importer<'o, 'a> {
     pub(super) symbols: FxHashMap<String, String>,
     /// The symbols, and how many others would have had the same text.
     pub(super) symbol_texts: FxHashMap<String, usize>,
+    /// By the expression of an extent that data decides: the places along an axis that is as long, whose number is a symbol.
+    pub(super) short_extents: FxHashMap<IndexExpr, Tensor>,
     pub(super) nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
     pub(super) iterations: i64,
@@ -205,6 +211,27 @@ impl<'o, 'a> Importer<'o, 'a> {
                 shown(reference)
             )),
         }
+    }
+
+    /// The tensor, with a symbol for each extent that data decides by a long expression. Equal extents have the same symbol.
+    pub(super) fn with_short_extents(&mut self, tensor: &Tensor) -> Tensor {
+        let mut short = tensor.clone();
+        // Bodies of loops have no sizes that data decides.
+        if !self.loops.is_empty() || tensor.is_poisoned() {
+            return short;
+        }
+        for (axis, extent) in tensor.shape().iter().enumerate() {
+            let expr = extent.expr();
+            if expr.size() <= MAX_DECIDED_EXTENT || !self.graph.with_ir(|ir| ir.is_data_bound(expr)) {
+                continue;
+            }
+            let places = self.short_extents.entry(expr.clone()).or_insert_with(|| {
+                let all = self.graph.full([extent.clone()], true, DType::Bool);
+                all.nonzero().select_index(0, 0)
+            });
+            short = short.take_from_start(places, axis as i64);
+        }
+        short
     }
 
     /// The elements of a value that must be known now.

@@ -15,8 +15,8 @@ use std::ops::RangeBounds;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tlc_ir::graph::{DEFAULT_SYMBOL_MAX, NodeId, NodeKind, Origin, TensorType};
-use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
+use tlc_ir::graph::{DEFAULT_SYMBOL_MAX, HostFunction, NodeId, NodeKind, Origin, TensorType};
+use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp, SymId};
 
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
@@ -51,6 +51,8 @@ struct State {
     key: Option<NodeId>,
     /// What overlap-adds made of several tensors, for the next one along another axis.
     interleaved: rustc_hash::FxHashMap<NodeId, interleaved::Interleaved<NodeId>>,
+    /// What calls whose results' size data decides returned, by function (without its symbol) and operands.
+    counted: rustc_hash::FxHashMap<(HostFunction, Vec<NodeId>), Vec<NodeId>>,
     /// In the body of a loop: what it is the body of.
     around: Option<Around>,
     /// What is recorded now is this node, or this tensor, of an imported model.
@@ -518,9 +520,27 @@ impl Graph {
             .collect()
     }
 
-    /// A size of at most `upper` that a call binds.
-    pub(crate) fn data_symbol(&self, name: &str, upper: IndexExpr) -> tlc_ir::SymId {
-        self.lock().ir.add_data_symbol(name, upper)
+    /// Adds a call of a function that binds a size of at most `upper`, and projections of all its results. The same function of the same
+    /// operands is the same call: its results' extents are equal.
+    pub(crate) fn counted(
+        &self,
+        (name, upper): (&str, IndexExpr),
+        function: impl Fn(SymId) -> HostFunction,
+        operands: &[&Tensor],
+        results: usize,
+    ) -> Step<Vec<Tensor>> {
+        let ids: Option<Vec<NodeId>> = operands.iter().map(|t| t.id()).collect();
+        let key = ids.map(|ids| (function(SymId(u32::MAX)), ids));
+        let known = key.as_ref().and_then(|key| self.lock().counted.get(key).cloned());
+        if let Some(known) = known {
+            return known.into_iter().map(|id| self.wrap(Ok(id))).collect();
+        }
+        let count = self.lock().ir.add_data_symbol(name, upper);
+        let made = self.tuple(NodeKind::Call(function(count)), operands, results)?;
+        if let (Some(key), Some(made)) = (key, made.iter().map(Tensor::id).collect()) {
+            self.lock().counted.insert(key, made);
+        }
+        Ok(made)
     }
 
     /// Names and ranges of the symbols, in their order.

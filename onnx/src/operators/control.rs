@@ -1,13 +1,16 @@
 //! Branches.
 
 use crate::call::{Answer, Call};
+use crate::fold::is_decided_by_data;
 use crate::order::free;
 use crate::refusal::{Outcome, invalid};
-use crate::value::Value;
-use tlc_formats::onnx::{AttributeKind, Graph};
-use tlc_record::{Tensor, custom_vjp};
+use crate::value::{Value, size_value};
+use tlc_formats::onnx::{AttributeKind, Graph as Subgraph};
+use tlc_ir::DType;
+use tlc_record::dim::Dim;
+use tlc_record::{Graph, Tensor, custom_vjp};
 
-pub(super) fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Graph<'a>> {
+pub(super) fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Subgraph<'a>> {
     match c.attribute(name) {
         Some(a) if a.kind() == AttributeKind::Graph => {
             a.graph().map_or_else(|| invalid(format!("no graph in {name}")), Ok)
@@ -16,7 +19,8 @@ pub(super) fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Graph<'a
     }
 }
 
-/// Both branches are recorded and one is selected, or, where the condition is a constant, only that one.
+/// Both branches are recorded and one is selected, or, where the condition is a constant, only that one. Where the branches' results differ in
+/// their extents and the condition depends on data, so do the extents of what is selected.
 pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
     let (then, otherwise) = (graph_of(c, "then_branch")?, graph_of(c, "else_branch")?);
     let value = c.required(0)?.clone();
@@ -39,23 +43,71 @@ pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
     }
     let one_type = |(a, b): (&Value, &Value)| a.shape() == b.shape() && a.dtype() == b.dtype();
     if !a.iter().zip(&b).all(one_type) {
-        // A type follows from the condition, so the condition must be known.
-        let known = c
-            .importer
-            .elements(&value, "the condition of branches whose results differ in type")?;
-        let taken = known.len() == 1 && known.get(0).as_bool();
-        return Ok(if taken { a } else { b });
+        let one_rank = |(a, b): (&Value, &Value)| {
+            let tensors = a.sequence().is_none() && b.sequence().is_none();
+            tensors && a.shape().len() == b.shape().len() && a.dtype() == b.dtype()
+        };
+        let sizes_differ = a.iter().zip(&b).all(one_rank) && !graph.is_body();
+        if !sizes_differ || !is_decided_by_data(&condition) {
+            // A type follows from the condition, so the condition must be known.
+            let what = "the condition of branches whose results differ in type";
+            let taken = match c.importer.elements(&value, what) {
+                Ok(known) => known.len() == 1 && known.get(0).as_bool(),
+                Err(_) if sizes_differ => return chosen(&graph, &condition, &a, &b),
+                Err(refusal) => return Err(refusal),
+            };
+            return Ok(if taken { a } else { b });
+        }
     }
+    chosen(&graph, &condition, &a, &b)
+}
+
+/// The results of one branch or the other, of the same ranks and element types.
+fn chosen(graph: &Graph, condition: &Tensor, a: &[Value], b: &[Value]) -> Answer {
     let mut results = vec![];
-    for (a, b) in a.into_iter().zip(b) {
-        results.push(condition.select(a.tensor(&graph)?, b.tensor(&graph)?).into());
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (a.tensor(graph)?, b.tensor(graph)?);
+        results.push(one_of(graph, condition, a, b)?.into());
     }
     Ok(results)
 }
 
+/// One of two tensors; data decides the extents in which they differ.
+fn one_of(graph: &Graph, condition: &Tensor, mut a: Tensor, mut b: Tensor) -> Outcome<Tensor> {
+    let mut picked = vec![];
+    for axis in 0..a.rank() {
+        let (of_a, of_b) = (a.shape()[axis].clone(), b.shape()[axis].clone());
+        if of_a != of_b {
+            let extent = |d: &Dim| size_value(graph, d, DType::I64);
+            let extent = condition.select(extent(&of_a)?, extent(&of_b)?);
+            let longest = Dim::from(graph.simplify(of_a.max(&of_b).expr()));
+            let there = graph.range(&longest, DType::I64).lt(extent);
+            picked.push((axis as i64, longest, there.nonzero().select_index(0, 0)));
+        }
+    }
+    let is_empty = |t: &Tensor| t.shape().iter().any(|d| d.as_const() == Some(0));
+    let whole = match (is_empty(&a), is_empty(&b)) {
+        (true, _) => b,
+        (_, true) => a,
+        (false, false) => {
+            for (axis, longest, _) in &picked {
+                let padded = |t: &Tensor| {
+                    let mut amounts = vec![(Dim::from(0), Dim::from(0)); t.rank()];
+                    amounts[*axis as usize].1 = longest - t.dim(*axis);
+                    t.pad(&amounts, t.dtype().zero())
+                };
+                (a, b) = (padded(&a), padded(&b));
+            }
+            condition.select(a, b)
+        }
+    };
+    let of_chosen = |t: Tensor, (axis, _, places): &(i64, Dim, Tensor)| t.take_from_start(places, *axis);
+    Ok(picked.iter().fold(whole, of_chosen))
+}
+
 /// What a branch sees of the floats around it: the same values, to which no cotangent comes back, and from which no tangent goes in,
 /// unless the branch is taken. Else a derivative that is infinite in there would be NaN outside, times the zero of the selection.
-fn gated<'a>(c: &Call<'_, '_, 'a>, branch: Graph<'a>, condition: &Tensor, when: bool) -> Vec<(&'a str, Value)> {
+fn gated<'a>(c: &Call<'_, '_, 'a>, branch: Subgraph<'a>, condition: &Tensor, when: bool) -> Vec<(&'a str, Value)> {
     let mut values = vec![];
     for name in free(branch) {
         if c.importer.is_absent(name) {

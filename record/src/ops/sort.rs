@@ -44,11 +44,8 @@ impl Tensor {
         let body = || {
             self.graph().outside_of_bodies()?;
             let upper = IndexExpr::product(self.extents());
-            let count = self.graph().data_symbol("nonzero", upper);
-            let all = self
-                .graph()
-                .tuple(NodeKind::Call(HostFunction::NonZero { count }), &[self], 2)?;
-            Ok(all[0].clone())
+            let function = |count| HostFunction::NonZero { count };
+            Ok(self.graph().counted(("nonzero", upper), function, &[self], 2)?[0].clone())
         };
         record(self.graph(), "nonzero", &[self], &[], body, |p| p)
     }
@@ -65,12 +62,9 @@ impl Tensor {
                 Some(axis) => self.extents()[axis].clone(),
                 None => IndexExpr::product(self.extents()),
             };
-            let function = HostFunction::Unique {
-                axis: axis.map(|a| a as u8),
-                sorted,
-                count: self.graph().data_symbol("unique", upper),
-            };
-            let all = self.graph().tuple(NodeKind::Call(function), &[self], 5)?;
+            let axis = axis.map(|a| a as u8);
+            let function = |count| HostFunction::Unique { axis, sorted, count };
+            let all = self.graph().counted(("unique", upper), function, &[self], 5)?;
             Ok(Unique {
                 values: all[0].clone(),
                 first: all[1].clone(),
@@ -97,9 +91,8 @@ impl Tensor {
         let body = || {
             self.graph().outside_of_bodies()?;
             let upper = IndexExpr::product(scores.extents());
-            let count = self.graph().data_symbol("selected", upper);
-            let kind = NodeKind::Call(HostFunction::Suppress { center, count });
-            Ok(self.graph().tuple(kind, &operands, 2)?[0].clone())
+            let function = |count| HostFunction::Suppress { center, count };
+            Ok(self.graph().counted(("selected", upper), function, &operands, 2)?[0].clone())
         };
         record(self.graph(), "suppress", &operands, &[], body, |p| p)
     }

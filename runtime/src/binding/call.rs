@@ -6,7 +6,7 @@ use tlc_ir::graph::HostFunction;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{HostCall, Plan, SlotId};
 
-use super::overflow;
+use super::{Sizes, is_open, overflow};
 use crate::error::RunError;
 
 /// The rows of a tensor: `outer * inner` of them, each of `extent` elements that are `inner` apart.
@@ -62,12 +62,23 @@ pub struct Counted {
 
 impl BoundCall {
     /// Evaluates its sizes.
-    pub(super) fn bind(c: &HostCall, plan: &Plan, symbols: &[i64], slot_bytes: &[u64]) -> Result<BoundCall, RunError> {
+    pub(super) fn bind(c: &HostCall, plan: &Plan, sizes: &Sizes) -> Result<BoundCall, RunError> {
+        let (symbols, slot_bytes) = (&sizes.symbols, &sizes.slot_bytes);
         let misfit = || overflow(&c.label);
-        let size = |e: &IndexExpr| e.eval_symbols(symbols).and_then(|v| usize::try_from(v).ok());
+        // As large as it may get, until a call before this one says how large it is.
+        let size = |e: &IndexExpr| {
+            let value = match is_open(plan, e, &sizes.decided) {
+                true => most_under(&plan.symbols, e, symbols),
+                false => e.eval_symbols(symbols),
+            };
+            value.and_then(|v| usize::try_from(v).ok())
+        };
+        // What waits for a size is bound again, and checked, before it runs.
+        let mut all = c.shapes.iter().flatten();
+        let waits = all.any(|e| is_open(plan, e, &sizes.decided));
         let has = |slot: SlotId, elements: Option<usize>, width: usize| {
             let bytes = elements.and_then(|n| n.checked_mul(width)).ok_or_else(misfit)?;
-            match slot_bytes[slot.0 as usize] >= bytes as u64 {
+            match waits || slot_bytes[slot.0 as usize] >= bytes as u64 {
                 true => Ok(slot.0 as usize),
                 false => Err(misfit()),
             }
@@ -105,21 +116,25 @@ impl BoundCall {
                 };
                 let shape: Option<Vec<usize>> = shape.iter().map(size).collect();
                 let (shape, axis) = (shape.ok_or_else(misfit)?, *axis as usize);
-                let count = size(count).ok_or_else(misfit)?;
-                let extent = *shape.get(axis).filter(|e| count <= **e).ok_or_else(misfit)?;
+                let extent = *shape.get(axis).ok_or_else(misfit)?;
+                let kept = match size(count).ok_or_else(misfit)? {
+                    kept if kept <= extent => kept,
+                    _ if waits || is_open(plan, count, &sizes.decided) => extent,
+                    _ => return Err(misfit()),
+                };
                 let dtype = plan.slots[x.0 as usize].dtype;
                 if plan.slots[values.0 as usize].dtype != dtype {
                     return Err(misfit());
                 }
-                let mut kept = shape.clone();
-                kept[axis] = count;
+                let mut result = shape.clone();
+                result[axis] = kept;
                 // At least one row's; each pair of words is a key and a position.
                 let workspace = has(c.workspace, extent.checked_mul(2), 8)?;
                 let rows_at_once = slot_bytes[workspace] / (16 * extent.max(1) as u64);
                 Ok(BoundCall::Sort {
                     x: has(*x, product(&shape), dtype.bytes())?,
-                    values: has(*values, product(&kept), dtype.bytes())?,
-                    places: has(*places, product(&kept), 8)?,
+                    values: has(*values, product(&result), dtype.bytes())?,
+                    places: has(*places, product(&result), 8)?,
                     workspace,
                     rows_at_once: usize::try_from(rows_at_once).unwrap_or(1).max(1),
                     sort: Sort {
@@ -127,7 +142,7 @@ impl BoundCall {
                         outer: product(&shape[..axis]).ok_or_else(misfit)?,
                         extent,
                         inner: product(&shape[axis + 1..]).ok_or_else(misfit)?,
-                        count,
+                        count: kept,
                         descending: *descending,
                     },
                 })

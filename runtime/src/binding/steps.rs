@@ -418,7 +418,7 @@ impl<P> Binding<P> {
                     queues.extend(&bound.body.queues);
                     BoundWork::Loop(Box::new(bound))
                 }
-                Step::Call(c) => BoundWork::Call(Box::new(BoundCall::bind(c, plan, symbols, slot_bytes)?)),
+                Step::Call(c) => BoundWork::Call(Box::new(BoundCall::bind(c, plan, &sizes)?)),
             };
             steps.push(BoundStep {
                 on,

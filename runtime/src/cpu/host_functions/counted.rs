@@ -42,18 +42,39 @@ fn number(n: usize) -> HostTensor {
 
 /// Where elements differ from zero, in C order.
 fn nonzero(x: &HostTensor) -> Result<Vec<HostTensor>, TensorError> {
-    let found: Vec<usize> = (0..x.len()).filter(|&i| x.get(i).as_bool()).collect();
+    let found: Vec<usize> = match x.dtype() {
+        DType::Bool => nonzero_bytes(x.bytes()),
+        _ => (0..x.len()).filter(|&i| x.get(i).as_bool()).collect(),
+    };
     let rank = x.shape().len();
-    let mut places = HostTensor::zeros(DType::I64, &[rank, found.len()])?;
-    for (k, &at) in found.iter().enumerate() {
-        let mut rest = at;
-        for axis in (0..rank).rev() {
-            let index = (rest % x.shape()[axis]) as i64;
-            rest /= x.shape()[axis];
-            places.set(axis * found.len() + k, Scalar::from_i64(DType::I64, index));
+    let mut places = vec![0i64; rank * found.len()];
+    let mut stride = 1;
+    for axis in (0..rank).rev() {
+        let row = &mut places[axis * found.len()..][..found.len()];
+        let extent = x.shape()[axis];
+        match axis {
+            0 => row
+                .iter_mut()
+                .zip(&found)
+                .for_each(|(to, &at)| *to = (at / stride) as i64),
+            _ => (row.iter_mut().zip(&found)).for_each(|(to, &at)| *to = (at / stride % extent) as i64),
+        }
+        stride *= extent;
+    }
+    let places = HostTensor::from_slice(&[rank, found.len()], &places)?;
+    Ok(vec![places, number(found.len())])
+}
+
+/// The places of bytes that are not zero. Most masks have few of them, so eight zeros at once are passed over.
+fn nonzero_bytes(bytes: &[u8]) -> Vec<usize> {
+    let mut found = Vec::new();
+    for (word, eight) in bytes.chunks(8).enumerate() {
+        if eight.iter().fold(0, |any, &b| any | b) != 0 {
+            let places = (eight.iter().enumerate()).filter(|(_, b)| **b != 0);
+            found.extend(places.map(|(k, _)| word * 8 + k));
         }
     }
-    Ok(vec![places, number(found.len())])
+    found
 }
 
 /// Distinct elements or slices.
@@ -119,24 +140,20 @@ fn suppress(boxes: &HostTensor, scores: &HostTensor, center: bool, limits: &Limi
     }
     let mut taken = Vec::new();
     for b in 0..batches {
-        let corner = |i: usize| {
-            let [p, q, r, s] = [0, 1, 2, 3].map(|k| corners[(b * n + i) * 4 + k]);
-            match center {
-                true => [p - r / 2.0, q - s / 2.0, p + r / 2.0, q + s / 2.0],
-                false => [q.min(s), p.min(r), q.max(s), p.max(r)],
-            }
-        };
+        let boxes: Vec<Corners> = (corners[b * n * 4..][..n * 4].chunks_exact(4))
+            .map(|c| Corners::of([c[0], c[1], c[2], c[3]], center))
+            .collect();
         for c in 0..classes {
-            let score = |i: usize| scores[(b * classes + c) * n + i];
-            let mut left: Vec<usize> = (0..n).filter(|&i| score(i) > limits.score).collect();
-            left.sort_by_key(|&i| !key(DType::F32, score(i).to_bits().into()));
-            let mut own: Vec<usize> = Vec::new();
+            let scores = &scores[(b * classes + c) * n..][..n];
+            let mut left: Vec<usize> = (0..n).filter(|&i| scores[i] > limits.score).collect();
+            left.sort_by_key(|&i| !key(DType::F32, scores[i].to_bits().into()));
+            let mut own = Taken::default();
             for i in left {
-                if own.len() >= limits.most {
+                if own.number >= limits.most {
                     break;
                 }
-                if !own.iter().any(|&j| overlaps(corner(i), corner(j), limits.overlap)) {
-                    own.push(i);
+                if !own.suppresses(&boxes[i], limits.overlap) {
+                    own.push(&boxes[i]);
                     taken.extend([b as i64, c as i64, i as i64]);
                 }
             }
@@ -145,14 +162,76 @@ fn suppress(boxes: &HostTensor, scores: &HostTensor, center: bool, limits: &Limi
     Some(taken)
 }
 
-/// Whether the intersection over the union of two boxes (left, top, right, bottom) exceeds `limit`.
-fn overlaps(a: [f32; 4], b: [f32; 4], limit: f32) -> bool {
-    let area = |x: [f32; 4]| (x[2] - x[0]) * (x[3] - x[1]);
-    let width = a[2].min(b[2]) - a[0].max(b[0]);
-    let height = a[3].min(b[3]) - a[1].max(b[1]);
-    if width <= 0.0 || height <= 0.0 || area(a) <= 0.0 || area(b) <= 0.0 {
-        return false;
+/// A box by its corners.
+#[derive(Clone, Copy)]
+struct Corners {
+    left: f32,
+    top: f32,
+    right: f32,
+    bottom: f32,
+    area: f32,
+}
+
+impl Corners {
+    /// Of two opposite corners, y before x, or of a center, a width and a height.
+    fn of([p, q, r, s]: [f32; 4], center: bool) -> Corners {
+        let [left, top, right, bottom] = match center {
+            true => [p - r / 2.0, q - s / 2.0, p + r / 2.0, q + s / 2.0],
+            false => [q.min(s), p.min(r), q.max(s), p.max(r)],
+        };
+        Corners {
+            left,
+            top,
+            right,
+            bottom,
+            area: (right - left) * (bottom - top),
+        }
     }
-    let both = width * height;
-    both / (area(a) + area(b) - both) > limit
+}
+
+/// How many boxes are compared with one at once.
+const LANES: usize = 16;
+
+/// Boxes of one class that were taken: each of these for `LANES` of them, those that there are not yet without an area.
+#[derive(Default)]
+struct Taken {
+    number: usize,
+    blocks: Vec<[[f32; LANES]; 5]>,
+}
+
+impl Taken {
+    fn push(&mut self, of: &Corners) {
+        let lane = self.number % LANES;
+        if lane == 0 {
+            self.blocks.push([[0.0; LANES]; 5]);
+        }
+        if let Some(block) = self.blocks.last_mut() {
+            for (to, value) in block.iter_mut().zip([of.left, of.top, of.right, of.bottom, of.area]) {
+                to[lane] = value;
+            }
+        }
+        self.number += 1;
+    }
+
+    /// Whether the intersection over the union of one of these with a box exceeds `limit`. With a box that has no area, or a corner that is
+    /// NaN, it does not.
+    fn suppresses(&self, of: &Corners, limit: f32) -> bool {
+        if !(of.area > 0.0) {
+            return false;
+        }
+        // Unlike `f32::min` these are one instruction. A NaN among the corners makes the area NaN.
+        let least = |a: f32, b: f32| if a < b { a } else { b };
+        let most = |a: f32, b: f32| if a > b { a } else { b };
+        self.blocks.iter().any(|[left, top, right, bottom, area]| {
+            let width = |k: usize| least(right[k], of.right) - most(left[k], of.left);
+            let height = |k: usize| least(bottom[k], of.bottom) - most(top[k], of.top);
+            // Few boxes touch: in most blocks this is all.
+            let touches = (0..LANES).fold(false, |any, k| any | (width(k) > 0.0) & (height(k) > 0.0));
+            let exceeds = |k: usize| {
+                let both = width(k) * height(k);
+                both / (of.area + area[k] - both) > limit
+            };
+            touches && (0..LANES).any(|k| width(k) > 0.0 && height(k) > 0.0 && area[k] > 0.0 && exceeds(k))
+        })
+    }
 }
