@@ -24,6 +24,9 @@ const MAX_BEHIND: usize = 16;
 /// The most parts of an extent that data decides. Where many such sizes add up, as boxes of one class after the other do, each further
 /// operator's extents would hold all of them.
 const MAX_DECIDED_EXTENT: u32 = 64;
+/// Concatenated parts with such extents that are many, and what their limits may add up to.
+const MANY_DECIDED: usize = 8;
+const MAX_LIMIT: i64 = 1 << 22;
 
 /// What a symbolic extent may be: no more than an i32, which many models compute shapes in.
 const EXTENTS: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
@@ -62,8 +65,8 @@ pub(super) struct Importer<'o, 'a> {
     pub(super) symbols: FxHashMap<String, String>,
     /// The symbols, and how many others would have had the same text.
     pub(super) symbol_texts: FxHashMap<String, usize>,
-    /// By the expression of an extent that data decides: the places along an axis that is as long, whose number is a symbol.
-    pub(super) short_extents: FxHashMap<IndexExpr, Tensor>,
+    /// By the expression of an extent that data decides: a symbol that is equal to it.
+    pub(super) short_extents: FxHashMap<IndexExpr, Dim>,
     pub(super) nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
     pub(super) iterations: i64,
@@ -222,16 +225,64 @@ impl<'o, 'a> Importer<'o, 'a> {
         }
         for (axis, extent) in tensor.shape().iter().enumerate() {
             let expr = extent.expr();
-            if expr.size() <= MAX_DECIDED_EXTENT || !self.graph.with_ir(|ir| ir.is_data_bound(expr)) {
-                continue;
+            if expr.size() > MAX_DECIDED_EXTENT && self.is_data_bound(extent) {
+                let known = self.short_extents.get(expr).cloned();
+                let symbol = known.unwrap_or_else(|| {
+                    let all = self.graph.full([extent.clone()], true, DType::Bool);
+                    let symbol = all.nonzero().dim(1);
+                    self.short_extents.insert(expr.clone(), symbol.clone());
+                    symbol
+                });
+                short = self.as_long_as(&short, axis as i64, &symbol);
             }
-            let places = self.short_extents.entry(expr.clone()).or_insert_with(|| {
-                let all = self.graph.full([extent.clone()], true, DType::Bool);
-                all.nonzero().select_index(0, 0)
-            });
-            short = short.take_from_start(places, axis as i64);
         }
         short
+    }
+
+    /// The tensor with another extent along an axis that is equal to its own.
+    fn as_long_as(&self, tensor: &Tensor, axis: i64, extent: &Dim) -> Tensor {
+        tensor.take_from_start(&self.graph.range(extent, DType::I64), axis)
+    }
+
+    /// Whether data decides an extent.
+    pub(super) fn is_data_bound(&self, extent: &Dim) -> bool {
+        self.graph.with_ir(|ir| ir.is_data_bound(extent.expr()))
+    }
+
+    /// Many parts one behind the other, each as long as data decides and with a limit: `None` if there are few of them, or some have no limit.
+    ///
+    /// Their sum would have a part for each. Instead each is padded to its limit, and what is not padding is picked. The result's extent is
+    /// a symbol, the same for all concatenations that are as long.
+    pub(super) fn concatenated_to_limits(&mut self, parts: &[Tensor], axis: i64) -> Option<Tensor> {
+        let decided = |part: &&Tensor| self.is_data_bound(&part.dim(axis));
+        if !self.loops.is_empty() || parts.iter().filter(decided).count() < MANY_DECIDED {
+            return None;
+        }
+        let limit = |part: &Tensor| self.graph.with_ir(|ir| part.dim(axis).expr().interval(ir).hi);
+        let limits: Vec<i64> = parts.iter().map(limit).collect();
+        let all = limits.iter().try_fold(0i64, |sum, &n| sum.checked_add(n));
+        all.filter(|all| *all <= MAX_LIMIT)?;
+        let (mut padded, mut masks) = (Vec::new(), Vec::new());
+        let mut whole = Dim::from(0);
+        for (part, &limit) in parts.iter().zip(&limits) {
+            let extent = part.dim(axis);
+            let mut amounts = vec![(Dim::from(0), Dim::from(0)); part.rank()];
+            amounts[axis as usize].1 = Dim::from(limit) - &extent;
+            padded.push(part.pad(&amounts, part.dtype().zero()));
+            let there = self.graph.full([extent.clone()], true, DType::Bool);
+            masks.push(there.pad(&[(Dim::from(0), Dim::from(limit) - &extent)], false));
+            whole = whole + extent;
+        }
+        let mask = tlc_record::concat(&masks.iter().collect::<Vec<_>>(), 0);
+        let places = mask.nonzero().select_index(0, 0);
+        let padded = tlc_record::concat(&padded.iter().collect::<Vec<_>>(), axis);
+        let packed = padded.take_from_start(&places, axis);
+        let whole = self.graph.simplify(whole.expr());
+        let symbol = self.short_extents.entry(whole).or_insert_with(|| places.dim(0)).clone();
+        Some(match symbol == places.dim(0) {
+            true => packed,
+            false => self.as_long_as(&packed, axis, &symbol),
+        })
     }
 
     /// The elements of a value that must be known now.

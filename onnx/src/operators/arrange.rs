@@ -145,6 +145,12 @@ pub(super) fn concat(c: &mut Call<'_, '_, '_>) -> Answer {
     if all.iter().any(|t| t.dtype() != first.dtype()) {
         return invalid("operands of several element types; expected one");
     }
+    if let Some(axis) = tlc_record::dim::resolve_axis(axis, first.rank())
+        && all.iter().all(|t| t.rank() == first.rank())
+        && let Some(whole) = c.importer.concatenated_to_limits(&all, axis as i64)
+    {
+        return one(whole);
+    }
     one(tlc_record::concat(&all.iter().collect::<Vec<_>>(), axis))
 }
 

@@ -23,6 +23,9 @@ use crate::partition::Part;
 const FEWEST_ELEMENTS: i64 = 512;
 /// Parts of a concatenation that are looked at.
 const MOST_PARTS: usize = 256;
+/// Parts of a concatenation from which on it pays to have a step for each, whatever they are computed from: a kernel of the concatenation would ask of
+/// each element which of them it is in.
+const MANY_PARTS: usize = 16;
 /// Values between a part and the reduction or contraction that it is computed from.
 const MOST_BEHIND: usize = 64;
 /// Views between a concatenation and what reads its elements.
@@ -56,15 +59,15 @@ impl Clusterer<'_> {
     /// Finds the concatenations whose parts are stored where they have them, and has parts and wholes be roots. Those that a step of its own reads
     /// are roots already.
     pub(super) fn mark_joins(&mut self) {
-        // A size that data decides is known too late.
-        if self.binders.iter().any(Option::is_some) {
-            return;
-        }
         let mut placed: FxHashMap<NodeId, NodeId> = FxHashMap::default();
         // By the first value that they have: concatenations that are joined, with all that they have.
         let mut beginning: FxHashMap<NodeId, Vec<(NodeId, Vec<NodeId>)>> = FxHashMap::default();
         for (id, node) in self.graph.nodes() {
-            if !matches!(node.kind, NodeKind::Map(ScalarOp::Select)) || self.once[id.index()] || !self.is_stored(id) {
+            if !matches!(node.kind, NodeKind::Map(ScalarOp::Select)) || self.once[id.index()] {
+                continue;
+            }
+            let is_stored = self.is_stored(id);
+            if !is_stored && !self.is_table(id) {
                 continue;
             }
             let Target::Cpu(_) = self.placement.target(id) else {
@@ -72,6 +75,10 @@ impl Clusterer<'_> {
             };
             let elements = self.graph.ty(id).elements().as_const();
             if elements.is_some_and(|n| n < FEWEST_ELEMENTS) {
+                continue;
+            }
+            // Where a part begins must be known before it is computed: a size that data decides is known too late.
+            if self.graph.ty(id).shape.iter().any(|d| self.graph.is_data_bound(d)) {
                 continue;
             }
             let Some(mut parts) = self.parts(id) else { continue };
@@ -105,7 +112,11 @@ impl Clusterer<'_> {
                     more += elements;
                 }
             }
-            if own.is_empty() || steps > 1 || more > 0 {
+            let few = parts.len() < MANY_PARTS;
+            if few && !is_stored {
+                continue;
+            }
+            if own.is_empty() || few && (steps > 1 || more > 0) {
                 continue;
             }
             for part in &mut parts {
@@ -150,6 +161,15 @@ impl Clusterer<'_> {
             || self.users[id.index()]
                 .iter()
                 .any(|u| self.sums_up_views(*u, MOST_VIEWS))
+    }
+
+    /// Whether elements of a value are gathered.
+    fn is_table(&self, id: NodeId) -> bool {
+        let gathers = |user: &NodeId| {
+            let node = self.graph.node(*user);
+            matches!(node.kind, NodeKind::Gather { .. }) && node.operands.first() == Some(&id)
+        };
+        self.users[id.index()].iter().any(gathers)
     }
 
     /// Whether a value is a reduction, a contraction or another step of its own, or is seen by one through views of its elements where they lie.
