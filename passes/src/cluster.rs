@@ -475,7 +475,8 @@ impl Clusterer<'_> {
 
     fn finish(mut self) -> (Clusters, Vec<Vec<Demand>>) {
         let demanded = self.demanded_outside();
-        // Order: ready clusters by their oldest root, updates of states that others still read behind all of them.
+        // Order: ready clusters by how many calls one after the other decide sizes before them, so that sizes are evaluated as few times;
+        // then by their oldest root, updates of states that others still read behind all of them.
         let alive: Vec<usize> = (0..self.groups.len())
             .filter(|&g| self.groups[g].merged_into.is_none())
             .collect();
@@ -490,27 +491,31 @@ impl Clusterer<'_> {
             sources.into_iter().for_each(|s| users.entry(s).or_default().push(g));
         }
         let mut held = self.held();
-        let place = |c: &Self, held: &Held, g: usize| (held.by(g), c.groups[g].roots[0], g);
-        let mut ready: BTreeSet<(bool, NodeId, usize)> = alive
+        let place = |c: &Self, held: &Held, g: usize, calls: u32| (calls, held.by(g), c.groups[g].roots[0], g);
+        let mut ready: BTreeSet<(u32, bool, NodeId, usize)> = alive
             .iter()
             .filter(|g| waiting[g] == 0)
-            .map(|&g| place(&self, &held, g))
+            .map(|&g| place(&self, &held, g, 0))
             .collect();
+        // By group: how many calls decide sizes before it.
+        let mut calls: Vec<u32> = vec![0; self.groups.len()];
         let mut clusters = Vec::with_capacity(alive.len());
-        while let Some((_, _, g)) = ready.pop_first() {
+        while let Some((before, _, first, g)) = ready.pop_first() {
+            let decides = self.binders.contains(&Some(first));
             for u in users.remove(&g).unwrap_or_default() {
+                calls[u] = calls[u].max(before + u32::from(decides));
                 let left = waiting.get_mut(&u).expect("every alive group is counted");
                 *left -= 1;
                 if *left == 0 {
-                    ready.insert(place(&self, &held, u));
+                    ready.insert(place(&self, &held, u, calls[u]));
                 }
             }
             for u in held.released(g) {
                 // One that has run has given its roots away.
                 if let Some(&first) = self.groups[u].roots.first()
-                    && ready.remove(&(true, first, u))
+                    && ready.remove(&(calls[u], true, first, u))
                 {
-                    ready.insert((false, first, u));
+                    ready.insert((calls[u], false, first, u));
                 }
             }
             clusters.push(self.cluster_of(g, &demanded));

@@ -12,6 +12,7 @@
 
 mod call;
 mod code;
+mod decided;
 mod destination;
 mod dlpack;
 mod donate;
@@ -36,14 +37,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tlc_ir::DType;
-use tlc_ir::binding::condition_waits;
-use tlc_ir::graph::{Condition, Guard, Symbol};
-use tlc_ir::index::IndexExpr;
+use tlc_ir::graph::Symbol;
 use tlc_ir::plan::{KernelId, Layout, Plan};
 use tlc_ir::target::EmitterId;
 
 use crate::binding::steps::Binding;
-use crate::binding::{Binder, Sizes, is_open, overflow};
+use crate::binding::{Binder, Sizes};
 use crate::cpu::device::Cpu;
 use crate::cpu::jit::{Ahead, KernelFn};
 use crate::cpu::product::Choice;
@@ -188,6 +187,8 @@ pub struct Executable {
     given: Vec<(String, i64)>,
     /// By symbol: whether nothing that is computed needs a value of it.
     idle: Vec<bool>,
+    /// By step: whether it needs sizes that data decides.
+    needs_sizes: Vec<bool>,
     /// The most bytes that a call may need of the host's memory, if there is a limit.
     memory_limit: Option<u64>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
@@ -291,6 +292,7 @@ impl Executable {
         let devices = (&host, &load.devices[..]);
         let (code, compiled_kernels) = Code::load(&plan, &load.emitters, devices, load.compiling)?;
         let streamed = placed::Streamed::of(&plan);
+        let needs_sizes = plan.steps.iter().map(|s| decided::needs_sizes(&plan, s)).collect();
         let executable = Executable {
             plan,
             code,
@@ -301,6 +303,7 @@ impl Executable {
             packer: load.packer,
             given: Vec::new(),
             idle: Vec::new(),
+            needs_sizes,
             memory_limit: None,
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             idle_states: IdleStates::default(),
@@ -556,15 +559,24 @@ impl Executable {
         let walk = self.walk(binding, &mut state.scratch);
         walk.place(&mut state.frame, input, &|slot| kept.address(slot));
         let mut later: Option<Arc<Bound>> = None;
+        // What calls decided since sizes were last evaluated: most steps need none of it, and evaluating takes longer than a small step.
+        let mut decided: Vec<(usize, i64)> = Vec::new();
         for number in 0..binding.steps.len() {
+            if !decided.is_empty() && self.needs_sizes[number] {
+                let now = later.as_deref().unwrap_or(binding);
+                later = Some(self.decided((binding, now), &decided, state)?);
+                decided.clear();
+            }
             let now = later.as_deref().unwrap_or(binding);
             observe(number, true, &state.frame.slots, now);
             let bound = self.walk(now, &mut state.scratch).step(number, &mut state.frame)?;
             if state.step_by_step {
                 self.wait_for_step(binding, now, number, state)?;
             }
-            if let Some(bound) = bound {
-                later = Some(self.decided((binding, now), bound, state)?);
+            decided.extend(bound);
+            if !decided.is_empty() && (state.step_by_step || number + 1 == binding.steps.len()) {
+                later = Some(self.decided((binding, now), &decided, state)?);
+                decided.clear();
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
@@ -619,76 +631,6 @@ impl Executable {
         let waited = walk.settle(&first.queues);
         let taken = waited.and_then(|()| walk.took(number, &mut state.frame));
         taken.map_err(|e| walk.located(number, e))
-    }
-
-    /// The binding for the steps behind one that said what a symbol is, and room for what they need.
-    #[cold]
-    #[inline(never)]
-    fn decided(
-        &self,
-        (first, now): (&Bound, &Bound),
-        (symbol, value): (usize, i64),
-        state: &mut CallState,
-    ) -> Result<Arc<Bound>, RunError> {
-        let next = self.rebound(first, now, symbol, value)?;
-        let scratch = self.scratch_of(&next);
-        if state.scratch.len() < scratch {
-            state.scratch = AlignedBuffer::zeroed(scratch)?;
-        }
-        if next.packed != now.packed {
-            state.frame.packed.clear();
-        }
-        // Products may be cut otherwise now, and the next call's are those of its own binding.
-        state.sized = false;
-        state.frame.fit(&next, self.plan.devices.len());
-        Ok(next)
-    }
-
-    /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.
-    fn rebound(&self, first: &Bound, now: &Bound, symbol: usize, value: i64) -> Result<Arc<Bound>, RunError> {
-        let wanted = |i: usize| if i == symbol { value } else { now.sizes.symbols[i] };
-        let is = |b: &Bound| {
-            let all = b.sizes.symbols.iter().zip(&b.sizes.decided).enumerate();
-            all.into_iter()
-                .all(|(i, (&v, &d))| v == wanted(i) && d == (now.sizes.decided[i] || i == symbol))
-        };
-        {
-            let mut known = lock(&first.rebound);
-            if let Some(at) = known.iter().position(|b| is(b)) {
-                known.swap(0, at);
-                return Ok(Arc::clone(&known[0]));
-            }
-        }
-        let mut symbols = now.sizes.symbols.clone();
-        symbols[symbol] = value;
-        let mut decided = now.sizes.decided.clone();
-        decided[symbol] = true;
-        let open = |e: &IndexExpr| is_open(&self.plan, e, &decided);
-        let ready = |g: &&Guard| {
-            condition_waits(&self.plan.symbols, &g.condition)
-                && match &g.condition {
-                    Condition::Equal(a, b) => !open(a) && !open(b),
-                    Condition::NonNegative(e) => !open(e),
-                }
-        };
-        for g in self.plan.guards.iter().filter(ready) {
-            self.binder().check_guard(g, &symbols)?;
-        }
-        let (shapes, layout) = (first.sizes.shapes.clone(), first.sizes.layout.clone());
-        let sizes = Sizes::of(&self.plan, &symbols, shapes, layout, &decided)?;
-        let mut new = self.bind_sizes(sizes)?;
-        // What is staged lies where the first binding says: there is room for the largest.
-        new.segments = first.segments.clone();
-        if !new.fits_in(first) {
-            return Err(overflow(&self.plan.name));
-        }
-        let new = Arc::new(new);
-        let mut known = lock(&first.rebound);
-        if known.len() >= MAX_BINDINGS {
-            known.pop_back();
-        }
-        known.push_front(Arc::clone(&new));
-        Ok(new)
     }
 
     /// Bytes of scratch that a call needs.

@@ -239,7 +239,7 @@ impl Executable {
             observe(number, true, &state.frame.slots, now);
             let bound = self.walk(now, &mut state.scratch).step(number, &mut state.frame)?;
             if let Some(bound) = bound {
-                later = Some(self.decided((binding, now), bound, state)?);
+                later = Some(self.decided((binding, now), &[bound], state)?);
             }
             number += 1;
         }
