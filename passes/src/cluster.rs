@@ -17,6 +17,7 @@ mod attention;
 mod beside;
 pub mod columns;
 mod constants;
+mod counted;
 pub(crate) mod horizon;
 mod interleaved;
 mod joins;
@@ -26,6 +27,7 @@ mod product_rows;
 mod roots;
 mod scans;
 mod space;
+mod turned;
 mod updates;
 
 use std::collections::BTreeSet;

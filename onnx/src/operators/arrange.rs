@@ -367,6 +367,8 @@ fn moved_pad(x: &Tensor, each: &[(Dim, Dim)], mode: &str) -> Answer {
         let places = graph.range(length, DType::I64) - value(lo)?;
         // The last place, which there must be.
         let last = value(&(&extent - 1))?;
+        // Most places are inside, where the element is that of the place itself.
+        let inside = |first: &Tensor, last: &Tensor| places.ge(first).bit_and(places.le(last));
         let index = match mode {
             "edge" => places.maximum(0).minimum(last),
             "wrap" => {
@@ -377,13 +379,22 @@ fn moved_pad(x: &Tensor, each: &[(Dim, Dim)], mode: &str) -> Answer {
                 if left.as_const().is_some_and(|n| n <= 0) {
                     return invalid(format!("padding leaves nothing of axis {axis} to pad with"));
                 }
-                let first = value(&before)?;
-                (places - &first).remainder(value(&left)?) + first
+                let (first, last) = (value(&before)?, value(&(&before + &left - 1))?);
+                let round = (&places - &first).remainder(value(&left)?) + &first;
+                inside(&first, &last).select(&places, round)
             }
             "reflect" => {
-                let period = (2 * last).maximum(1);
-                let m = places.remainder(&period);
-                m.minimum(&period - &m)
+                let least = graph.with_ir(|ir| extent.expr().interval(ir)).lo;
+                let once = [lo, hi].into_iter().all(|d| d.as_const().is_some_and(|n| n < least));
+                let (mirrored, period) = match once {
+                    true => (places.maximum(-&places), 2 * &last),
+                    false => {
+                        let period = (2 * &last).maximum(1);
+                        (places.remainder(&period), period)
+                    }
+                };
+                let mirrored = mirrored.minimum(&period - &mirrored);
+                inside(&value(&Dim::from(0))?, &last).select(&places, mirrored)
             }
             other => return invalid(format!("mode `{other}`; expected constant, reflect, edge or wrap")),
         };

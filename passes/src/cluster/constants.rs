@@ -90,7 +90,7 @@ impl Clusterer<'_> {
             let per_call = |u: &NodeId| !self.once[u.index()] && !read(u);
             // Counters and generated numbers are worth keeping only if they are costly.
             let worth = match c.data_bytes {
-                0 => c.cost > CHEAP_COST,
+                0 => c.cost > CHEAP_COST && !self.is_counted(id),
                 _ => c.cost > 0 || c.moved,
             };
             let root = self.once[i] && c.small && worth && !self.copied(id) && self.users[i].iter().any(per_call);

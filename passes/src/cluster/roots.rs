@@ -280,6 +280,7 @@ impl Clusterer<'_> {
                     self.is_root[value.index()] |= !is_source(self.kind(value));
                 }
             }
+            self.is_root[id.index()] |= self.is_turned_concatenation(id);
         }
         if once {
             self.mark_constants();
@@ -360,7 +361,7 @@ impl Clusterer<'_> {
                 || (cone.cost > WINDOW_COST && (self.padded_behind_tile(id) || self.narrow_behind_tile(id)))
                 || interleaved
                 || costly.is_some()
-                || (shared && !cheap)
+                || (shared && !cheap && !self.is_counted(id))
                 || again
                 || cone.nodes > MAX_CONE
                 || cone.statements > MAX_CONE_STATEMENTS / self.most_operands(id)

@@ -256,6 +256,12 @@ fn channels_together(graph: &Graph, operand: NodeId, known: &Known) -> Option<us
     let mut computed: SmallVec<[NodeId; 16]> = SmallVec::new();
     for _ in 0..MOST_BELOW {
         at = below_views(graph, at, (known, &computed), &mut index, &vars)?;
+        if known.is_for(at, &computed)
+            && let Some(image) = gathered_from(graph, at, &mut index, &mut vars)
+        {
+            at = image;
+            continue;
+        }
         let flat = known.flat(graph, at, &index).simplify(&vars);
         let mut axes = (0..shape.len()).filter(|&axis| {
             let affine = flat.affine_in(VarId(axis as u32));
@@ -282,6 +288,24 @@ fn channels_together(graph: &Graph, operand: NodeId, known: &Known) -> Option<us
         at = operands.by_ref().max()?;
     }
     None
+}
+
+/// What a gather finds its elements in, as where an image is padded with its own: computed for one value alone, it has no order of its own either.
+fn gathered_from(graph: &Graph, at: NodeId, index: &mut Index, vars: &mut Variables<'_>) -> Option<NodeId> {
+    let node = graph.node(at);
+    let NodeKind::Gather { axes } = &node.kind else {
+        return None;
+    };
+    let image = node.operands[0];
+    let shape = &graph.ty(image).shape;
+    let others: Index = index[index.len() + axes.len() - shape.len()..].into();
+    let mut others = others.into_iter();
+    let place = |(axis, extent): (usize, &IndexExpr)| match axes.contains(&(axis as u8)) {
+        true => vars.push(extent.clone()).into(),
+        false => others.next().unwrap_or(IndexExpr::ZERO),
+    };
+    *index = shape.iter().enumerate().map(place).collect();
+    Some(image)
 }
 
 /// Whether an axis of windows is that of the places in one.

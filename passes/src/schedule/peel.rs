@@ -1,7 +1,8 @@
 //! Peeling: the first and the last iterations of a loop run apart, so that conditions on its variable hold in the middle.
 //!
 //! Padding makes every access conditional, though only what lies at an edge needs the condition. In the middle part the
-//! conditions are decided by the range of the variable, and accesses are plain.
+//! conditions are decided by the range of the variable, and accesses are plain. So are those of an image that is padded with its own
+//! elements: what is cut off at both ends is cut off nowhere in the middle, where the index from data is a number plus the variable.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, VarId};
@@ -18,6 +19,8 @@ use crate::tree::{clone_fresh, substitute_in};
 
 /// The most iterations at both edges together.
 const EDGES: i64 = 8;
+/// Where they say which element an index from data is, which is a load for each lane anywhere else.
+const GATHERED_EDGES: i64 = 64;
 
 /// What is known of values while statements are walked: integers as index expressions, and decided bools.
 #[derive(Clone, Default)]
@@ -30,6 +33,8 @@ pub(super) struct Known {
     masks: FxHashMap<ValueId, ValueId>,
     /// Conditions that hold where two others do.
     both: FxHashMap<ValueId, [ValueId; 2]>,
+    /// Indices from data that are what their data is.
+    places: FxHashMap<VarId, IndexExpr>,
 }
 
 impl Known {
@@ -48,19 +53,60 @@ impl Known {
         known
     }
 
+    /// What the constants of a kernel are, and the integers that are computed where an index from data may follow from them, whether
+    /// or not a loop computes them.
+    pub(super) fn numbers(kernel: &Kernel) -> Known {
+        let mut known = Known::constants(kernel);
+        if !kernel.statements().any(|s| matches!(s, Stmt::Clamp { .. })) {
+            return known;
+        }
+        for s in kernel.statements() {
+            if let Stmt::Let { value, op } = s
+                && kernel.dtype(*value).is_int()
+            {
+                known.note(kernel, *value, op);
+            }
+        }
+        known
+    }
+
+    /// The integer that an operation on integers comes to, if it does not wrap.
+    fn number(&self, kernel: &Kernel, dtype: DType, op: &Op) -> Option<IndexExpr> {
+        let of = |v: &ValueId| self.numbers.get(v).cloned();
+        let number = match op {
+            Op::Map(op, args) => {
+                let (a, b) = (of(&args[0])?, args.get(1).and_then(of));
+                match (op, b) {
+                    (ScalarOp::Neg, None) => IndexExpr::ZERO - a,
+                    (ScalarOp::Add, Some(b)) => a + b,
+                    (ScalarOp::Sub, Some(b)) => a - b,
+                    (ScalarOp::Mul, Some(b)) if a.as_const().is_some() || b.as_const().is_some() => a * b,
+                    (ScalarOp::Max | ScalarOp::Min, Some(b)) => {
+                        let (larger, smaller) = if (b.clone() - a.clone()).proves_nonnegative(kernel) {
+                            (b, a)
+                        } else if (a.clone() - b.clone()).proves_nonnegative(kernel) {
+                            (a, b)
+                        } else {
+                            return None;
+                        };
+                        if *op == ScalarOp::Max { larger } else { smaller }
+                    }
+                    _ => return None,
+                }
+            }
+            Op::Convert(_, from) => of(from)?,
+            _ => return None,
+        };
+        fits(kernel, dtype, &number).then_some(number)
+    }
+
     /// An expression that is at least 0 exactly where a comparison of integers holds, if the values do not wrap.
     pub(super) fn margin(&self, kernel: &Kernel, op: &Op) -> Option<IndexExpr> {
         let Op::Map(op @ (ScalarOp::Le | ScalarOp::Lt), args) = op else {
             return None;
         };
         let (a, b) = (self.numbers.get(&args[0])?, self.numbers.get(&args[1])?);
-        let fits = |v: ValueId, e: &IndexExpr| {
-            let range = e.interval(kernel);
-            match kernel.dtype(v) {
-                DType::I32 => range.lo >= i32::MIN as i64 && range.hi <= i32::MAX as i64,
-                dtype => dtype == DType::I64,
-            }
-        };
+        let fits = |v: ValueId, e: &IndexExpr| fits(kernel, kernel.dtype(v), e);
         let strict = IndexExpr::from((*op == ScalarOp::Lt) as usize);
         (fits(args[0], a) && fits(args[1], b)).then(|| b.clone() - a.clone() - strict)
     }
@@ -104,8 +150,21 @@ impl Known {
             Op::Index(e, DType::I32 | DType::I64) => {
                 self.numbers.insert(value, e.clone());
             }
+            Op::Map(..) | Op::Convert(..) if matches!(kernel.dtype(value), DType::I32 | DType::I64) => {
+                let number = self.number(kernel, kernel.dtype(value), op);
+                self.numbers.extend(number.map(|e| (value, e)));
+            }
             _ => {}
         }
+    }
+}
+
+/// Whether integers of a type hold all that an expression may be.
+fn fits(kernel: &Kernel, dtype: DType, e: &IndexExpr) -> bool {
+    let range = e.interval(kernel);
+    match dtype {
+        DType::I32 => range.lo >= i32::MIN as i64 && range.hi <= i32::MAX as i64,
+        dtype => dtype == DType::I64 && range.lo > i64::MIN && range.hi < i64::MAX,
     }
 }
 
@@ -133,7 +192,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
     .filter(|(_, extent)| !extent.is(0))
     .collect();
     let own = own_scratch(kernel, var);
-    let constants = Known::constants(kernel);
+    let constants = Known::numbers(kernel);
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
@@ -215,6 +274,11 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
     for mut s in body {
         s.operands_mut()
             .for_each(|v| *v = renamed.get(v).copied().unwrap_or(*v));
+        if !known.places.is_empty() {
+            for e in s.indices_mut().filter(|e| e.has_vars()) {
+                *e = e.replace_vars(&mut |v| known.places.get(&v).cloned()).simplify(kernel);
+            }
+        }
         if let Some(inside) = s.body_mut() {
             *inside = decide(kernel, std::mem::take(inside), known, renamed);
         }
@@ -266,6 +330,15 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
                 known.note(kernel, value, op);
             }
             Stmt::Store { mask, .. } => *mask = mask.filter(|m| known.bools.get(m) != Some(&true)),
+            // What is cut off at neither end is what it was.
+            Stmt::Clamp { var, value } => {
+                let extent = &kernel.extents[var.0 as usize];
+                let inside = |e: &&IndexExpr| e.proves_nonnegative(kernel) && e.proves_less(extent, kernel);
+                if let Some(place) = known.numbers.get(value).filter(inside) {
+                    known.places.insert(*var, place.clone());
+                    continue;
+                }
+            }
             _ => {}
         }
         out.push(s);
@@ -290,41 +363,65 @@ fn sweep(body: Vec<Stmt>, used: &mut FxHashSet<ValueId>) -> Vec<Stmt> {
     out
 }
 
+/// The most iterations at both ends of a loop that are apart from the others.
+fn most_edges(body: &[Stmt]) -> i64 {
+    match walk(body).any(|s| matches!(s, Stmt::Clamp { .. })) {
+        true => GATHERED_EDGES,
+        false => EDGES,
+    }
+}
+
 /// The iterations at both ends of a loop of `n` in which conditions on its variable fail, where most of them hold.
 fn edges(kernel: &Kernel, body: &[Stmt], var: VarId, n: &IndexExpr, known: &mut Known, found: &mut (i64, i64)) {
-    let most = EDGES.min(n.interval(kernel).lo / 2);
-    for s in walk(body) {
-        let Stmt::Let { value, op } = s else { continue };
-        known.note(kernel, *value, op);
-        let Some(margin) = known.margin(kernel, op) else {
-            continue;
-        };
-        let Some((slope, rest)) = margin.affine_in(var) else {
-            continue;
-        };
+    let gathers = walk(body).any(|s| matches!(s, Stmt::Clamp { .. }));
+    let most = most_edges(body).min(n.interval(kernel).lo / 2);
+    // How many iterations at which end have a margin below 0, if they are few.
+    let ends = |margin: &IndexExpr| -> Option<(i64, i64)> {
+        let (slope, rest) = margin.affine_in(var)?;
         let least = rest.interval(kernel).lo;
         // `slope * v + rest >= 0`.
-        match (slope.as_const(), n.as_const()) {
+        let (from, behind) = match (slope.as_const(), n.as_const()) {
             (Some(slope), _) if slope > 0 => {
                 let from = least.saturating_neg().saturating_add(slope - 1).div_euclid(slope);
-                if from <= most {
-                    found.0 = found.0.max(from);
-                }
+                (from, 0)
             }
             // As long as the loop but for a number, whatever its length is.
             (Some(-1), _) => {
                 let behind = (n.clone() - rest - IndexExpr::ONE).simplify(kernel).interval(kernel).hi;
-                if behind <= most {
-                    found.1 = found.1.max(behind);
-                }
+                (0, behind)
             }
             (Some(slope), Some(n)) if slope < 0 => {
                 let to = least.div_euclid(-slope).saturating_add(1);
-                if n.saturating_sub(to) <= most {
-                    found.1 = found.1.max(n - to);
-                }
+                (0, n.saturating_sub(to))
             }
-            _ => {}
+            _ => return None,
+        };
+        (from <= most && behind <= most).then_some((from, behind))
+    };
+    for s in walk(body) {
+        let Stmt::Let { value, op } = s else { continue };
+        known.note(kernel, *value, op);
+        let margins = match op {
+            // Which of both it is: what is cut off is what it was where most iterations are.
+            Op::Map(op @ (ScalarOp::Max | ScalarOp::Min), args) if gathers && !known.numbers.contains_key(value) => {
+                let [Some(a), Some(b)] = [args[0], args[1]].map(|v| known.numbers.get(&v).cloned()) else {
+                    continue;
+                };
+                let larger = *op == ScalarOp::Max;
+                [(a.clone(), b.clone()), (b, a)]
+                    .into_iter()
+                    .map(|(a, b)| (if larger { a.clone() - b } else { b - a.clone() }, Some(a)))
+                    .collect::<Vec<_>>()
+            }
+            _ => known.margin(kernel, op).map(|margin| (margin, None)).into_iter().collect(),
+        };
+        for (margin, number) in margins {
+            let Some((from, behind)) = ends(&margin) else { continue };
+            *found = (found.0.max(from), found.1.max(behind));
+            if let Some(number) = number {
+                known.numbers.insert(*value, number);
+                break;
+            }
         }
     }
 }
@@ -339,10 +436,10 @@ impl Scheduler<'_> {
             return whole;
         };
         let mut found = (0, 0);
-        let mut known = Known::constants(&self.kernel);
+        let mut known = Known::numbers(&self.kernel);
         edges(&self.kernel, body, var, &n, &mut known, &mut found);
         let (from, behind) = found;
-        if from + behind == 0 || from + behind > EDGES || n.is(from + behind) {
+        if from + behind == 0 || from + behind > most_edges(body) || n.is(from + behind) {
             return whole;
         }
         match self
