@@ -243,3 +243,106 @@ fn parts_of_a_size_that_nothing_is_known_of() {
         check(&format!("{h} by {w}"), &graph, &[data(&[1, 2, h, w], h)]);
     }
 }
+
+/// Parts of an image's channels, each computed in another way, that are brought together to the end: sizes known when compiled or not.
+fn mixed(channels: usize, side: usize, behind: &str, symbolic: bool) -> tlc_ir::Graph {
+    let g = Graph::new("mixed");
+    let size = |name: &str, n: usize| if symbolic { g.symbol(name, 1..=64) } else { n.into() };
+    let (n, h, w) = (size("n", 1), size("h", side), size("w", side + 3));
+    let x = g.input("x", DType::F32, [n, channels.into(), h, w]);
+    let part = channels / 4;
+    let of = |k: usize| x.narrow(1, (k * part) as i64, part as i64);
+    let depthwise = |k: usize, rows: usize, columns: usize| {
+        let weights = g.constant(data(&[part, 1, rows, columns], k + rows));
+        let (top, left) = (rows as i64 / 2, columns as i64 / 2);
+        let conv = Conv::default().padding([top, left]).groups(part as i64);
+        of(k).conv2d(&weights, None, &conv)
+    };
+    let parts = [of(0), depthwise(1, 3, 3), depthwise(2, 1, 5).tanh(), depthwise(3, 5, 1)];
+    let whole = concat(&[&parts[0], &parts[1], &parts[2], &parts[3]], 1);
+    let y = match behind {
+        "added" => whole.permute([0, 2, 3, 1]) + 1.0,
+        "norm" => {
+            let rows = whole.permute([0, 2, 3, 1]);
+            let centered = &rows - rows.mean([3]).unsqueeze(3);
+            let deviation = ((&centered * &centered).mean([3]) + 1e-5).sqrt().unsqueeze(3);
+            centered / deviation
+        }
+        "tokens" => whole.relu().flatten(2, 3).permute([0, 2, 1]),
+        "product" => whole
+            .permute([0, 2, 3, 1])
+            .matmul(&g.constant(data(&[channels, 24], 3))),
+        "turned" => whole.permute([0, 1, 3, 2]) * 2.0,
+        _ => whole.permute([0, 2, 3, 1]).mean([1, 2]),
+    };
+    g.output("y", &y);
+    g.finish().expect("a graph")
+}
+
+#[test]
+fn what_is_joined_and_brought_to_the_end_is_what_the_interpreter_says() {
+    for behind in ["added", "norm", "tokens", "product", "turned", "mean"] {
+        for (channels, side) in [(16, 3), (32, 9), (96, 14)] {
+            for symbolic in [false, true] {
+                let graph = mixed(channels, side, behind, symbolic);
+                let x = data(&[1, channels, side, side + 3], side);
+                check(&format!("{behind} of {channels} by {side}, {symbolic}"), &graph, &[x]);
+            }
+        }
+    }
+}
+
+/// Which part an element is of is asked once for a row, and not of each element where the channels are the last axis.
+#[test]
+fn what_is_joined_and_brought_to_the_end_is_moved_in_vectors() {
+    for symbolic in [false, true] {
+        let graph = mixed(96, 56, "added", symbolic);
+        let options = CompileOptions {
+            threads: Some(1),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(&graph, &options).expect("it compiles");
+        let text = executable.explain().to_string();
+        let one_by_one = text.lines().filter(|l| l.contains("conditional per element"));
+        assert!(!text.contains("avx512") || one_by_one.count() == 0, "{text}");
+    }
+}
+
+/// Means over images of what is joined of padded parts: padding at all sides, of one part and of all, short rows and long ones.
+#[test]
+fn means_of_joined_and_padded_parts_are_what_the_interpreter_says() {
+    for (n, channels, h, w) in [(1, 1, 3, 4), (2, 3, 7, 20), (1, 16, 5, 33), (1, 8, 30, 70)] {
+        for symbolic in [false, true] {
+            for kind in 0..4 {
+                let g = Graph::new("means");
+                let size = |name: &str, n: usize| if symbolic { g.symbol(name, 1..=128) } else { n.into() };
+                let shape = [size("n", n), channels.into(), size("h", h), size("w", w)];
+                let x = g.input("x", DType::F32, shape);
+                let all = |t: &Tensor, top: i64, left: i64, bottom: i64, right: i64, value: f64| {
+                    t.pad(&[(0, 0), (0, 0), (top, bottom), (left, right)], value)
+                };
+                let parts = match kind {
+                    0 => vec![all(&x, 1, 1, 1, 1, 0.0), all(&x, 2, 0, 0, 2, 0.0)],
+                    1 => vec![
+                        all(&x, 0, 1, 0, 1, 1.5),
+                        all(&x.tanh(), 0, 0, 0, 2, 0.0),
+                        all(&x, 0, 2, 0, 0, 0.0),
+                    ],
+                    2 => vec![x.clone(), x.relu()],
+                    _ => vec![
+                        all(&x, 3, 0, 0, 5, 0.0),
+                        all(&x, 0, 5, 3, 0, -1.0),
+                        all(&x, 1, 2, 2, 3, 0.0),
+                    ],
+                };
+                let parts: Vec<&Tensor> = parts.iter().collect();
+                let whole = concat(&parts, 1);
+                g.output("mean", &whole.mean([2, 3]));
+                g.output("most", &whole.tanh().max([2, 3]));
+                let graph = g.finish().expect("a graph");
+                let x = data(&[n, channels, h, w], kind);
+                check(&format!("{n} {channels} {h} {w} {symbolic} {kind}"), &graph, &[x]);
+            }
+        }
+    }
+}

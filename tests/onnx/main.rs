@@ -11,6 +11,7 @@ mod in_place;
 mod meaning;
 mod operators;
 mod packed;
+mod padding;
 mod picked;
 mod proto;
 mod quantizer;

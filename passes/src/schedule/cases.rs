@@ -166,9 +166,14 @@ fn read_at(kernel: &Kernel, body: &mut [Stmt], var: VarId, place: &IndexExpr) {
 impl Scheduler<'_> {
     /// Has each iteration of a loop run the body of its case, if there are several. Returns the loops in all of them.
     pub(super) fn in_cases(&mut self, var: VarId) -> Option<Vec<VarId>> {
+        self.in_cases_of(var, FEWEST)
+    }
+
+    /// As [`Self::in_cases`], if there are so many.
+    pub(super) fn in_cases_of(&mut self, var: VarId, fewest: usize) -> Option<Vec<VarId>> {
         let n = self.kernel.extents[var.0 as usize].as_const()?;
         let body = tree::loop_body(&self.kernel.body, var)?;
-        if beginnings(&self.kernel, body, var, n).len() + 1 < FEWEST {
+        if beginnings(&self.kernel, body, var, n).len() + 1 < fewest {
             return None;
         }
         let saved = (self.kernel.clone(), self.schedule.clone());

@@ -150,7 +150,7 @@ impl Scheduler<'_> {
     }
 
     /// Whether some of what the kernel loads is left out by where it is, as padding is.
-    fn pads(&self) -> bool {
+    pub(super) fn pads(&self) -> bool {
         let mut accesses = self.kernel.statements().flat_map(|s| s.accesses());
         accesses.any(|a| a.effect == Effect::Load && a.is_conditional())
     }

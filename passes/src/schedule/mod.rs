@@ -371,11 +371,18 @@ impl Scheduler<'_> {
             ] => body,
             _ => &self.kernel.body,
         };
-        body.iter()
-            .filter_map(|s| match s {
-                Stmt::Loop { var, body, .. } => Some(perfect_nest(body, *var)),
-                _ => None,
-            })
-            .collect()
+        let mut nests = Vec::new();
+        for s in body {
+            match s {
+                Stmt::Loop { var, body, .. } => nests.push(perfect_nest(body, *var)),
+                // Cases, each of which has loops of its own.
+                Stmt::If { body, .. } => nests.extend(body.iter().filter_map(|s| match s {
+                    Stmt::Loop { var, body, .. } => Some(perfect_nest(body, *var)),
+                    _ => None,
+                })),
+                _ => {}
+            }
+        }
+        nests
     }
 }

@@ -413,7 +413,11 @@ fn edges(kernel: &Kernel, body: &[Stmt], var: VarId, n: &IndexExpr, known: &mut 
                     .map(|(a, b)| (if larger { a.clone() - b } else { b - a.clone() }, Some(a)))
                     .collect::<Vec<_>>()
             }
-            _ => known.margin(kernel, op).map(|margin| (margin, None)).into_iter().collect(),
+            _ => known
+                .margin(kernel, op)
+                .map(|margin| (margin, None))
+                .into_iter()
+                .collect(),
         };
         for (margin, number) in margins {
             let Some((from, behind)) = ends(&margin) else { continue };

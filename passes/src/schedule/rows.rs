@@ -25,6 +25,8 @@ const UNROLLED_OPS: i64 = 2000;
 const FUNCTION_OPS: i64 = 25;
 /// Rows of a product with a vector that are taken together, far apart.
 const DISTANT_ROWS: i64 = 4;
+/// Parts of rows that are added up, from which on each has code of its own.
+const FEWEST_PARTS: usize = 2;
 /// Vectors of which a search for the position of an extremum keeps only their extremum.
 const BLOCK_VECTORS: i64 = 8;
 
@@ -37,6 +39,7 @@ impl Scheduler<'_> {
         if self.distant_products(parallel) {
             return;
         }
+        self.sums_by_part(parallel);
         let row = self.parallel(parallel);
         let short = row.is_some_and(|row| self.are_short(row));
         if let Some(row) = row
@@ -59,6 +62,7 @@ impl Scheduler<'_> {
                 }
                 match self.narrowed(last) {
                     Some(v) if self.only_stores(v) => self.row_of_results(&loops, v),
+                    Some(v) if v == last && self.adds(v) => self.row_of_addends(&loops, v),
                     Some(v) => self.vectorize(v),
                     None => {}
                 }
@@ -214,6 +218,36 @@ impl Scheduler<'_> {
     fn only_stores(&self, var: VarId) -> bool {
         let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. });
         tree::loop_body(&self.kernel.body, var).is_some_and(|b| b.iter().all(plain))
+    }
+
+    /// Sums of what is joined of several parts, one behind the other along the parallel loop, in a case for each part.
+    fn sums_by_part(&mut self, parallel: &[VarId]) {
+        let Some(&last) = parallel.last() else { return };
+        if self.pads() && !self.are_short(last) {
+            self.in_cases_of(last, FEWEST_PARTS);
+        }
+    }
+
+    /// Vectorizes addends, what is padding at the ends of rows apart from the others.
+    fn row_of_addends(&mut self, loops: &[VarId], last: VarId) {
+        let long = match self.lanes(last) {
+            Ok(lanes) => self.kernel.extents[last.0 as usize].interval(&self.kernel).hi >= 2 * lanes,
+            // Of an index from data there may be no lanes yet.
+            Err(_) => true,
+        };
+        let (parts, middle) = match long {
+            true => self.peeled(last),
+            false => (vec![last], last),
+        };
+        for part in parts {
+            let few = self.kernel.extents[part.0 as usize]
+                .as_const()
+                .is_some_and(|n| n <= UNROLL);
+            match few && part != middle {
+                true => self.unroll_short(part),
+                false => self.vectorize_nest(loops, part),
+            }
+        }
     }
 
     /// Vectorizes results, those at the edges of an image apart from the others.

@@ -1,7 +1,7 @@
 //! An innermost loop in lanes and unrolled copies.
 
 use tlc_ir::graph::Monoid;
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
@@ -16,15 +16,49 @@ const OVERLAPPING_STATEMENTS: u64 = 2000;
 /// Vectors of which an extremum is taken at once: their NaN tests share an update of the accumulator.
 const EXTREMUM_UNROLL: i64 = 8;
 
+/// The most vectors of a period.
+const MOST_OF_A_PERIOD: i64 = 7;
+
+/// Multiplies a period by the odd factors of what a variable's multiples are divided by.
+fn odd_periods(e: &IndexExpr, var: VarId, period: &mut i64) {
+    let IndexExpr::Node(node) = e else { return };
+    match &**node {
+        IndexNode::Sym(_) | IndexNode::Var(_) => {}
+        IndexNode::Sum { terms, .. } => terms.iter().for_each(|t| odd_periods(&t.0, var, period)),
+        IndexNode::Product(factors) => factors.iter().for_each(|f| odd_periods(f, var, period)),
+        IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => {
+            odd_periods(a, var, period);
+            if let Some(n @ 1..) = b.as_const().filter(|_| a.uses(var)) {
+                let odd = n >> n.trailing_zeros();
+                if *period % odd != 0 {
+                    *period = period.saturating_mul(odd);
+                }
+            }
+        }
+        IndexNode::Min(a, b) | IndexNode::Max(a, b) => [a, b].into_iter().for_each(|e| odd_periods(e, var, period)),
+    }
+}
+
 impl Scheduler<'_> {
     /// Vectorizes and unrolls an innermost loop, giving each lane and each unrolled copy accumulators of its own.
     pub(super) fn vectorize(&mut self, var: VarId) {
-        self.vectorize_with_rest(var, false);
+        self.vectorize_around(var, None, false);
+    }
+
+    /// As [`Self::vectorize`]; the accumulators live around a nest of loops that a loop is the innermost of, if there is one: then what lanes have is
+    /// added up once, and not for each row.
+    pub(super) fn vectorize_nest(&mut self, nest: &[VarId], var: VarId) {
+        let around = nest.first().copied().filter(|_| nest.len() > 1);
+        self.vectorize_around(var, around, false);
     }
 
     /// As [`Self::vectorize`]; what several vectors at once leave over of a loop that accumulates nothing is whole ones and one with a mask,
     /// if it is to be `masked`.
     pub(super) fn vectorize_with_rest(&mut self, var: VarId, masked: bool) {
+        self.vectorize_around(var, None, masked);
+    }
+
+    fn vectorize_around(&mut self, var: VarId, around: Option<VarId>, masked: bool) {
         let lanes = match self.lanes(var) {
             Ok(lanes) => lanes,
             Err(reason) => {
@@ -40,7 +74,7 @@ impl Scheduler<'_> {
         let few = self.few_vectors(var, lanes);
         let several = self.overlaps(var) && !few;
         let vectors = match several && !reduces {
-            true => self.side_by_side(),
+            true => self.vectors_of_a_period(var).unwrap_or_else(|| self.side_by_side()),
             false => UNROLL,
         };
         if several && !self.bounded && reduces && self.only_extrema(var) && hi >= lanes * EXTREMUM_UNROLL {
@@ -72,14 +106,10 @@ impl Scheduler<'_> {
                 });
                 if reduces {
                     self.because(ScheduleReason::Accumulators);
-                    self.apply(Directive::RFactor {
-                        var: pair[1],
-                        around: made[0],
-                    });
-                    self.apply(Directive::RFactor {
-                        var: pair[0],
-                        around: made[0],
-                    });
+                    let around = around.unwrap_or(made[0]);
+                    for var in [pair[1], pair[0]] {
+                        self.apply(Directive::RFactor { var, around });
+                    }
                 }
             }
         }
@@ -94,7 +124,7 @@ impl Scheduler<'_> {
             return;
         }
         let narrowest = self.narrowest_lanes(lanes).min(lanes);
-        if !self.in_vectors(t, lanes, narrowest, reduces, few) && t == var {
+        if !self.in_vectors(t, lanes, narrowest, (reduces, around), few) && t == var {
             self.schedule.inner.pop();
             self.schedule.inner.push(Err(ScalarReason::Size));
         }
@@ -103,6 +133,17 @@ impl Scheduler<'_> {
     /// Vectors of a loop that accumulates nothing to compute side by side.
     pub(super) fn side_by_side(&mut self) -> i64 {
         self.choose(Tunable::Vectors, UNROLL, |_| [1, 2, 4, 8])
+    }
+
+    /// Vectors behind which what is loaded lies as it did, of a loop along the elements of several values in turn: then where each lane's element
+    /// is in its value is known, and nothing is divided. Of a power of two that is so of any vector.
+    fn vectors_of_a_period(&self, var: VarId) -> Option<i64> {
+        let body = tree::loop_body(&self.kernel.body, var)?;
+        let mut period = 1;
+        for e in body.iter().flat_map(Stmt::indices) {
+            odd_periods(e, var, &mut period);
+        }
+        (3..=MOST_OF_A_PERIOD).contains(&period).then_some(period)
     }
 
     /// Whether a loop is known to be a few vectors that registers hold all at once: then a loop of several vectors and one of the others
@@ -115,7 +156,14 @@ impl Scheduler<'_> {
 
     /// Runs a loop in vectors of that many lanes, what they leave over in ones of half as many, and so on down to the narrowest; then
     /// one by one. Returns whether it was split at all.
-    fn in_vectors(&mut self, var: VarId, lanes: i64, narrowest: i64, reduces: bool, few: bool) -> bool {
+    fn in_vectors(
+        &mut self,
+        var: VarId,
+        lanes: i64,
+        narrowest: i64,
+        (reduces, around): (bool, Option<VarId>),
+        few: bool,
+    ) -> bool {
         let Some(made) = self.apply(Directive::Split { var, factor: lanes }) else {
             return false;
         };
@@ -127,7 +175,7 @@ impl Scheduler<'_> {
             if reduces {
                 self.apply(Directive::RFactor {
                     var: made[1],
-                    around: made[0],
+                    around: around.unwrap_or(made[0]),
                 });
             }
             if few {
@@ -141,8 +189,9 @@ impl Scheduler<'_> {
             return true;
         };
         self.because(ScheduleReason::Rest);
-        let again =
-            lanes / 2 >= narrowest && self.overlaps(rest) && self.in_vectors(rest, lanes / 2, narrowest, reduces, few);
+        let again = lanes / 2 >= narrowest
+            && self.overlaps(rest)
+            && self.in_vectors(rest, lanes / 2, narrowest, (reduces, around), few);
         if !again {
             self.unroll_short(rest);
         }
