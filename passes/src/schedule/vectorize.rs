@@ -16,8 +16,8 @@ const OVERLAPPING_STATEMENTS: u64 = 2000;
 /// Vectors of which an extremum is taken at once: their NaN tests share an update of the accumulator.
 const EXTREMUM_UNROLL: i64 = 8;
 
-/// The most vectors of a period.
-const MOST_OF_A_PERIOD: i64 = 7;
+/// The most vectors of a period: with more, those that whole periods leave over take longer than the others gain.
+const MOST_OF_A_PERIOD: i64 = 3;
 
 /// Multiplies a period by the odd factors of what a variable's multiples are divided by.
 fn odd_periods(e: &IndexExpr, var: VarId, period: &mut i64) {
