@@ -334,8 +334,7 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
             Stmt::Clamp { var, value } => {
                 let extent = &kernel.extents[var.0 as usize];
                 let counts = kernel.extents.iter().any(|n| n.uses(*var));
-                let inside =
-                    |e: &&IndexExpr| !counts && e.proves_nonnegative(kernel) && e.proves_less(extent, kernel);
+                let inside = |e: &&IndexExpr| !counts && e.proves_nonnegative(kernel) && e.proves_less(extent, kernel);
                 if let Some(place) = known.numbers.get(value).filter(inside) {
                     known.places.insert(*var, place.clone());
                     continue;
