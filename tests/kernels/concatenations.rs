@@ -254,8 +254,8 @@ fn mixed(channels: usize, side: usize, behind: &str, symbolic: bool) -> tlc_ir::
     let of = |k: usize| x.narrow(1, (k * part) as i64, part as i64);
     let depthwise = |k: usize, rows: usize, columns: usize| {
         let weights = g.constant(data(&[part, 1, rows, columns], k + rows));
-        let (top, left) = (rows as i64 / 2, columns as i64 / 2);
-        let conv = Conv::default().padding([top, left]).groups(part as i64);
+        let (top, left) = (rows / 2, columns / 2);
+        let conv = Conv::default().padding([top, left]).groups(part);
         of(k).conv2d(&weights, None, &conv)
     };
     let parts = [of(0), depthwise(1, 3, 3), depthwise(2, 1, 5).tanh(), depthwise(3, 5, 1)];
@@ -268,7 +268,10 @@ fn mixed(channels: usize, side: usize, behind: &str, symbolic: bool) -> tlc_ir::
             let deviation = ((&centered * &centered).mean([3]) + 1e-5).sqrt().unsqueeze(3);
             centered / deviation
         }
-        "tokens" => whole.relu().flatten(2, 3).permute([0, 2, 1]),
+        "tokens" => whole
+            .relu()
+            .reshape([whole.dim(0), whole.dim(1), whole.dim(2) * whole.dim(3)])
+            .permute([0, 2, 1]),
         "product" => whole
             .permute([0, 2, 3, 1])
             .matmul(&g.constant(data(&[channels, 24], 3))),
