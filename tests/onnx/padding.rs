@@ -197,7 +197,8 @@ fn what_reads_padding_of_a_computed_image_is_what_the_interpreter_says() {
                 let (graph, fixed) = padded.compiled(dims(shape), 2);
                 let x = image(shape);
                 let options = interp::Options::default();
-                let bounded = interpret_with_bounds(&graph, &[x.clone()], &options).unwrap_or_else(|e| panic!("{e}"));
+                let bounded =
+                    interpret_with_bounds(&graph, std::slice::from_ref(&x), &options).unwrap_or_else(|e| panic!("{e}"));
                 for (how, executable) in [("any sizes", &of_any), ("fixed", &fixed)] {
                     let out = executable.run(&[Input::from(&x)]).unwrap_or_else(|e| panic!("{e}"));
                     compare(&out[0].to_host(), &bounded[0]).unwrap_or_else(|e| {

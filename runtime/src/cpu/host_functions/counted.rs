@@ -216,7 +216,7 @@ impl Taken {
     /// Whether the intersection over the union of one of these with a box exceeds `limit`. With a box that has no area, or a corner that is
     /// NaN, it does not.
     fn suppresses(&self, of: &Corners, limit: f32) -> bool {
-        if !(of.area > 0.0) {
+        if of.area <= 0.0 || of.area.is_nan() {
             return false;
         }
         // Unlike `f32::min` these are one instruction. A NaN among the corners makes the area NaN.
