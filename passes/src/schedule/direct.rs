@@ -77,6 +77,9 @@ fn loads(body: &[Stmt]) -> impl Iterator<Item = (Memory, &IndexExpr)> {
 /// made bytes.
 const BEHIND_WORDS: i64 = 8;
 
+/// Tiles of a piece of a row of pixels of unknown length: so many that the weights of a block, which each piece reads, are of no account.
+const TILES_OF_A_PIECE: i64 = 16;
+
 /// A tile of sums.
 #[derive(Clone, Copy)]
 struct Tile {
@@ -338,7 +341,10 @@ impl Scheduler<'_> {
         let mut shared: Vec<VarId> = outer.iter().copied().chain(blocks).collect();
         shared.extend(&between);
         if between.is_empty() {
-            pixels = self.balanced(pixels, tile, &mut shared);
+            pixels = match self.extent(pixels) {
+                Some(_) => self.balanced(pixels, tile, &mut shared),
+                None => self.in_pieces(pixels, tile, blocks, &mut shared)?,
+            };
         }
         let factor = self.chosen_rows(pixels, tile);
         let ahead = self.emitter.prefetches
@@ -353,6 +359,33 @@ impl Scheduler<'_> {
         self.cut_rows(pixels, [factor, columns], around, &mut shared)?;
         self.schedule.inner.push(Ok(lanes));
         self.parallel(&shared).map(|_| ())
+    }
+
+    /// Cuts a row of pixels of unknown length into pieces that threads share, each for all blocks of channels, one piece after another: what a step
+    /// before left of a piece is in the cache of the thread that computed it. Returns the loop over the pixels of a piece.
+    fn in_pieces(
+        &mut self,
+        pixels: VarId,
+        tile: Tile,
+        blocks: Option<VarId>,
+        shared: &mut Vec<VarId>,
+    ) -> Option<VarId> {
+        if self.cpu.threads < 2 {
+            return Some(pixels);
+        }
+        let factor = TILES_OF_A_PIECE * tile.rows;
+        let [pieces, inner] = self.apply(Directive::Block { var: pixels, factor })?[..] else {
+            return None;
+        };
+        let at = match blocks {
+            Some(outer) => {
+                self.apply(Directive::Interchange { outer, inner: pieces })?;
+                shared.len() - 1
+            }
+            None => shared.len(),
+        };
+        shared.insert(at, pieces);
+        Some(inner)
     }
 
     /// Computes a product with weights in blocks of columns: tiles of rows, for one block after another.
