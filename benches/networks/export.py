@@ -84,6 +84,13 @@ def segmentation(name, side, **more):
     return Called(model, lambda m, x: m(x)["out"]), (torch.randn(1, 3, side, side),), IMAGE
 
 
+def detection(name, side, **more):
+    """Boxes of what is seen in an image, as many as there are. The least scores are those of which untrained weights give some."""
+    model = getattr(vision.detection, name)(weights=None, weights_backbone=None, **more)
+    call = lambda m, x: tuple(m([x])[0][k] for k in ("boxes", "labels", "scores"))
+    return Called(model, call), (torch.rand(3, side, side),), None
+
+
 def torchvision_model(name):
     side, axes = VISION[name]
     more = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
@@ -165,6 +172,10 @@ NETWORKS = {name: (torchvision_model, name) for name in VISION} | {
     "deeplab_mobilenet": (segmentation, "deeplabv3_mobilenet_v3_large", 224),
     "deeplab_resnet50": (segmentation, "deeplabv3_resnet50", 128),
     "lraspp": (segmentation, "lraspp_mobilenet_v3_large", 224),
+    "ssdlite": (detection, "ssdlite320_mobilenet_v3_large", 320),
+    "ssd300": (detection, "ssd300_vgg16", 300),
+    "fcos": (lambda: detection("fcos_resnet50_fpn", 320, score_thresh=0.08, min_size=320, max_size=480),),
+    "faster_rcnn": (lambda: detection("fasterrcnn_mobilenet_v3_large_320_fpn", 320, box_score_thresh=0.005),),
     "unet": (lambda: (UNet(), (torch.randn(1, 3, 128, 128),), IMAGE),),
     "generator": (lambda: (Generator(), (torch.randn(1, 100, 1, 1),), BATCH),),
     "style_transfer": (lambda: (StyleTransfer(), (torch.randn(1, 3, 128, 128),), IMAGE),),

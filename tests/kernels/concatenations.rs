@@ -349,3 +349,56 @@ fn means_of_joined_and_padded_parts_are_what_the_interpreter_says() {
         }
     }
 }
+
+/// Lists of boxes of many classes, put together and picked from: parts that are computed, views, constants, the same one twice, empty ones.
+fn many_parts(parts: usize, length: usize, symbolic: bool) -> (tlc_ir::Graph, Vec<HostTensor>) {
+    let g = Graph::new("many");
+    let n: Dim = match symbolic {
+        true => g.symbol("n", 0..=1 << 20).into(),
+        false => length.into(),
+    };
+    let x = g.input("x", DType::F32, [Dim::from(parts), n]);
+    let places = g.input("places", DType::I64, [33]);
+    let row = |k: usize| x.select_index(0, k as i64);
+    let all: Vec<Tensor> = (0..parts)
+        .map(|k| match k % 7 {
+            0 => row(k),
+            1 => g.constant(data(&[5], k)),
+            2 => row(k - 1).exp(),
+            3 => row(3).exp() * 2.0,
+            4 => row(k).narrow(0, 0, 0),
+            _ => row(k) * k as f32 + row(0),
+        })
+        .collect();
+    let joined = concat(&all.iter().collect::<Vec<_>>(), 0);
+    g.output("picked", &joined.take(&places, 0));
+    let pairs = concat(
+        &all.iter()
+            .map(|t| t.reshape([-1, 1]))
+            .collect::<Vec<_>>()
+            .iter()
+            .collect::<Vec<_>>(),
+        0,
+    );
+    g.output("pairs", &(&pairs + pairs.take(&g.constant([0i64]), 0)));
+    let total = joined.dim(0).as_const().unwrap_or(length as i64);
+    let places: Vec<i64> = (0..33).map(|k| (k * 977) % total.max(1)).collect();
+    let inputs = vec![
+        data(&[parts, length], 3),
+        HostTensor::from_slice(&[33], &places).expect("places"),
+    ];
+    (g.finish().expect("a graph"), inputs)
+}
+
+#[test]
+fn many_parts_are_stored_one_by_one() {
+    for (parts, length) in [(15, 900), (16, 900), (40, 300), (90, 300), (20, 8)] {
+        for symbolic in [false, true] {
+            let (graph, inputs) = many_parts(parts, length, symbolic);
+            let plan = check(&format!("{parts} parts of {length}, {symbolic}"), &graph, &inputs);
+            if !symbolic && parts >= 40 {
+                assert!(self::parts(&plan) > parts / 2, "{} parts", self::parts(&plan));
+            }
+        }
+    }
+}

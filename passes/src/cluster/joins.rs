@@ -26,6 +26,8 @@ const MOST_PARTS: usize = 256;
 /// Parts of a concatenation from which on it pays to have a step for each, whatever they are computed from: a kernel of the concatenation would ask of
 /// each element which of them it is in.
 const MANY_PARTS: usize = 16;
+/// Elements of such a concatenation, below which it takes no longer to ask than to begin so many steps.
+const ELEMENTS_OF_MANY: i64 = 8192;
 /// Values between a part and the reduction or contraction that it is computed from.
 const MOST_BEHIND: usize = 64;
 /// Views between a concatenation and what reads its elements.
@@ -112,7 +114,7 @@ impl Clusterer<'_> {
                     more += elements;
                 }
             }
-            let few = parts.len() < MANY_PARTS;
+            let few = parts.len() < MANY_PARTS || self.typical(&self.graph.ty(id).elements()) < ELEMENTS_OF_MANY;
             if few && !is_stored {
                 continue;
             }
