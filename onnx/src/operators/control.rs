@@ -72,37 +72,29 @@ fn chosen(graph: &Graph, condition: &Tensor, a: &[Value], b: &[Value]) -> Answer
     Ok(results)
 }
 
-/// One of two tensors; data decides the extents in which they differ.
+/// One of two tensors of one rank; data decides the extents in which they differ.
 fn one_of(graph: &Graph, condition: &Tensor, mut a: Tensor, mut b: Tensor) -> Outcome<Tensor> {
-    let mut picked = vec![];
-    for axis in 0..a.rank() {
-        let (of_a, of_b) = (a.shape()[axis].clone(), b.shape()[axis].clone());
-        if of_a != of_b {
-            let extent = |d: &Dim| size_value(graph, d, DType::I64);
-            let extent = condition.select(extent(&of_a)?, extent(&of_b)?);
-            let longest = Dim::from(graph.simplify(of_a.max(&of_b).expr()));
-            let there = graph.range(&longest, DType::I64).lt(extent);
-            picked.push((axis as i64, longest, there.nonzero().select_index(0, 0)));
-        }
-    }
+    let extents = a.shape().into_iter().zip(b.shape());
+    let differ: Vec<(usize, (Dim, Dim))> = extents.enumerate().filter(|(_, (a, b))| a != b).collect();
     let is_empty = |t: &Tensor| t.shape().iter().any(|d| d.as_const() == Some(0));
-    let whole = match (is_empty(&a), is_empty(&b)) {
+    let (no_a, no_b) = (is_empty(&a), is_empty(&b));
+    for (axis, (of_a, of_b)) in differ {
+        let extent = |d: &Dim| size_value(graph, d, DType::I64);
+        let extent = condition.select(extent(&of_a)?, extent(&of_b)?);
+        let longest = Dim::from(graph.simplify(of_a.max(&of_b).expr()));
+        let there = graph.range(&longest, DType::I64).lt(extent);
+        let places = there.nonzero().select_index(0, 0);
+        // Of the one that is not taken there may be fewer: what is read behind its end is zero.
+        (a, b) = (
+            a.take_from_start(&places, axis as i64),
+            b.take_from_start(&places, axis as i64),
+        );
+    }
+    Ok(match (no_a, no_b) {
         (true, _) => b,
         (_, true) => a,
-        (false, false) => {
-            for (axis, longest, _) in &picked {
-                let padded = |t: &Tensor| {
-                    let mut amounts = vec![(Dim::from(0), Dim::from(0)); t.rank()];
-                    amounts[*axis as usize].1 = longest - t.dim(*axis);
-                    t.pad(&amounts, t.dtype().zero())
-                };
-                (a, b) = (padded(&a), padded(&b));
-            }
-            condition.select(a, b)
-        }
-    };
-    let of_chosen = |t: Tensor, (axis, _, places): &(i64, Dim, Tensor)| t.take_from_start(places, *axis);
-    Ok(picked.iter().fold(whole, of_chosen))
+        (false, false) => condition.select(a, b),
+    })
 }
 
 /// What a branch sees of the floats around it: the same values, to which no cotangent comes back, and from which no tangent goes in,
