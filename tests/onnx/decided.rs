@@ -136,6 +136,52 @@ fn branches_with_other_extents_of_several_axes() {
     }
 }
 
+/// Neither branch is known to be the longer one, and both differ along two axes.
+#[test]
+fn branches_of_which_data_decides_both_lengths() {
+    let picked = |than: &str| {
+        branch(
+            vec![
+                op("ReduceSum x second -> s", &[("keepdims", I(0))]),
+                op(&format!("Greater s {than} -> m"), &[]),
+                op("Compress x m -> r", &[("axis", I(0))]),
+            ],
+            vec![],
+        )
+    };
+    let columns = || branch(vec![op("Slice x from to second -> r", &[])], vec![]);
+    for (then, otherwise) in [
+        (picked("zero"), picked("two")),
+        (picked("two"), columns()),
+        (columns(), picked("zero")),
+    ] {
+        let constants = vec![
+            floats("zero", &[], &[0.0]),
+            floats("two", &[], &[2.0]),
+            ints("second", &[1], &[1]),
+            ints("from", &[1], &[1]),
+            ints("to", &[1], &[9]),
+        ];
+        let nodes = vec![
+            op("ReduceMax x -> most", &[("keepdims", I(0))]),
+            op("Less most two -> c", &[]),
+            chosen(then, otherwise),
+            op("ReduceSum y -> total", &[("keepdims", I(0))]),
+        ];
+        for rows in [D::N(5), D::Sym("n")] {
+            let inputs = vec![value("x", FLOAT, &[rows, D::N(3)])];
+            let results = vec![result("y"), result("total")];
+            let both = both(graph(nodes.clone(), constants.clone(), inputs, results));
+            let mut rng = tlc_ir::rng::Rng::new(4);
+            for round in 0..12 {
+                let most = [2, 5, 9][round % 3];
+                let data: Vec<f32> = (0..15).map(|_| rng.below(most) as f32 - 1.0).collect();
+                both.run(&[tensor(&[5, 3], &data)]);
+            }
+        }
+    }
+}
+
 /// Boxes of each class, put together: as many sizes as there are classes.
 #[test]
 fn many_parts_as_long_as_data_decides() {
