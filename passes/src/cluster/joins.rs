@@ -287,7 +287,7 @@ impl Clusterer<'_> {
     }
 
     /// Of a mask that is true before a position of an axis: the axis and the position.
-    fn padded_truth(&self, mask: NodeId) -> Option<(usize, IndexExpr)> {
+    pub(super) fn padded_truth(&self, mask: NodeId) -> Option<(usize, IndexExpr)> {
         let mut at = mask;
         while let NodeKind::View(View::Expand(_)) = self.kind(at) {
             at = self.graph.node(at).operands[0];

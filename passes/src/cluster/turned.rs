@@ -10,6 +10,8 @@ use super::Clusterer;
 
 /// Elements from which on a step that stores them pays.
 const FEWEST_ELEMENTS: i64 = 2048;
+/// Tensors that are interleaved in registers.
+const MOST_INTERLEAVED: i64 = 16;
 /// Values between the concatenation and what has it in another order.
 const MOST_BETWEEN: usize = 16;
 
@@ -21,6 +23,7 @@ impl Clusterer<'_> {
         if !matches!(self.placement.target(id), Target::Cpu(_))
             || !self.is_concatenation(id)
             || self.typical(&self.graph.ty(id).elements()) < FEWEST_ELEMENTS
+            || self.stacks_a_power_of_two(id)
         {
             return false;
         }
@@ -49,6 +52,14 @@ impl Clusterer<'_> {
             }
         }
         false
+    }
+
+    /// Whether a value is made of few tensors along its first axis, so many that vectors divide by their number, as what is interleaved with a stride
+    /// of two is: it is interleaved in registers where it is read.
+    fn stacks_a_power_of_two(&self, id: NodeId) -> bool {
+        let axis = self.padded_truth(self.graph.node(id).operands[0]).map(|(axis, _)| axis);
+        let all = self.graph.ty(id).shape.first().and_then(IndexExpr::as_const);
+        axis == Some(0) && all.is_some_and(|n| (1..=MOST_INTERLEAVED).contains(&n) && n.count_ones() == 1)
     }
 
     /// Whether all that reads a value sums it up along other axes than its last: the sums go along whatever lies side by side.
