@@ -354,7 +354,7 @@ fn means_of_joined_and_padded_parts_are_what_the_interpreter_says() {
 fn many_parts(parts: usize, length: usize, symbolic: bool) -> (tlc_ir::Graph, Vec<HostTensor>) {
     let g = Graph::new("many");
     let n: Dim = match symbolic {
-        true => g.symbol("n", 0..=1 << 20).into(),
+        true => g.symbol("n", 0..=1 << 20),
         false => length.into(),
     };
     let x = g.input("x", DType::F32, [Dim::from(parts), n]);
