@@ -201,15 +201,19 @@ impl Scheduler<'_> {
         if self.row_that_is_covered(row) {
             return;
         }
-        let (parts, middle) = self.peeled(row);
+        let peeled = self.peeled(row);
+        self.edges_apart(peeled, |s, part| s.vectorize_row(part));
+    }
+
+    /// Vectorizes the parts of a row that was peeled, but for short edges: their few elements are no row.
+    pub(super) fn edges_apart(&mut self, (parts, middle): (Vec<VarId>, VarId), vectorize: impl Fn(&mut Self, VarId)) {
         for part in parts {
-            // The few elements of an edge are no row.
             let few = self.kernel.extents[part.0 as usize]
                 .as_const()
                 .is_some_and(|n| n <= UNROLL);
             match few && part != middle {
                 true => self.unroll_short(part),
-                false => self.vectorize_row(part),
+                false => vectorize(self, part),
             }
         }
     }

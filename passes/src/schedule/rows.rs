@@ -235,19 +235,11 @@ impl Scheduler<'_> {
             // Of an index from data there may be no lanes yet.
             Err(_) => true,
         };
-        let (parts, middle) = match long {
+        let peeled = match long {
             true => self.peeled(last),
             false => (vec![last], last),
         };
-        for part in parts {
-            let few = self.kernel.extents[part.0 as usize]
-                .as_const()
-                .is_some_and(|n| n <= UNROLL);
-            match few && part != middle {
-                true => self.unroll_short(part),
-                false => self.vectorize_nest(loops, part),
-            }
-        }
+        self.edges_apart(peeled, |s, part| s.vectorize_nest(loops, part));
     }
 
     /// Vectorizes results, those at the edges of an image apart from the others.

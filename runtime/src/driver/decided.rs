@@ -14,6 +14,9 @@ use crate::memory::AlignedBuffer;
 
 /// Whether a step needs sizes that data decides: any of a launch or of what it touches. Without them it is the same under every binding.
 pub(super) fn needs_sizes(plan: &Plan, step: &Step) -> bool {
+    if plan.symbols.iter().all(|s| s.upper.is_none()) {
+        return false;
+    }
     let mentions = |e: &IndexExpr| mentions_data(&plan.symbols, e);
     let launch = |l: &Launch| l.symbols.iter().any(mentions);
     let mut of_slots = false;
@@ -24,7 +27,7 @@ pub(super) fn needs_sizes(plan: &Plan, step: &Step) -> bool {
         Step::Group(all) | Step::Sequence(all) => (None, all.iter().any(launch)),
         Step::Call(c) if own(c) => (Some(&c.operands), c.shapes.iter().flatten().any(mentions)),
         Step::Copy { .. } => (None, false),
-        Step::Call(_) | Step::Gemm(_) | Step::Loop(_) => return plan.symbols.iter().any(|s| s.upper.is_some()),
+        Step::Call(_) | Step::Gemm(_) | Step::Loop(_) => return true,
     };
     step.visit_slots(
         &mut |slot, _| {
