@@ -11,6 +11,7 @@ use tlc_ir::graph::Origin;
 use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::mmap::read_sparsely;
 
+use super::assumptions::Assumptions;
 use super::call::Call;
 use super::external::Files;
 use super::operators::microsoft;
@@ -98,6 +99,30 @@ pub(super) fn import(
     // What is text in a model lies between its weights, which nothing reads before the first call.
     let _sparse = read_sparsely(bytes);
     let model = Model::parse(bytes).map_err(whole)?;
+    let mut assumptions = Assumptions::default();
+    let mut refused = None;
+    loop {
+        match attempt(model, owner.clone(), options, assumptions) {
+            Ok(imported) => return Ok(imported),
+            Err((error, made)) => {
+                // The first says best what the model lacks.
+                let first = refused.get_or_insert(error);
+                match made.next_attempt() {
+                    Some(next) => assumptions = next,
+                    None => return Err(first.clone()),
+                }
+            }
+        }
+    }
+}
+
+/// Imports a model under assumptions; where it is refused under them, returns them as well.
+fn attempt(
+    model: Model<'_>,
+    owner: Option<BytesOwner>,
+    options: &ImportOptions<'_>,
+    assumptions: Assumptions,
+) -> Result<Imported, (ImportError, Assumptions)> {
     let name = model.graph().map_or("", |g| g.name());
     let name = if name.is_empty() { "main".into() } else { shown(name) };
     let mut importer = Importer {
@@ -111,18 +136,26 @@ pub(super) fn import(
         symbols: FxHashMap::default(),
         symbol_texts: FxHashMap::default(),
         short_extents: FxHashMap::default(),
+        comparisons: FxHashMap::default(),
+        assumptions,
         nodes: 0,
         iterations: 1,
     };
-    importer.model(model).map_err(|e| ImportError {
-        kind: e.refusal.kind,
-        place: one_line(e.place),
-        message: one_line(e.refusal.message),
-    })?;
-    let graph = importer.graph.finish().map_err(|e| ImportError {
-        kind: ErrorKind::Invalid,
-        place: String::new(),
-        message: one_line(e.iter().map(ToString::to_string).next().unwrap_or_default()),
+    if let Err(e) = importer.model(model) {
+        let error = ImportError {
+            kind: e.refusal.kind,
+            place: one_line(e.place),
+            message: one_line(e.refusal.message),
+        };
+        return Err((error, importer.assumptions));
+    }
+    let graph = importer.graph.finish().map_err(|e| {
+        let error = ImportError {
+            kind: ErrorKind::Invalid,
+            place: String::new(),
+            message: one_line(e.iter().map(ToString::to_string).next().unwrap_or_default()),
+        };
+        (error, importer.assumptions)
     })?;
     Ok(Imported {
         graph,

@@ -13,6 +13,7 @@
 //! Semantics are those of the ONNX operator documents (onnx.ai/onnx/operators), versions 6 to 28 of the default domain. Of `com.microsoft` there are the operators
 //! that ONNX Runtime's quantizer and optimizers write (`operators/microsoft.rs`), as its documentation of contributed operators says them.
 
+mod assumptions;
 mod call;
 mod export;
 mod external;

@@ -12,6 +12,7 @@ use tlc_record::ops::repeat::Iteration;
 use tlc_record::streams::Entered;
 use tlc_record::{Graph, Tensor};
 
+use super::assumptions::{Assumptions, Comparison};
 use super::external::Files;
 use super::packed::Elements;
 use super::refusal::{MAX_NAME, Outcome, invalid, shown};
@@ -67,6 +68,9 @@ pub(super) struct Importer<'o, 'a> {
     pub(super) symbol_texts: FxHashMap<String, usize>,
     /// By the expression of an extent that data decides: a symbol that is equal to it.
     pub(super) short_extents: FxHashMap<IndexExpr, Dim>,
+    /// By the expression that is 1 where it holds: a comparison of sizes.
+    pub(super) comparisons: FxHashMap<IndexExpr, (Comparison, Dim, Dim)>,
+    pub(super) assumptions: Assumptions,
     pub(super) nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
     pub(super) iterations: i64,
@@ -290,8 +294,13 @@ impl<'o, 'a> Importer<'o, 'a> {
         if let Value::Tensor(_, Some(data)) = value {
             return data.host();
         }
-        let tensor = value.tensor(&self.graph)?;
         self.recorded()?;
+        self.computed(value, what)
+    }
+
+    /// As [`Importer::elements`], of a value that was recorded before the recording failed.
+    pub(super) fn computed(&mut self, value: &Value, what: &str) -> Outcome<HostTensor> {
+        let tensor = value.tensor(&self.graph)?;
         // What a body is given differs from iteration to iteration.
         let outside = self.loops.is_empty();
         let (values, fixed) = (self.options.values.filter(|_| outside), &mut self.fixed);

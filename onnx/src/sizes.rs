@@ -5,12 +5,12 @@
 //! that may be negative, numbers large enough to overflow) the operator is recorded as any other.
 
 use tlc_ir::DType;
-use tlc_ir::graph::View;
-use tlc_ir::index::{IndexExpr, Interval};
+use tlc_ir::index::IndexExpr;
 
 mod floats;
 mod moves;
 
+use super::assumptions::{Comparison, becomes_nonnegative};
 use super::call::Call;
 use super::refusal::Outcome;
 use super::value::{MAX_SIZES, Sizes, Value};
@@ -82,15 +82,14 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "ReduceSum" => folded(call, 13, |a, b| a + b)?,
         "ReduceMin" => folded(call, 18, |a, b| a.min(b))?,
         "ReduceMax" => folded(call, 18, |a, b| a.max(b))?,
-        "Equal" => compared(call, |d| match (d.lo, d.hi) {
-            (0, 0) => Some(true),
-            (lo, hi) if lo > 0 || hi < 0 => Some(false),
-            _ => None,
-        }),
-        "Less" => compared(call, |d| decided(d.hi < 0, d.lo >= 0)),
-        "LessOrEqual" => compared(call, |d| decided(d.hi <= 0, d.lo > 0)),
-        "Greater" => compared(call, |d| decided(d.lo > 0, d.hi <= 0)),
-        "GreaterOrEqual" => compared(call, |d| decided(d.lo >= 0, d.hi < 0)),
+        "Equal" => compared(call, Comparison::Equal, |a, b| [a, b], true),
+        "Less" => compared(call, Comparison::Less, |a, b| [a, b], true),
+        "LessOrEqual" => compared(call, Comparison::Less, |a, b| [b, a], false),
+        "Greater" => compared(call, Comparison::Less, |a, b| [b, a], true),
+        "GreaterOrEqual" => compared(call, Comparison::Less, |a, b| [a, b], false),
+        "And" => combined(call, |a, b| a.min(b)),
+        "Or" => combined(call, |a, b| a.max(b)),
+        "Xor" => combined(call, |a, b| a.max(&b) - a.min(&b)),
         "Not" => negated(call),
         "Where" => chosen(call),
         "Sqrt" => floats::root(call),
@@ -151,22 +150,6 @@ fn size(call: &Call<'_, '_, '_>) -> Option<Sizes> {
 fn fits_i32(graph: &Graph, d: &Dim) -> bool {
     let i = graph.with_ir(|ir| d.expr().interval(ir));
     i.lo >= i64::from(i32::MIN) && i.hi <= i64::from(i32::MAX)
-}
-
-/// Whether the expression is never negative, under a guard if need be: a slice that starts behind its operand's only element where
-/// it is.
-fn becomes_nonnegative(graph: &Graph, d: &Dim) -> bool {
-    if lowest(graph, d) >= 0 {
-        return true;
-    }
-    let below = (Dim::from(0) - d).max(0);
-    let slice = View::Slice {
-        start: [below.expr().clone()].into_iter().collect(),
-        step: [1].into_iter().collect(),
-        size: [IndexExpr::ONE].into_iter().collect(),
-    };
-    let one = graph.iota_1d(&IndexExpr::ONE, DType::I64);
-    one.and_then(|one| one.view(slice)).is_ok()
 }
 
 /// Whether the expression is a divisor, under a guard if it may be 0.
@@ -236,6 +219,10 @@ fn cast(call: &Call<'_, '_, '_>, dtype: DType) -> Option<Sizes> {
         }
         _ => false,
     };
+    if dtype == DType::Bool && s.dims.iter().all(|d| lowest(&graph, d) >= 0) {
+        let dims = s.dims.iter().map(|d| d.min(1)).collect();
+        return Some(Sizes { dims, dtype, ..s });
+    }
     s.dims.iter().all(exact).then(|| Sizes { dtype, ..s.clone() })
 }
 
@@ -332,24 +319,39 @@ fn folded(call: &Call<'_, '_, '_>, since: i64, f: impl Fn(&Dim, &Dim) -> Dim) ->
     }))
 }
 
-fn decided(yes: bool, no: bool) -> Option<bool> {
-    (yes || no).then_some(yes)
-}
-
-/// Truths that hold for every value of the symbols, decided by the interval of the difference.
-fn compared(call: &Call<'_, '_, '_>, f: impl Fn(Interval) -> Option<bool>) -> Option<Sizes> {
+/// Whether a comparison of sizes, of these two of the operands, holds: decided by their ranges, or an expression that is 1 or 0.
+fn compared(
+    call: &mut Call<'_, '_, '_>,
+    comparison: Comparison,
+    order: fn(Dim, Dim) -> [Dim; 2],
+    holds: bool,
+) -> Option<Sizes> {
     let (a, b) = (sizes(call, 0)?, sizes(call, 1)?);
     if a.dtype != b.dtype || call.inputs.len() != 2 {
         return None;
     }
-    let graph = call.graph();
     let (rows, shape) = broadcast([a, b])?;
-    let truth = |[a, b]: [Dim; 2]| {
-        let difference = a - b;
-        f(graph.with_ir(|ir| difference.expr().interval(ir))).map(|t| Dim::from(i64::from(t)))
+    let one = |[a, b]: [Dim; 2]| {
+        let [a, b] = order(a, b);
+        let truth = call.importer.truth(comparison, &a, &b)?;
+        Some(if holds { truth } else { Dim::from(1) - truth })
     };
     Some(Sizes {
-        dims: rows.into_iter().map(truth).collect::<Option<_>>()?,
+        dims: rows.into_iter().map(one).collect::<Option<_>>()?,
+        shape,
+        dtype: DType::Bool,
+    })
+}
+
+/// Truths of two operands in one.
+fn combined(call: &Call<'_, '_, '_>, f: fn(Dim, Dim) -> Dim) -> Option<Sizes> {
+    let (a, b) = (sizes(call, 0)?, sizes(call, 1)?);
+    if a.dtype != DType::Bool || b.dtype != DType::Bool {
+        return None;
+    }
+    let (rows, shape) = broadcast([a, b])?;
+    Some(Sizes {
+        dims: rows.into_iter().map(|[a, b]| f(a, b)).collect(),
         shape,
         dtype: DType::Bool,
     })
@@ -369,9 +371,14 @@ fn chosen(call: &Call<'_, '_, '_>) -> Option<Sizes> {
         return None;
     }
     let (rows, shape) = broadcast([c, a, b])?;
-    let pick = |[c, a, b]: [Dim; 3]| Some(if c.as_const()? != 0 { a } else { b });
+    let pick = |[c, a, b]: [Dim; 3]| match c.as_const() {
+        Some(0) => b,
+        Some(_) => a,
+        None if a == b => a,
+        None => &b + c * (a - &b),
+    };
     Some(Sizes {
-        dims: rows.into_iter().map(pick).collect::<Option<_>>()?,
+        dims: rows.into_iter().map(pick).collect(),
         shape,
         dtype: a.dtype,
     })

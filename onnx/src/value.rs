@@ -177,7 +177,10 @@ impl Sizes {
             let data = HostTensor::from_slice(&self.shape, &numbers).map_err(|e| refused(e.to_string()))?;
             return Ok(graph.constant(data).cast(self.dtype));
         }
-        let one = |d: &Dim| size_value(graph, d, self.dtype);
+        let one = |d: &Dim| match self.dtype {
+            DType::Bool => Ok(size_value(graph, d, DType::I64)?.ne(0)),
+            dtype => size_value(graph, d, dtype),
+        };
         let all = self.dims.iter().map(one).collect::<Outcome<Vec<Tensor>>>()?;
         Ok(match self.shape[..] {
             [] => all[0].clone(),

@@ -17,6 +17,7 @@ mod proto;
 mod quantizer;
 mod random;
 mod random_nodes;
+mod ranks;
 mod recurrent;
 mod sequences;
 mod signatures;

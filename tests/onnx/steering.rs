@@ -6,16 +6,16 @@ use tlc::{CompileOptions, HostTensor, Input, inputs};
 use crate::proto::*;
 
 /// A file that is removed again.
-struct File(std::path::PathBuf);
+pub struct File(std::path::PathBuf);
 
 impl File {
-    fn new(name: &str, bytes: &[u8]) -> File {
+    pub fn new(name: &str, bytes: &[u8]) -> File {
         let path = std::env::temp_dir().join(format!("tlc-steering-{}-{name}.onnx", std::process::id()));
         std::fs::write(&path, bytes).expect("a temporary file");
         File(path)
     }
 
-    fn open(&self) -> Result<Model, ModelError> {
+    pub fn open(&self) -> Result<Model, ModelError> {
         Model::open(&self.0, &CompileOptions::default())
     }
 }

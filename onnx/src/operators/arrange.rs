@@ -2,6 +2,7 @@
 
 use tlc_ir::DType;
 
+use crate::assumptions::Comparison;
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::sizes::becomes_positive;
@@ -65,10 +66,26 @@ pub(super) fn transpose(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn squeeze(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
-    one(match c.axes(1, 13)? {
-        Some(axes) => x.squeeze(axes),
-        None => x.squeeze(..),
-    })
+    if let Some(axes) = c.axes(1, 13)? {
+        return one(x.squeeze(axes));
+    }
+    let mut single = vec![];
+    for (axis, extent) in x.shape().iter().enumerate() {
+        let is_one = c.importer.truth(Comparison::Equal, extent, &1.into());
+        let gone = match is_one {
+            Some(d) if d.as_const().is_some() => d.as_const() == Some(1),
+            Some(d) => match c.importer.question(&d) {
+                Some((_, Some(holds))) => holds,
+                Some((question, None)) => c.importer.assume(question, &d).unwrap_or(false),
+                None => false,
+            },
+            None => false,
+        };
+        if gone {
+            single.push(axis as i64);
+        }
+    }
+    one(x.squeeze(single))
 }
 
 pub(super) fn unsqueeze(c: &mut Call<'_, '_, '_>) -> Answer {

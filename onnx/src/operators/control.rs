@@ -6,7 +6,7 @@ use crate::order::free;
 use crate::refusal::{Outcome, invalid};
 use crate::value::{Value, size_value};
 use tlc_formats::onnx::{AttributeKind, Graph as Subgraph};
-use tlc_ir::DType;
+use tlc_ir::{DType, HostTensor};
 use tlc_record::dim::Dim;
 use tlc_record::{Graph, Tensor, custom_vjp};
 
@@ -19,15 +19,61 @@ pub(super) fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Subgraph
     }
 }
 
-/// Both branches are recorded and one is selected, or, where the condition is a constant, only that one. Where the branches' results differ in
-/// their extents and the condition depends on data, so do the extents of what is selected.
+/// What an import that is repeated may know of a condition.
+enum Question {
+    /// Of sizes: its number, and the expression that is 1 where it holds.
+    Sizes(usize, Dim),
+    /// Of values.
+    Data(usize),
+    None,
+}
+
+/// Both branches are recorded and one is selected, or, where the condition is known or assumed, only that one. Where the branches' results
+/// differ in their extents and the condition depends on data, so do the extents of what is selected.
 pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
     let (then, otherwise) = (graph_of(c, "then_branch")?, graph_of(c, "else_branch")?);
     let value = c.required(0)?.clone();
     if let Ok(known) = c.importer.constant(&value, "the condition") {
-        let taken = known.len() == 1 && known.get(0).as_bool();
+        let taken = is_taken(&known);
         return c.importer.branch(if taken { then } else { otherwise });
     }
+    let question = match &value {
+        Value::Sizes(s) if s.dims.len() == 1 => match c.importer.question(&s.dims[0]) {
+            Some((_, Some(taken))) => return c.importer.branch(if taken { then } else { otherwise }),
+            Some((question, None)) => Question::Sizes(question, s.dims[0].clone()),
+            None => Question::None,
+        },
+        _ => match c.importer.question_of_data() {
+            Some((_, true)) => {
+                let taken = is_taken(&c.importer.elements(&value, "the condition")?);
+                return c.importer.branch(if taken { then } else { otherwise });
+            }
+            Some((question, false)) => Question::Data(question),
+            None => Question::None,
+        },
+    };
+    let result = either(c, &value, then, otherwise, &question);
+    // A branch that is no model for these sizes need not be one where a given value says that it is not taken.
+    if let (Err(_), Question::Data(question)) = (&result, question)
+        && let Ok(known) = c.importer.computed(&value, "the condition")
+    {
+        c.importer.rely_on(question, is_taken(&known));
+    }
+    result
+}
+
+fn is_taken(condition: &HostTensor) -> bool {
+    condition.len() == 1 && condition.get(0).as_bool()
+}
+
+/// The results of both branches, of which the condition selects.
+fn either<'a>(
+    c: &mut Call<'_, '_, 'a>,
+    value: &Value,
+    then: Subgraph<'a>,
+    otherwise: Subgraph<'a>,
+    question: &Question,
+) -> Answer {
     let graph = c.graph();
     let condition = c.tensor(0)?.reshape(());
     let taken = gated(c, then, &condition, true);
@@ -51,10 +97,15 @@ pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
         if !sizes_differ || !is_decided_by_data(&condition) {
             // A type follows from the condition, so the condition must be known.
             let what = "the condition of branches whose results differ in type";
-            let taken = match c.importer.elements(&value, what) {
-                Ok(known) => known.len() == 1 && known.get(0).as_bool(),
+            let taken = match c.importer.elements(value, what) {
+                Ok(known) => is_taken(&known),
                 Err(_) if sizes_differ => return chosen(&graph, &condition, &a, &b),
-                Err(refusal) => return Err(refusal),
+                Err(refusal) => {
+                    if let Question::Sizes(question, holds) = question {
+                        c.importer.assume_first(*question, holds);
+                    }
+                    return Err(refusal);
+                }
             };
             return Ok(if taken { a } else { b });
         }

@@ -8,7 +8,7 @@ use tlc_ir::{DType, HostTensor};
 use super::linear::centered;
 use super::quantization::{self, quantized};
 use super::table::Run;
-use super::{activation, arrange, fused, fused_attention, grouped_attention, indexing, pooling};
+use super::{activation, arrange, fused, fused_attention, grouped_attention, indexing, pooling, recurrent};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::signature::{MANY, Signature, row};
@@ -34,6 +34,16 @@ const OPERATORS: &[(Signature, Run)] = &[
     (
         row("DequantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
         quantization::dequantize,
+    ),
+    (
+        row(
+            "DynamicQuantizeLSTM",
+            1,
+            (12, 12),
+            (0, 3),
+            "activation_alpha=floats activation_beta=floats activations=texts clip=float direction=text hidden_size=int input_forget=int",
+        ),
+        recurrent::dynamic_lstm,
     ),
     (row("DynamicQuantizeMatMul", 1, (3, 5), (1, 1), ""), dynamic_matmul),
     (

@@ -5,6 +5,7 @@
 
 use tlc_ir::DType;
 
+use super::quantization::in_bytes;
 use crate::call::{Answer, Call};
 use crate::refusal::{Outcome, invalid, unsupported};
 use tlc_record::Tensor;
@@ -67,6 +68,48 @@ struct Cell<'c> {
 /// The new carried values: of an iteration, the direction, the old ones and the input's part.
 type CellStep<'s> = dyn Fn(&mut Iteration, usize, &[Tensor], &Tensor) -> Vec<Tensor> + 's;
 
+/// Of weights in bytes: by direction, one number or one for each row of them.
+struct Bytes {
+    scale: Tensor,
+    zero: Option<Tensor>,
+}
+
+impl Bytes {
+    /// Operands `at` and the one behind it.
+    fn new(c: &Call<'_, '_, '_>, at: usize, directions: i64, rows: i64) -> Outcome<Bytes> {
+        let shaped = |t: Tensor, name: &str| match t.rank() {
+            1 => of_shape(name, &t.unsqueeze(1), &[Some(directions), Some(1)]),
+            _ => of_shape(name, &t, &[Some(directions), Some(rows)]),
+        };
+        Ok(Bytes {
+            scale: shaped(c.tensor(at)?, "a scale")?,
+            zero: c.optional(at + 1)?.map(|t| shaped(t, "a zero point")).transpose()?,
+        })
+    }
+}
+
+/// The product of `x` with a direction's weights. If these are bytes, so is `x`, by its range, and sums are of integers.
+/// `capture` makes what is outside of a body known in it.
+fn product(
+    equation: &str,
+    x: &Tensor,
+    (weights, bytes, d): (&Tensor, Option<&Bytes>, usize),
+    capture: &mut dyn FnMut(&Tensor) -> Tensor,
+) -> Tensor {
+    let weights = capture(&weights.select_index(0, d as i64));
+    let Some(bytes) = bytes else {
+        return einsum(equation, &[x, &weights]);
+    };
+    let mut whole = weights.cast(DType::I32);
+    if let Some(zero) = &bytes.zero {
+        whole -= capture(&zero.select_index(0, d as i64)).cast(DType::I32).unsqueeze(1);
+    }
+    let scale = capture(&bytes.scale.select_index(0, d as i64));
+    let x = in_bytes(x);
+    let sums = einsum(equation, &[&(x.y.cast(DType::I32) - x.zero.cast(DType::I32)), &whole]);
+    sums.cast(DType::F32) * (x.scale * scale)
+}
+
 /// A network's operands and settings, times first.
 struct Network {
     /// `[time, batch, input]`.
@@ -75,6 +118,8 @@ struct Network {
     w: Tensor,
     /// By direction, `[gates * hidden, hidden]`.
     r: Tensor,
+    /// What the numbers of `w` and `r` stand for, if they are bytes.
+    bytes: Option<[Bytes; 2]>,
     /// By direction, `[2 * gates * hidden]`.
     b: Option<Tensor>,
     /// By direction, `[batch, hidden]`; one for each carried value.
@@ -92,7 +137,8 @@ struct Network {
 }
 
 impl Network {
-    fn new(c: &Call<'_, '_, '_>, cell: &Cell<'_>) -> Outcome<Network> {
+    /// `in_bytes`: whether W and R are bytes in the order of `[input, gates * hidden]`, with scales and zero points from operand 8 on.
+    fn new(c: &Call<'_, '_, '_>, cell: &Cell<'_>, in_bytes: bool) -> Outcome<Network> {
         let dtype = c.tensor(0)?.dtype();
         if !dtype.is_float() {
             return invalid(format!("operand 0 of {dtype}; expected floats"));
@@ -123,7 +169,11 @@ impl Network {
             Some(t) => Ok(wide(t)),
             None => c.tensor(i),
         };
-        let (x, mut w, mut r) = (given(0, 3)?, given(1, 3)?, given(2, 3)?);
+        let weights = |i: usize| match ranked(i, 3)? {
+            Some(t) if in_bytes => Ok(t.permute([0, 2, 1])),
+            _ => given(i, 3),
+        };
+        let (x, mut w, mut r) = (given(0, 3)?, weights(1)?, weights(2)?);
         let hidden = match (r.dim(2).as_const(), c.maybe_int("hidden_size")?) {
             (Some(size), given) if given.is_none_or(|g| g == size) && size > 0 => size,
             (Some(size), Some(given)) => return invalid(format!("hidden_size {given}; expected {size}, as R has")),
@@ -136,6 +186,13 @@ impl Network {
         let rows = cell.gates * hidden;
         w = of_shape("W", &w, &[Some(directions), Some(rows), None])?;
         r = of_shape("R", &r, &[Some(directions), Some(rows), Some(hidden)])?;
+        let bytes = match in_bytes {
+            true => Some([
+                Bytes::new(c, 8, directions, rows)?,
+                Bytes::new(c, 10, directions, rows)?,
+            ]),
+            false => None,
+        };
         let b = match ranked(3, 2)?.map(wide) {
             Some(b) => Some(of_shape("B", &b, &[Some(directions), Some(2 * rows)])?),
             None => None,
@@ -152,6 +209,7 @@ impl Network {
             x,
             w,
             r,
+            bytes,
             b,
             initial,
             lengths,
@@ -179,7 +237,8 @@ impl Network {
         let mut all = Vec::new();
         let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); self.initial.len()];
         for (d, &reverse) in self.reverse.iter().enumerate() {
-            let mut input = einsum("tbi,gi->tbg", &[&self.x, &self.w.select_index(0, d as i64)]);
+            let bytes = self.bytes.as_ref().map(|[w, _]| w);
+            let mut input = product("tbi,gi->tbg", &self.x, (&self.w, bytes, d), &mut Tensor::clone);
             if let Some(b) = &self.b {
                 input += biased(&b.select_index(0, d as i64));
             }
@@ -310,7 +369,7 @@ pub(super) fn rnn(c: &mut Call<'_, '_, '_>) -> Answer {
         states: 1,
         functions: &["Tanh"],
     };
-    let n = Network::new(c, &cell)?;
+    let n = Network::new(c, &cell, false)?;
     let both = |b: &Tensor| b.narrow(0, 0, n.hidden) + b.narrow(0, n.hidden, n.hidden);
     let results = n.run(&both, &|i, d, old, x| {
         let sum = x + times_r(i, &old[0], &n.r.select_index(0, d as i64));
@@ -325,7 +384,7 @@ pub(super) fn gru(c: &mut Call<'_, '_, '_>) -> Answer {
         states: 1,
         functions: &["Sigmoid", "Tanh"],
     };
-    let n = Network::new(c, &cell)?;
+    let n = Network::new(c, &cell, false)?;
     let before = c.flag("linear_before_reset", false)?;
     let size = n.hidden;
     // Applied to the state before it is reset, R's bias of the candidate is inside the product with the reset gate.
@@ -368,12 +427,28 @@ pub(super) fn gru(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn lstm(c: &mut Call<'_, '_, '_>) -> Answer {
+    lstm_of(c, false)
+}
+
+/// As ONNX Runtime's quantizer writes an LSTM: weights are bytes, and what they are multiplied with is put into bytes by its range, the
+/// input as a whole and the state anew in each step.
+pub(super) fn dynamic_lstm(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.tensor(0)?.dtype() != DType::F32 {
+        return invalid(format!("operand 0 of {}; expected f32", c.tensor(0)?.dtype()));
+    }
+    if c.value(4).is_some() {
+        return unsupported("lengths of sequences (operand 4) beside weights of bytes; expected none");
+    }
+    lstm_of(c, true)
+}
+
+fn lstm_of(c: &mut Call<'_, '_, '_>, in_bytes: bool) -> Answer {
     let cell = Cell {
         gates: 4,
         states: 2,
         functions: &["Sigmoid", "Tanh", "Tanh"],
     };
-    let n = Network::new(c, &cell)?;
+    let n = Network::new(c, &cell, in_bytes)?;
     let coupled = c.flag("input_forget", false)?;
     let size = n.hidden;
     let peepholes = match c.optional(7)?.map(|p| p.cast(n.x.dtype())) {
@@ -384,7 +459,8 @@ pub(super) fn lstm(c: &mut Call<'_, '_, '_>) -> Answer {
     let results = n.run(&both, &|i, d, old, x| {
         let (h, cell) = (&old[0], &old[1]);
         let [f, g, last] = [&n.functions[d][0], &n.functions[d][1], &n.functions[d][2]];
-        let gates = x + times_r(i, h, &n.r.select_index(0, d as i64));
+        let bytes = n.bytes.as_ref().map(|[_, r]| r);
+        let gates = x + product("bh,gh->bg", h, (&n.r, bytes, d), &mut |t| i.capture(t));
         // W and R are ordered input, output, forget, cell; P input, output, forget.
         let part = |k: i64| gates.narrow(1, k * size, size);
         let peep = |sum: Tensor, k: i64, cell: &Tensor| match &peepholes {

@@ -219,16 +219,17 @@ impl Session {
 
     fn onnx_graph(&self, args: &ModelArgs, inputs: &[InputSpec], purpose: Purpose) -> Result<(String, Graph), Failure> {
         let file = display(&args.model);
-        let graph = onnx::load(self, &args.model, inputs, &[], purpose)?;
-        // Where sizes break an assumption of the graph for any sizes, there may be a graph for them.
-        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes, purpose).ok();
         let sets = &self.global.sets;
-        let graph = match specialize(&graph, sets, &file) {
+        // Where sizes break an assumption of the graph for any sizes, or there is none for any, there may be a graph for them.
+        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes, purpose).ok();
+        let general = onnx::load(self, &args.model, inputs, &[], purpose);
+        let graph = match general.and_then(|graph| specialize(&graph, sets, &file)) {
             Ok(graph) => match onnx::breaking(self, &graph, inputs)? {
                 Some(sizes) => exact(&[sets.as_slice(), &sizes].concat()).unwrap_or(graph),
                 None => graph,
             },
-            Err(e) if e.code == Some(Code::Invalid) => exact(sets).ok_or(e)?,
+            Err(e) if sets.is_empty() => return Err(e),
+            Err(e) if matches!(e.code, Some(Code::Invalid | Code::Unsupported)) => exact(sets).ok_or(e)?,
             Err(e) => return Err(e),
         };
         match &args.graph {

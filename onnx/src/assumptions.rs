@@ -1,0 +1,224 @@
+//! What an import assumes where the sizes of a call decide the rank of a value: a `Squeeze` without axes, an `If` on a size whose branches
+//! have results of different ranks, as tracing makes of `x.squeeze(-1)`.
+//!
+//! Likewise where a branch is no model for the sizes at hand, and a value that is given decides that it is not taken.
+//!
+//! A graph is for one rank, so one of the two is assumed, under a guard: that which holds for most sizes, or, where the rest of the model does
+//! not fit it, the other. Then the model is imported again from its beginning, since what was recorded before fits the first.
+//!
+//! Invariant: questions have numbers in the order in which they are asked, and an import that is given the same answers to the first of them
+//! asks the same next one.
+
+use tlc_ir::DType;
+use tlc_ir::graph::View;
+use tlc_ir::index::IndexExpr;
+
+use super::scope::Importer;
+use tlc_record::Graph;
+use tlc_record::dim::Dim;
+
+/// How often a model is imported at most because a question has to be answered first, and with another answer.
+const MAX_ANSWERED: usize = 256;
+const MAX_OTHERS: usize = 16;
+/// A size that is no special case of anything; the next symbol's is larger by a step.
+const USUAL_SIZE: (i64, i64) = (1009, 24);
+
+/// An answer to the question of that number.
+#[derive(Clone, Copy, Debug)]
+struct Assumption {
+    question: usize,
+    holds: bool,
+    /// Whether the opposite has been tried, or is known not to hold.
+    is_last: bool,
+}
+
+/// What has been assumed, in the order of the questions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Assumptions {
+    made: Vec<Assumption>,
+    /// How many questions this attempt has asked.
+    asked: usize,
+    /// What has to be assumed before what has been recorded of that question.
+    open: Option<Assumption>,
+    /// How many attempts there were because a question had to be answered first, and with another answer.
+    answered: usize,
+    others: usize,
+}
+
+impl Assumptions {
+    /// The number of the next question.
+    fn ask(&mut self) -> usize {
+        self.asked += 1;
+        self.asked - 1
+    }
+
+    fn answer(&self, question: usize) -> Option<bool> {
+        self.made.iter().find(|a| a.question == question).map(|a| a.holds)
+    }
+
+    /// The assumptions for another attempt after one that failed, if there are any left to try.
+    pub(super) fn next_attempt(mut self) -> Option<Assumptions> {
+        self.asked = 0;
+        if let Some(open) = self.open.take() {
+            self.answered += 1;
+            if self.answered > MAX_ANSWERED {
+                return None;
+            }
+            self.made.retain(|a| a.question < open.question);
+            self.made.push(open);
+            return Some(self);
+        }
+        self.others += 1;
+        if self.others > MAX_OTHERS {
+            return None;
+        }
+        while let Some(last) = self.made.pop() {
+            if !last.is_last {
+                self.made.push(Assumption {
+                    holds: !last.holds,
+                    is_last: true,
+                    ..last
+                });
+                return Some(self);
+            }
+        }
+        None
+    }
+}
+
+/// A comparison of two sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Comparison {
+    Equal,
+    Less,
+}
+
+impl Importer<'_, '_> {
+    /// 1 where the comparison holds, else 0. `None` if it is for data to decide.
+    pub(super) fn truth(&mut self, comparison: Comparison, a: &Dim, b: &Dim) -> Option<Dim> {
+        let truth = match comparison {
+            Comparison::Equal => Dim::from(1) - (a - b).max(b - a).min(1),
+            Comparison::Less => (b - a).max(0).min(1),
+        };
+        let truth = self.graph.simplify(truth.expr());
+        if truth.as_const().is_none() {
+            if self.is_data_bound(&Dim::from(truth.clone())) {
+                return None;
+            }
+            self.comparisons
+                .insert(truth.clone(), (comparison, a.clone(), b.clone()));
+        }
+        Some(truth.into())
+    }
+
+    /// A condition of sizes, 1 where it holds and else 0, of which the import may have to assume whether it holds; its number, and what is assumed
+    /// of it, if anything is. `None` where nothing can be: in bodies of loops, and where data decides the sizes.
+    pub(super) fn question(&mut self, condition: &Dim) -> Option<(usize, Option<bool>)> {
+        if !self.loops.is_empty() || self.is_data_bound(condition) {
+            return None;
+        }
+        let question = self.assumptions.ask();
+        let answer = self.assumptions.answer(question);
+        match answer {
+            Some(holds) if !self.guard(condition, holds) => None,
+            answer => Some((question, answer)),
+        }
+    }
+
+    /// Assumes what holds of the condition for most sizes, and returns it. `None` if no guard can say so.
+    pub(super) fn assume(&mut self, question: usize, condition: &Dim) -> Option<bool> {
+        let holds = self.usually(condition);
+        self.assumptions.made.push(Assumption {
+            question,
+            holds,
+            is_last: false,
+        });
+        self.guard(condition, holds).then_some(holds)
+    }
+
+    /// The model has to be imported again, with an answer to the question.
+    pub(super) fn assume_first(&mut self, question: usize, condition: &Dim) {
+        let holds = self.usually(condition);
+        self.assumptions.open.get_or_insert(Assumption {
+            question,
+            holds,
+            is_last: false,
+        });
+    }
+
+    /// A condition that values of inputs decide; its number, and whether what it was found to be is to be relied on. `None` in bodies of
+    /// loops, where it differs from iteration to iteration.
+    pub(super) fn question_of_data(&mut self) -> Option<(usize, bool)> {
+        if !self.loops.is_empty() {
+            return None;
+        }
+        let question = self.assumptions.ask();
+        Some((question, self.assumptions.answer(question).is_some()))
+    }
+
+    /// The model has to be imported again, and what the condition is found to be is to be relied on.
+    pub(super) fn rely_on(&mut self, question: usize, holds: bool) {
+        self.assumptions.open.get_or_insert(Assumption {
+            question,
+            holds,
+            is_last: true,
+        });
+    }
+
+    fn usually(&self, condition: &Dim) -> bool {
+        self.graph.with_ir(|ir| {
+            let (first, step) = USUAL_SIZE;
+            let sizes: Vec<i64> = (0..ir.symbols().len() as i64).map(|i| first + i * step).collect();
+            condition.expr().eval_symbols(&sizes) == Some(1)
+        })
+    }
+
+    /// Records that calls keep to what is assumed; whether that can be recorded.
+    fn guard(&self, condition: &Dim, holds: bool) -> bool {
+        let (graph, negated) = (&self.graph, Dim::from(1) - condition);
+        let known = |of: &Dim| self.comparisons.get(&graph.simplify(of.expr())).cloned();
+        let compared = known(condition)
+            .map(|c| (c, holds))
+            .or_else(|| known(&negated).map(|c| (c, !holds)));
+        match compared {
+            Some(((Comparison::Equal, a, b), true)) => becomes_equal(graph, &a, &b),
+            Some(((Comparison::Equal, a, b), false)) => becomes_other(graph, &a, &b),
+            Some(((Comparison::Less, a, b), true)) => becomes_nonnegative(graph, &(b - a - 1)),
+            Some(((Comparison::Less, a, b), false)) => becomes_nonnegative(graph, &(a - b)),
+            None if holds => becomes_nonnegative(graph, &(condition - 1)),
+            None => becomes_nonnegative(graph, &(Dim::from(0) - condition)),
+        }
+    }
+}
+
+/// Whether the expression is never negative, under a guard if need be: a slice that starts behind its operand's only element where
+/// it is.
+pub(super) fn becomes_nonnegative(graph: &Graph, d: &Dim) -> bool {
+    if graph.with_ir(|ir| d.expr().interval(ir)).lo >= 0 {
+        return true;
+    }
+    let below = (Dim::from(0) - d).max(0);
+    let slice = View::Slice {
+        start: [below.expr().clone()].into_iter().collect(),
+        step: [1].into_iter().collect(),
+        size: [IndexExpr::ONE].into_iter().collect(),
+    };
+    let one = graph.iota_1d(&IndexExpr::ONE, DType::I64);
+    one.and_then(|one| one.view(slice)).is_ok()
+}
+
+/// Whether two extents are equal, under a guard if need be: a reshape from one to the other.
+fn becomes_equal(graph: &Graph, a: &Dim, b: &Dim) -> bool {
+    let all = graph.iota_1d(a.expr(), DType::I64);
+    let shape = [b.expr().clone()].into_iter().collect();
+    all.and_then(|all| all.view(View::Reshape(shape))).is_ok()
+}
+
+/// Whether two sizes differ, under a guard if need be.
+fn becomes_other(graph: &Graph, a: &Dim, b: &Dim) -> bool {
+    let apart = a - b;
+    match graph.with_ir(|ir| apart.expr().interval(ir)).lo {
+        0.. => becomes_nonnegative(graph, &(apart - 1)),
+        _ => becomes_nonnegative(graph, &(&apart * &apart - 1)),
+    }
+}
