@@ -36,6 +36,7 @@ impl Message {
 }
 
 pub const FLOAT: i64 = 1;
+pub const UINT8: i64 = 2;
 pub const INT64: i64 = 7;
 pub const BOOL: i64 = 9;
 

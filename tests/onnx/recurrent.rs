@@ -9,7 +9,7 @@ use tlc_ir::NodeKind;
 use tlc_ir::plan::{Plan, Step};
 
 use crate::proto::{
-    BOOL, D, FLOAT, INT64, Message, floats, graph, graph_attribute, int_attribute, ints, model, node, value,
+    BOOL, D, FLOAT, INT64, Message, UINT8, floats, graph, graph_attribute, int_attribute, ints, model, node, opset, value,
 };
 
 fn model_of(nodes: &[Message], initializers: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {
@@ -125,6 +125,116 @@ fn lstm_reference(x: &[f32], time: usize, batch: usize, reverse: &[bool], length
         }
     }
     [y, last_h, last_c]
+}
+
+/// The scale and the zero point of values in bytes, as DynamicQuantizeLinear says, and the integers that they then stand for.
+fn in_bytes(x: &[f32]) -> (f64, Vec<f64>) {
+    let (lo, hi) = x.iter().fold((0.0f32, 0.0f32), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
+    let scale = if hi == lo { 1.0 } else { (hi - lo) / 255.0 };
+    let zero = (-lo / scale).round_ties_even().clamp(0.0, 255.0);
+    let byte = |v: &f32| ((v / scale).round_ties_even() + zero).clamp(0.0, 255.0) - zero;
+    (f64::from(scale), x.iter().map(|v| f64::from(byte(v))).collect())
+}
+
+/// Y of a bidirectional LSTM whose weights are bytes, by the definition: both products are of integers, the state's bytes by the range of
+/// each step. `w` is `[2, input, 4 * hidden]`, `r` `[2, hidden, 4 * hidden]`; scales are by direction and row.
+fn byte_lstm_reference(x: &[f32], time: usize, batch: usize, [w, r]: [&[u8]; 2], scales: &[f32], zero: u8) -> Vec<f64> {
+    let rows = 4 * HIDDEN;
+    let b = numbers(2 * 2 * rows, 3);
+    let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
+    let weight = |bytes: &[u8], d: usize, k: usize, row: usize, depth: usize| {
+        f64::from(bytes[(d * depth + k) * rows + row]) - f64::from(zero)
+    };
+    let (x_scale, x) = in_bytes(x);
+    let mut y = vec![0.0; time * 2 * batch * HIDDEN];
+    for d in 0..2 {
+        let (mut h, mut c) = (vec![0.0f64; batch * HIDDEN], vec![0.0f64; batch * HIDDEN]);
+        for step in 0..time {
+            let t = if d == 1 { time - 1 - step } else { step };
+            let (h_scale, bytes) = in_bytes(&h.iter().map(|v| *v as f32).collect::<Vec<_>>());
+            let gate = |n: usize, row: usize| {
+                let scale = f64::from(scales[d * rows + row]);
+                let input = (0..INPUT).map(|k| x[(t * batch + n) * INPUT + k] * weight(w, d, k, row, INPUT));
+                let state = (0..HIDDEN).map(|k| bytes[n * HIDDEN + k] * weight(r, d, k, row, HIDDEN));
+                let bias = f64::from(b[d * 2 * rows + row]) + f64::from(b[d * 2 * rows + rows + row]);
+                input.sum::<f64>() * x_scale * scale + state.sum::<f64>() * h_scale * scale + bias
+            };
+            for n in 0..batch {
+                for k in 0..HIDDEN {
+                    let at = n * HIDDEN + k;
+                    let [i, o, f, g] = [0, 1, 2, 3].map(|part| gate(n, part * HIDDEN + k));
+                    c[at] = sigmoid(f) * c[at] + sigmoid(i) * g.tanh();
+                    h[at] = sigmoid(o) * c[at].tanh();
+                    y[((t * 2 + d) * batch + n) * HIDDEN + k] = h[at];
+                }
+            }
+        }
+    }
+    y
+}
+
+#[test]
+fn an_lstm_whose_weights_are_bytes_is_its_definition() {
+    let rows = 4 * HIDDEN;
+    let names = ["x", "w", "r", "b", "", "", "", "", "ws", "wz", "rs", "rz"];
+    let attributes = [
+        int_attribute("hidden_size", HIDDEN as i64),
+        text_attribute("direction", "bidirectional"),
+    ];
+    let lstm = node("DynamicQuantizeLSTM", "lstm", &names, &["y"]).bytes(7, "com.microsoft");
+    let bytes = |n: usize, seed: usize| -> Vec<u8> { (0..n).map(|i| ((i * 53 + seed * 17) % 251) as u8).collect() };
+    let (w, r) = (bytes(2 * INPUT * rows, 1), bytes(2 * HIDDEN * rows, 2));
+    let bias = floats("b", &[2, 2 * rows as i64], &numbers(4 * rows, 3));
+    // A scale and a zero point for each direction, or for each row of it.
+    for columns in [None, Some(rows)] {
+        let per = columns.unwrap_or(1);
+        let shape: Vec<usize> = [Some(2), columns].into_iter().flatten().collect();
+        let dims: Vec<D> = shape.iter().map(|n| D::N(*n as i64)).collect();
+        let scales: Vec<f32> = (0..2 * per).map(|i| 0.01 + 0.0003 * i as f32).collect();
+        let zeros = vec![128u8; 2 * per];
+        let inputs = [
+            value("x", FLOAT, &[D::Sym("time"), D::Sym("batch"), D::N(INPUT as i64)]),
+            value("w", UINT8, &[D::N(2), D::N(INPUT as i64), D::N(rows as i64)]),
+            value("r", UINT8, &[D::N(2), D::N(HIDDEN as i64), D::N(rows as i64)]),
+            value("ws", FLOAT, &dims),
+            value("wz", UINT8, &dims),
+            value("rs", FLOAT, &dims),
+            value("rz", UINT8, &dims),
+        ];
+        let of = graph(
+            vec![lstm.clone().messages(5, attributes.clone())],
+            vec![bias.clone()],
+            inputs.to_vec(),
+            vec![value("y", FLOAT, &[])],
+        );
+        let model = Message::default()
+            .int(1, 8)
+            .message(7, of)
+            .message(8, opset("", 17))
+            .message(8, opset("com.microsoft", 1))
+            .0;
+        for (time, batch) in [(5, 2), (1, 1), (3, 4)] {
+            let x = numbers(time * batch * INPUT, 7);
+            let tensor = |shape: &[usize], data: &[u8]| HostTensor::from_slice(shape, data).unwrap();
+            let scale = || HostTensor::from_slice(&shape, &scales).unwrap();
+            let given = [
+                HostTensor::from_slice(&[time, batch, INPUT], &x).unwrap(),
+                tensor(&[2, INPUT, rows], &w),
+                tensor(&[2, HIDDEN, rows], &r),
+                scale(),
+                tensor(&shape, &zeros),
+                scale(),
+                tensor(&shape, &zeros),
+            ];
+            let y = run(&model, &given, &[]).remove(0);
+            assert_eq!(y.shape(), [time, 2, batch, HIDDEN]);
+            let all: Vec<f32> = (0..2 * rows).map(|i| scales[i * per / rows]).collect();
+            let expected = byte_lstm_reference(&x, time, batch, [&w, &r], &all, 128);
+            for (found, expected) in y.as_slice::<f32>().unwrap().iter().zip(expected) {
+                assert!((f64::from(*found) - expected).abs() < 1e-6, "{found} for {expected}");
+            }
+        }
+    }
 }
 
 #[test]
