@@ -9,7 +9,8 @@ use tlc_ir::NodeKind;
 use tlc_ir::plan::{Plan, Step};
 
 use crate::proto::{
-    BOOL, D, FLOAT, INT64, Message, UINT8, floats, graph, graph_attribute, int_attribute, ints, model, node, opset, value,
+    BOOL, D, FLOAT, INT64, Message, UINT8, floats, graph, graph_attribute, int_attribute, ints, model, node, opset,
+    value,
 };
 
 fn model_of(nodes: &[Message], initializers: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {

@@ -258,6 +258,11 @@ struct Image {
     /// Channels of each group; all, in one.
     of_group: Option<usize>,
     zero: Option<i64>,
+    /// Whether a call brings the zero point.
+    given: bool,
+    /// Of the weights: none, one for all, or one for each output from this one on.
+    weights_zero: Option<i64>,
+    each: bool,
     requantized: bool,
 }
 
@@ -267,7 +272,7 @@ impl Image {
             dtype: rng.pick(&[DType::U8, DType::U8, DType::I8]),
             weights: rng.pick(&[DType::I8, DType::I8, DType::U8]),
             images: rng.pick(&[1, 1, 2]),
-            channels: rng.pick(&[1, 2, 3, 4, 5, 8, 13, 32]),
+            channels: rng.pick(&[1, 2, 3, 4, 5, 8, 13, 32, 40]),
             outputs: rng.pick(&[1, 8, 10, 16, 24, 32, 48]),
             sides: [rng.pick(&[1, 3, 5, 8]), rng.pick(&[1, 3, 7, 13, 14, 29])],
             kernel: rng.pick(&[[3, 3], [3, 3], [1, 1], [1, 1], [1, 3], [2, 5]]),
@@ -275,6 +280,10 @@ impl Image {
             padding: rng.pick(&[0, 1, 1, 2]),
             of_group: rng.pick(&[None, None, Some(1), Some(1), Some(4)]),
             zero: rng.pick(&[None, Some(7), Some(120), Some(-3)]),
+            given: rng.chance(30, 100),
+            // Of u8 the middle is the usual one.
+            weights_zero: rng.pick(&[None, None, Some(128), Some(128), Some(0), Some(13), Some(-77)]),
+            each: rng.chance(20, 100),
             requantized: rng.chance(50, 100),
         }
     }
@@ -311,13 +320,23 @@ impl Image {
             sizes[2].clone(),
         ];
         let mut x = g.input("x", self.dtype, shape).cast(DType::I32);
-        if let Some(zero) = self.zero {
+        if self.given {
+            x = &x - g.input("z", self.dtype, ()).cast(DType::I32);
+        } else if let Some(zero) = self.zero {
             x = &x - (zero as i32);
         }
-        // Of u8 the middle is the zero point.
         let mut w = g.constant(weights).cast(DType::I32);
-        if self.weights == DType::U8 {
-            w = &w - 128i32;
+        if let Some(zero) = self.weights_zero {
+            // What is of the type of the weights, whatever that is.
+            let byte = |k: usize| Scalar::from_i64(self.weights, zero + k as i64).as_i64() as i32;
+            w = match self.each {
+                true => {
+                    let zeros: Vec<i32> = (0..self.outputs).map(byte).collect();
+                    let zeros = HostTensor::from_slice(&[self.outputs, 1, 1, 1], &zeros).expect("zero points");
+                    &w - g.constant(&zeros)
+                }
+                false => &w - byte(0),
+            };
         }
         let settings = Conv::new().stride(self.stride).padding([self.padding; 2]);
         let settings = settings.groups(self.groups());
@@ -347,7 +366,10 @@ fn random_convolutions_of_bytes_are_right_to_the_bit() {
             None,
         );
         let [h, w] = case.sides;
-        let inputs = [bytes(case.dtype, &[case.images, case.channels, h, w], &mut rng, None)];
+        let mut inputs = vec![bytes(case.dtype, &[case.images, case.channels, h, w], &mut rng, None)];
+        if case.given {
+            inputs.push(bytes(case.dtype, &[], &mut rng, None));
+        }
         for (symbolic, threads) in [(false, 1), (true, 3), (false, 7)] {
             let graph = case.record(symbolic, &weights);
             let options = CompileOptions {
@@ -359,7 +381,7 @@ fn random_convolutions_of_bytes_are_right_to_the_bit() {
             let explained = e.explain().to_string();
             by_words += usize::from(explained.contains("windows are multiplied where they lie"));
             let expected = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
-            let found = e.run(&inputs.each_ref().map(Into::into));
+            let found = e.run(&inputs.iter().map(Into::into).collect::<Vec<_>>());
             let found = found.unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}"))[0].to_host();
             assert!(
                 equal(&expected[0], &found),

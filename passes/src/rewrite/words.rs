@@ -36,8 +36,11 @@ const FEWEST_PRODUCTS: i64 = 4 << 10;
 const SHORTEST_SUM: i64 = 16;
 /// The longest sum of products of differences of bytes that f32 adds up without a rounding.
 const LONGEST_SUM_OF_FLOATS: i64 = (1 << 24) / (255 * 255);
-/// Bytes of a word.
+/// The fewest columns of weights with a zero point that multiply windows.
+const FEWEST_COLUMNS: i64 = 8;
+/// Bytes of a word, and a word of ones.
 const BYTES: i64 = 4;
+const ONES: i64 = 0x0101_0101;
 
 /// Products of bytes with weights that never change, over words.
 pub struct Words;
@@ -94,10 +97,12 @@ pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<G
 
 /// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
 struct Bytes {
-    /// Of u8 or i8, or data of i32 that are all in the range of one of them.
+    /// Of u8 or i8, or data of i32 that are all in the range of one of them once `shift` is added.
     value: NodeId,
     /// That one.
     dtype: DType,
+    /// The zero point that was subtracted from data before they were folded, or one that makes bytes of them.
+    shift: i64,
     /// The views above, the lowest first.
     views: SmallVec<[NodeId; 4]>,
     /// The zero point as it is subtracted, of the value's shape.
@@ -124,6 +129,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                 return Some(Bytes {
                     value: node.operands[0],
                     dtype: graph.ty(node.operands[0]).dtype,
+                    shift: 0,
                     views,
                     zero: None,
                 });
@@ -131,9 +137,14 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
             // Bytes that were converted, and perhaps less a zero point, when they were folded.
             NodeKind::Data(_) if node.ty.dtype == DType::I32 => {
                 views.reverse();
+                let (dtype, shift) = match folded_dtype(graph, at) {
+                    Some(dtype) => (dtype, 0),
+                    None => (DType::U8, folded_shift(graph, at)?),
+                };
                 return Some(Bytes {
                     value: at,
-                    dtype: folded_dtype(graph, at)?,
+                    dtype,
+                    shift,
                     views,
                     zero: None,
                 });
@@ -150,6 +161,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                 return Some(Bytes {
                     value,
                     dtype,
+                    shift: 0,
                     views,
                     zero: Some(node.operands[1]),
                 });
@@ -171,6 +183,17 @@ fn folded_dtype(graph: &Graph, node: NodeId) -> Option<DType> {
     let count: usize = data.0.shape().iter().product();
     let fits = |dtype: &DType| (0..count).all(|i| data.0.get(i).convert(*dtype).as_i64() == data.0.get(i).as_i64());
     [DType::I8, DType::U8].into_iter().find(fits)
+}
+
+/// What makes unsigned bytes of data of i32, added to each, if they are so near one another: differences of bytes of one zero point are.
+fn folded_shift(graph: &Graph, node: NodeId) -> Option<i64> {
+    let NodeKind::Data(data) = &graph.node(node).kind else {
+        return None;
+    };
+    let count: usize = data.0.shape().iter().product();
+    let all = || (0..count).map(|i| data.0.get(i).as_i64());
+    let (least, most) = (all().min()?, all().max()?);
+    (least >= -255 && most <= 255 && most - least <= 255).then_some(-least)
 }
 
 /// The number that every element of a constant is.
@@ -396,8 +419,7 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
         })
         .max_by_key(|(length, ..)| *length)?;
     // One column would be a vector of columns.
-    let one_column = of_w.iter().position(|l| *l == columns).and_then(|axis| extent(w, axis)) == Some(1);
-    if length < 2 || one_column {
+    if length < 2 || columns_of(graph, w, of_w, columns) == Some(1) {
         return None;
     }
     // Both sides are cut into words alike, so an extent that only the weights know stays as it is.
@@ -425,7 +447,12 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     let byte = |z: i64| Scalar::from_i64(graph.ty(image.value).dtype, z).as_i64() == z;
     match image_zero {
         Zero::Known(z) if !padded || byte(z) => {}
-        Zero::Value(z) if !padded && all_ones(&graph.ty(before_expansion(graph, z)).shape) => {}
+        Zero::Value(z) if all_ones(&graph.ty(before_expansion(graph, z)).shape) => {
+            let fills = || windows && is_padded_first(graph, &image) && is_zero_point(graph, z, image.dtype);
+            if padded && !fills() {
+                return None;
+            }
+        }
         _ => return None,
     }
     if graph.ty(image.value).dtype == DType::I32 {
@@ -434,8 +461,8 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     let signed_weights = weights.dtype == DType::I8;
     match weights_zero {
         Zero::Known(z) if z == if signed_weights { 0 } else { 128 } => {}
-        // Sums of the image's bytes, one for each window, take longer.
-        _ if windows => return None,
+        // Sums of the image's bytes, one for each window, take as long as some columns.
+        _ if windows && columns_of(graph, w, of_w, columns).is_some_and(|n| n < FEWEST_COLUMNS) => return None,
         Zero::Known(_) => {}
         Zero::Value(z) => {
             // What goes along the columns alone, which no view has moved since.
@@ -462,9 +489,22 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     })
 }
 
+/// How many columns weights have, if it is known.
+fn columns_of(graph: &Graph, weights: NodeId, labels: &Labels, columns: u16) -> Option<i64> {
+    let axis = labels.iter().position(|l| *l == columns)?;
+    graph.ty(weights).shape[axis].as_const()
+}
+
+/// Whether an image is padded before there are windows of it, where it is.
+fn is_padded_first(graph: &Graph, image: &Bytes) -> bool {
+    let is_window = |v: &NodeId| matches!(graph.node(*v).kind, NodeKind::View(View::Window { .. }));
+    let first = image.views.iter().position(is_window).unwrap_or(image.views.len());
+    !image.views[first..].iter().any(|v| is_padding(graph, *v))
+}
+
 fn zero(graph: &Graph, bytes: &Bytes) -> Zero {
     match bytes.zero {
-        None => Zero::Known(0),
+        None => Zero::Known(bytes.shift),
         Some(z) => number(graph, z).map_or(Zero::Value(z), Zero::Known),
     }
 }
@@ -605,11 +645,41 @@ impl Bytes {
     }
 }
 
+impl Bytes {
+    /// As [`Self::above`], of an i32 that is filled with a number which each call computes: the views below the windows fill in nothing, and
+    /// what they fill in of a mask is where the number goes.
+    fn above_filled(&self, re: &mut Rebuilder, value: NodeId, fill: NodeId) -> Result<NodeId, GraphError> {
+        let views = |views: &[NodeId]| Bytes {
+            views: views.iter().copied().collect(),
+            ..*self
+        };
+        let is_padded = |v: &NodeId| is_padding(&re.graph, *v);
+        let Some(last) = self.views.iter().rposition(is_padded) else {
+            return self.above(re, value, DType::I32.zero());
+        };
+        let (below, above) = (views(&self.views[..=last]), views(&self.views[last + 1..]));
+        let inside = re.graph.ty(value).shape.clone();
+        let inside = splat(re, 0, &inside)?;
+        let padding = below.above(re, inside, Scalar::from_i64(DType::I32, -1))?;
+        let value = below.above(re, value, DType::I32.zero())?;
+        let shape = re.graph.ty(value).shape.clone();
+        let fill = re.add(NodeKind::View(View::Expand(shape)), &[fill])?;
+        let fill = map(re, ScalarOp::And, padding, fill)?;
+        let whole = map(re, ScalarOp::Or, value, fill)?;
+        let stored = re.add(NodeKind::Copy, &[whole])?;
+        above.above(re, stored, DType::I32.zero())
+    }
+}
+
 impl Product {
     /// The product with weights that are bytes, if they were folded to i32.
     fn of_bytes(mut self, re: &mut Rebuilder) -> Result<Product, GraphError> {
         if re.graph.ty(self.weights.value).dtype == DType::I32 {
-            self.weights.value = re.add(NodeKind::Convert(self.weights.dtype), &[self.weights.value])?;
+            let value = match self.weights.shift {
+                0 => self.weights.value,
+                shift => with_number(re, ScalarOp::Add, self.weights.value, shift)?,
+            };
+            self.weights.value = re.add(NodeKind::Convert(self.weights.dtype), &[value])?;
         }
         Ok(self)
     }
@@ -653,9 +723,18 @@ impl Product {
         let image = match self.base_axis {
             Some(axis) => {
                 let made = words(re, self.image.value, axis, flip_image)?;
-                let byte = (fill as u8) ^ if flip_image { 0x80 } else { 0 };
-                let word = i32::from_le_bytes([byte; BYTES as usize]);
-                self.image.above(re, made, Scalar::from_i64(DType::I32, word.into()))?
+                match self.image_zero {
+                    Zero::Known(_) => {
+                        let byte = (fill as u8) ^ if flip_image { 0x80 } else { 0 };
+                        let word = i32::from_le_bytes([byte; BYTES as usize]);
+                        self.image.above(re, made, Scalar::from_i64(DType::I32, word.into()))?
+                    }
+                    Zero::Value(z) => {
+                        let z = self.zero_of_image(re, z, flip_image)?;
+                        let word = with_number(re, ScalarOp::Mul, z, ONES)?;
+                        self.image.above_filled(re, made, word)?
+                    }
+                }
             }
             None => words(re, image_bytes, self.axes[0], flip_image)?,
         };
@@ -687,6 +766,16 @@ impl Product {
         self.less_weights_zero(re, sum, image_bytes, [flip_image, flip_weights], &node.ty.shape)
     }
 
+    /// A zero point of the image that each call computes, of rank 0, as that of unsigned bytes.
+    fn zero_of_image(&self, re: &mut Rebuilder, z: NodeId, flip: bool) -> Result<NodeId, GraphError> {
+        let z = before_expansion(&re.graph, z);
+        let z = re.reshape(z, &Shape::new())?;
+        match flip {
+            false => Ok(z),
+            true => with_number(re, ScalarOp::Add, z, 128),
+        }
+    }
+
     /// A sum less the image's zero point times what the weights of each column add up to.
     fn less_image_zero(
         &self,
@@ -703,12 +792,7 @@ impl Product {
         let each = match self.image_zero {
             Zero::Known(z) => with_number(re, ScalarOp::Mul, of_columns, z + more)?,
             Zero::Value(z) => {
-                let z = before_expansion(&re.graph, z);
-                let z = re.reshape(z, &Shape::new())?;
-                let z = match more {
-                    0 => z,
-                    more => with_number(re, ScalarOp::Add, z, more)?,
-                };
+                let z = self.zero_of_image(re, z, flip)?;
                 let to = re.graph.ty(of_columns).shape.clone();
                 let z = re.add(NodeKind::View(View::Expand(to)), &[z])?;
                 map(re, ScalarOp::Mul, of_columns, z)?
@@ -731,10 +815,38 @@ impl Product {
         if matches!(self.weights_zero, Zero::Known(z) if z == less) {
             return Ok(sum);
         }
-        let bytes = re.add(NodeKind::Convert(DType::I32), &[image])?;
-        let bytes = match flip_image {
-            true => with_number(re, ScalarOp::Add, bytes, 128)?,
-            false => bytes,
+        let unsigned = |re: &mut Rebuilder, image: NodeId| {
+            let bytes = re.add(NodeKind::Convert(DType::I32), &[image])?;
+            match flip_image {
+                true => with_number(re, ScalarOp::Add, bytes, 128),
+                false => Ok(bytes),
+            }
+        };
+        let bytes = match self.base_axis {
+            None => unsigned(re, image)?,
+            // Channels first: their sums are what the windows then are of.
+            Some(axis) => {
+                let bytes = unsigned(re, self.image.value)?;
+                let mut shape = re.graph.ty(bytes).shape.clone();
+                let channels = std::mem::replace(&mut shape[axis], IndexExpr::ONE)
+                    .as_const()
+                    .unwrap_or(0);
+                let monoid = Monoid::Add;
+                let axes = [axis as u8].into_iter().collect();
+                let sums = re.add(NodeKind::Reduce { monoid, axes }, &[bytes])?;
+                let sums = re.reshape(sums, &shape)?;
+                match self.image_zero {
+                    Zero::Known(z) => {
+                        let z = z + if flip_image { 128 } else { 0 };
+                        self.image.above(re, sums, Scalar::from_i64(DType::I32, z * channels))?
+                    }
+                    Zero::Value(z) => {
+                        let z = self.zero_of_image(re, z, flip_image)?;
+                        let all = with_number(re, ScalarOp::Mul, z, channels)?;
+                        self.image.above_filled(re, sums, all)?
+                    }
+                }
+            }
         };
         let of_rows = self.added_up(re, bytes, 0)?;
         let rows = self.spread(re, of_rows, 0, shape)?;
