@@ -15,7 +15,8 @@
 //! and whole vectors of them at once. Padding of an image is a zero point itself. What the quarters have too few elements for is zero in the
 //! weights.
 //!
-//! Short sums of which no words are made, those of each channel of an image alone among them, are computed by f32: it has all their values.
+//! Short sums of which no words are made, those of each channel of an image alone among them, are computed by f32: it has all their values. Longer
+//! ones, as of two values that each call brings, are sums of such.
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
@@ -36,8 +37,6 @@ const FEWEST_PRODUCTS: i64 = 4 << 10;
 const SHORTEST_SUM: i64 = 16;
 /// The longest sum of products of differences of bytes that f32 adds up without a rounding.
 const LONGEST_SUM_OF_FLOATS: i64 = (1 << 24) / (255 * 255);
-/// The fewest columns of weights with a zero point that multiply windows.
-const FEWEST_COLUMNS: i64 = 8;
 /// Bytes of a word, and a word of ones.
 const BYTES: i64 = 4;
 const ONES: i64 = 0x0101_0101;
@@ -87,9 +86,9 @@ pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<G
             return Ok(sum);
         }
         if !fixed.contains(id)
-            && let Some(sum) = over_floats(re, node, operands, emitter)?
+            && let Some(sum) = over_floats_in_parts(re, node, operands, emitter)?
         {
-            return re.add(NodeKind::Convert(DType::I32), &[sum]);
+            return Ok(sum);
         }
         re.keep(node, operands)
     })
@@ -258,6 +257,84 @@ pub(super) fn over_words(
     p.add(re, node, unit).map(Some)
 }
 
+/// A sum of products of differences of bytes that f32 adds up exactly, at least in parts along one label.
+struct SumOfFloats<'n> {
+    inputs: &'n [Labels],
+    output: &'n Labels,
+    /// What is cut, how long it is, and the longest part.
+    label: u16,
+    extent: i64,
+    longest: i64,
+}
+
+impl SumOfFloats<'_> {
+    fn of<'n>(graph: &Graph, node: &'n Node, operands: &[NodeId]) -> Option<SumOfFloats<'n>> {
+        let NodeKind::Einsum {
+            inputs,
+            output,
+            semiring: Semiring::AddMul,
+            accumulator: DType::I32,
+            dtype: DType::I32,
+        } = &node.kind
+        else {
+            return None;
+        };
+        let is_difference = |o: &NodeId| {
+            let of = bytes(graph, *o);
+            of.is_some_and(|of| of.zero.is_none_or(|z| is_zero_point(graph, z, of.dtype)))
+        };
+        if operands.len() != 2 || !operands.iter().all(is_difference) {
+            return None;
+        }
+        let mut summed: SmallVec<[(u16, i64); 4]> = SmallVec::new();
+        for (labels, o) in inputs.iter().zip(operands) {
+            for (l, d) in labels.iter().zip(&graph.ty(*o).shape) {
+                if !output.contains(l) && !summed.iter().any(|(of, _)| of == l) {
+                    summed.push((*l, d.as_const()?));
+                }
+            }
+        }
+        let length = summed.iter().try_fold(1i64, |n, (_, d)| n.checked_mul(*d))?;
+        let results = node.ty.elements().as_const();
+        if length < 2 || results.is_some_and(|n| n.saturating_mul(length) < FEWEST_PRODUCTS) {
+            return None;
+        }
+        let (label, extent) = summed.into_iter().max_by_key(|(_, d)| *d)?;
+        let longest = LONGEST_SUM_OF_FLOATS / (length / extent);
+        (longest > 0).then_some(SumOfFloats {
+            inputs,
+            output,
+            label,
+            extent,
+            longest,
+        })
+    }
+
+    /// The operands in f32.
+    fn wide(re: &mut Rebuilder, operands: &[NodeId], emitter: &Emitter) -> Result<SmallVec<[NodeId; 2]>, GraphError> {
+        let mut wide = SmallVec::new();
+        for &o in operands {
+            let stored = has_overlaps(&re.graph, o);
+            wide.push(match strided_bytes(re, o, emitter)? {
+                Some(image) => image,
+                None => in_f32(re, o, stored, Some(emitter.lanes(DType::F32)))?,
+            });
+        }
+        Ok(wide)
+    }
+
+    fn add(&self, re: &mut Rebuilder, wide: &[NodeId]) -> Result<NodeId, GraphError> {
+        let kind = NodeKind::Einsum {
+            inputs: self.inputs.iter().cloned().collect(),
+            output: self.output.clone(),
+            semiring: Semiring::AddMul,
+            accumulator: DType::F32,
+            dtype: DType::F32,
+        };
+        re.add(kind, wide)
+    }
+}
+
 /// The result of an einsum of i32 in f32, if it adds up so few products of bytes that each sum is a number of f32: for these there are tiles and
 /// lanes where there are none for words, as of each channel of an image alone. Operands are those in the new graph.
 pub(super) fn over_floats(
@@ -266,58 +343,44 @@ pub(super) fn over_floats(
     operands: &[NodeId],
     emitter: &Emitter,
 ) -> Result<Option<NodeId>, GraphError> {
-    let NodeKind::Einsum {
-        inputs,
-        output,
-        semiring: Semiring::AddMul,
-        accumulator: DType::I32,
-        dtype: DType::I32,
-    } = &node.kind
-    else {
-        return Ok(None);
-    };
-    let differences = |o: &NodeId| {
-        let of = bytes(&re.graph, *o)?;
-        of.zero
-            .is_none_or(|z| is_zero_point(&re.graph, z, of.dtype))
-            .then_some(())
-    };
-    if operands.len() != 2 || !operands.iter().all(|o| differences(o).is_some()) {
-        return Ok(None);
+    match SumOfFloats::of(&re.graph, node, operands).filter(|sum| sum.extent <= sum.longest) {
+        Some(sum) => {
+            let wide = SumOfFloats::wide(re, operands, emitter)?;
+            sum.add(re, &wide).map(Some)
+        }
+        None => Ok(None),
     }
-    let mut summed: SmallVec<[(u16, IndexExpr); 4]> = SmallVec::new();
-    for (labels, o) in inputs.iter().zip(operands) {
-        for (l, d) in labels.iter().zip(&re.graph.ty(*o).shape) {
-            if !output.contains(l) && !summed.iter().any(|(of, _)| of == l) {
-                summed.push((*l, d.clone()));
+}
+
+/// As [`over_floats`], in i32, and longer sums in parts, whose sums are added as integers.
+fn over_floats_in_parts(
+    re: &mut Rebuilder,
+    node: &Node,
+    operands: &[NodeId],
+    emitter: &Emitter,
+) -> Result<Option<NodeId>, GraphError> {
+    let Some(sum) = SumOfFloats::of(&re.graph, node, operands) else {
+        return Ok(None);
+    };
+    let wide = SumOfFloats::wide(re, operands, emitter)?;
+    let parts = (sum.extent + sum.longest - 1) / sum.longest;
+    let size = (sum.extent + parts - 1) / parts;
+    let mut all: Option<NodeId> = None;
+    for start in (0..sum.extent).step_by(size as usize) {
+        let mut of = wide.clone();
+        for (o, labels) in of.iter_mut().zip(sum.inputs) {
+            if let Some(axis) = labels.iter().position(|l| *l == sum.label) {
+                *o = part(re, *o, axis, start, size.min(sum.extent - start))?;
             }
         }
-    }
-    let length = summed.iter().try_fold(1i64, |n, (_, d)| n.checked_mul(d.as_const()?));
-    let results = node.ty.elements().as_const();
-    let few = |n: &i64| results.is_some_and(|r| r.saturating_mul(*n) < FEWEST_PRODUCTS);
-    if length
-        .filter(|n| (2..=LONGEST_SUM_OF_FLOATS).contains(n) && !few(n))
-        .is_none()
-    {
-        return Ok(None);
-    }
-    let mut wide: SmallVec<[NodeId; 2]> = SmallVec::new();
-    for &o in operands {
-        let stored = has_overlaps(&re.graph, o);
-        wide.push(match strided_bytes(re, o, emitter)? {
-            Some(image) => image,
-            None => in_f32(re, o, stored, Some(emitter.lanes(DType::F32)))?,
+        let floats = sum.add(re, &of)?;
+        let whole = re.add(NodeKind::Convert(DType::I32), &[floats])?;
+        all = Some(match all {
+            Some(before) => map(re, ScalarOp::Add, before, whole)?,
+            None => whole,
         });
     }
-    let kind = NodeKind::Einsum {
-        inputs: inputs.clone(),
-        output: output.clone(),
-        semiring: Semiring::AddMul,
-        accumulator: DType::F32,
-        dtype: DType::F32,
-    };
-    re.add(kind, &wide).map(Some)
+    Ok(all)
 }
 
 /// An image that windows read with a stride along its rows: bytes that are padded where they are stored, and converted to f32 where windows
@@ -461,8 +524,6 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     let signed_weights = weights.dtype == DType::I8;
     match weights_zero {
         Zero::Known(z) if z == if signed_weights { 0 } else { 128 } => {}
-        // Sums of the image's bytes, one for each window, take as long as some columns.
-        _ if windows && columns_of(graph, w, of_w, columns).is_some_and(|n| n < FEWEST_COLUMNS) => return None,
         Zero::Known(_) => {}
         Zero::Value(z) => {
             // What goes along the columns alone, which no view has moved since.
