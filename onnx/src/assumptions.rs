@@ -94,29 +94,23 @@ pub(super) enum Comparison {
 }
 
 impl Importer<'_, '_> {
-    /// 1 where the comparison holds, else 0. `None` if it is for data to decide.
-    pub(super) fn truth(&mut self, comparison: Comparison, a: &Dim, b: &Dim) -> Option<Dim> {
+    /// 1 where the comparison holds, else 0.
+    pub(super) fn truth(&mut self, comparison: Comparison, a: &Dim, b: &Dim) -> Dim {
         let truth = match comparison {
             Comparison::Equal => Dim::from(1) - (a - b).max(b - a).min(1),
             Comparison::Less => (b - a).max(0).min(1),
         };
         let truth = self.graph.simplify(truth.expr());
         if truth.as_const().is_none() {
-            if self.is_data_bound(&Dim::from(truth.clone())) {
-                return None;
-            }
             self.comparisons
                 .insert(truth.clone(), (comparison, a.clone(), b.clone()));
         }
-        Some(truth.into())
+        truth.into()
     }
 
     /// A condition of sizes, 1 where it holds and else 0, of which the import may have to assume whether it holds; its number, and what is assumed
-    /// of it, if anything is. `None` where nothing can be: in bodies of loops, and where data decides the sizes.
+    /// of it, if anything is. `None` where no guard can say so.
     pub(super) fn question(&mut self, condition: &Dim) -> Option<(usize, Option<bool>)> {
-        if !self.loops.is_empty() || self.is_data_bound(condition) {
-            return None;
-        }
         let question = self.assumptions.ask();
         let answer = self.assumptions.answer(question);
         match answer {

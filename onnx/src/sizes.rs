@@ -333,7 +333,11 @@ fn compared(
     let (rows, shape) = broadcast([a, b])?;
     let one = |[a, b]: [Dim; 2]| {
         let [a, b] = order(a, b);
-        let truth = call.importer.truth(comparison, &a, &b)?;
+        let truth = call.importer.truth(comparison, &a, &b);
+        // What data decides, it compares.
+        if truth.as_const().is_none() && call.importer.is_data_bound(&truth) {
+            return None;
+        }
         Some(if holds { truth } else { Dim::from(1) - truth })
     };
     Some(Sizes {

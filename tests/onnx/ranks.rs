@@ -75,6 +75,60 @@ fn squeeze_without_axes_removes_what_has_one_element_in_a_call() {
     }
 }
 
+/// What data decides is known when a call is under way: of one element it is refused there.
+#[test]
+fn squeeze_without_axes_of_what_data_decides_is_right_or_refused() {
+    let nodes = vec![op("NonZero x -> all", &[]), op("Squeeze all -> y", &[])];
+    let inputs = vec![value("x", FLOAT, &[D::Sym("n")])];
+    let bytes = model(graph(nodes, vec![], inputs, vec![result("y")]), vec![]);
+    let model = File::new("places", &bytes).open().expect("it opens");
+    for x in [&[1.0f32, 0.0, 2.0][..], &[0.0, 0.0], &[3.0, 1.0, 1.0, 1.0]] {
+        let x = HostTensor::from_slice(&[x.len()], x).expect("a tensor");
+        let places: Vec<i64> = (0..)
+            .zip(elements(&x))
+            .filter(|(_, v)| *v != 0.0)
+            .map(|(i, _)| i)
+            .collect();
+        let y = model.run(&inputs![&x]).expect("it runs");
+        assert_eq!(y[0].shape(), [places.len()]);
+        assert_eq!(y[0].to_host().as_slice::<i64>().expect("i64"), places);
+    }
+    let one = HostTensor::from_slice(&[3], &[0.0f32, 5.0, 0.0]).expect("a tensor");
+    let refused = model.run(&inputs![&one]).expect_err("of rank 0").to_string();
+    assert!(refused.contains("the graph needs"), "{refused}");
+}
+
+/// In the body of a loop the sizes are those of the graph around it.
+#[test]
+fn squeeze_without_axes_in_a_body_removes_what_has_one_element_in_a_call() {
+    let body = graph(
+        vec![
+            op("Squeeze x -> r", &[]),
+            op("Identity go -> again", &[]),
+            op("Identity s -> t", &[]),
+        ],
+        vec![],
+        vec![value("i", INT64, &[]), value("go", BOOL, &[]), value("s", FLOAT, &[])],
+        vec![result("again"), result("t"), result("r")],
+    );
+    let nodes = vec![node("Loop", "loop", &["two", "", "zero"], &["s", "y"]).message(5, graph_attribute("body", body))];
+    let constants = vec![ints("two", &[], &[2]), floats("zero", &[], &[0.0])];
+    let inputs = vec![value("x", FLOAT, &[D::Sym("a"), D::Sym("b")])];
+    let bytes = model(graph(nodes, constants, inputs, vec![result("y")]), vec![]);
+    let model = File::new("body", &bytes).open().expect("it opens");
+    for (a, b, shape) in [
+        (2usize, 3usize, &[2usize, 2, 3][..]),
+        (1, 3, &[2, 3]),
+        (3, 1, &[2, 3]),
+        (1, 1, &[2]),
+    ] {
+        let x = tensor(&[a, b]);
+        let y = model.run(&inputs![&x]).expect("it runs");
+        assert_eq!(y[0].shape(), shape);
+        assert_eq!(elements(&y[0].to_host()), [elements(&x), elements(&x)].concat());
+    }
+}
+
 /// An extent that is at least 2 asks nothing.
 #[test]
 fn an_axis_that_cannot_have_one_element_stays_without_a_guard() {

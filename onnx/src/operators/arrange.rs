@@ -72,14 +72,21 @@ pub(super) fn squeeze(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut single = vec![];
     for (axis, extent) in x.shape().iter().enumerate() {
         let is_one = c.importer.truth(Comparison::Equal, extent, &1.into());
-        let gone = match is_one {
-            Some(d) if d.as_const().is_some() => d.as_const() == Some(1),
-            Some(d) => match c.importer.question(&d) {
-                Some((_, Some(holds))) => holds,
-                Some((question, None)) => c.importer.assume(question, &d).unwrap_or(false),
-                None => false,
-            },
-            None => false,
+        let gone = match is_one.as_const() {
+            Some(truth) => truth == 1,
+            None => {
+                let answer = match c.importer.question(&is_one) {
+                    Some((question, None)) => c.importer.assume(question, &is_one),
+                    Some((_, answer)) => answer,
+                    None => None,
+                };
+                let Some(answer) = answer else {
+                    return unsupported(
+                        "a shape without the axes of one element, of which there may be some; expected axes",
+                    );
+                };
+                answer
+            }
         };
         if gone {
             single.push(axis as i64);
