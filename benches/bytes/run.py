@@ -6,7 +6,8 @@
 
 Needs Python with `onnx`, `onnxruntime` and `numpy`. Activations are u8 with a zero point, weights s8. Columns: microseconds of tlc (of the
 version before, where `--before` names one), of ONNX Runtime, and their ratio, each the least over all rounds, and how many elements of the result
-differ (ONNX Runtime rounds a scale in another order). WORDs keep the rows that have one in their name.
+differ (ONNX Runtime rounds a scale in another order). The convolutions that are called dynamic, and products of two values that each call brings, have weights
+of u8 with a zero point, as ONNX Runtime's quantizer writes them. WORDs keep the rows that have one in their name.
 """
 
 import argparse
@@ -77,6 +78,33 @@ def dynamic(m, k, n):
     return model(nodes, [m, k], [m, n], T.FLOAT, {"w": weights(k, n), "ws": number(0.01)}, float_input=True)
 
 
+def dynamic_convolution(c, f, k, side, groups=1, stride=1):
+    """A convolution of floats whose image is quantized by its range, of weights of u8 that have a zero point."""
+    out = (side - 1) // stride + 1
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node(
+            "ConvInteger", ["q", "w", "z", "wz"], ["i"], kernel_shape=[k, k], pads=[k // 2] * 4, group=groups, strides=[stride] * 2
+        ),
+        helper.make_node("Cast", ["i"], ["f"], to=T.FLOAT),
+        helper.make_node("Mul", ["s", "ws"], ["t"]),
+        helper.make_node("Mul", ["f", "t"], ["y"]),
+    ]
+    w = RNG.integers(0, 256, (f, c // groups, k, k)).astype(np.uint8)
+    inits = {"w": w, "wz": number(119, np.uint8), "ws": number(0.01)}
+    return model(nodes, [1, c, side, side], [1, f, out, out], T.FLOAT, inits, float_input=True)
+
+
+def product_of_values(batch, m, n):
+    """A value times a part of itself: neither is known before the call."""
+    nodes = [
+        helper.make_node("Slice", ["x", "zero", "n", "axis"], ["part"]),
+        helper.make_node("MatMulInteger", ["x", "part", "xz", "wz"], ["y"]),
+    ]
+    inits = dict(zero=np.zeros(1, np.int64), n=np.array([n]), axis=np.array([2]), xz=number(7, np.uint8), wz=number(119, np.uint8))
+    return model(nodes, [batch, m, m], [batch, m, n], T.INT32, inits)
+
+
 CASES = {
     "MatMulInteger 1x1024x1024": lambda: integer_product(1, 1024, 1024),
     "MatMulInteger 4x1024x1024": lambda: integer_product(4, 1024, 1024),
@@ -90,6 +118,17 @@ CASES = {
     "QLinearConv 1x1 256->64 56x56": lambda: convolution(256, 64, 1, 56),
     "QLinearConv 7x7 3->64 112x112": lambda: convolution(3, 64, 7, 112),
     "QLinearConv 3x3 depthwise 64 56x56": lambda: convolution(64, 64, 3, 56, 64),
+    "dynamic convolution 3x3 64 56x56": lambda: dynamic_convolution(64, 64, 3, 56),
+    "dynamic convolution 3x3 256 28x28": lambda: dynamic_convolution(256, 256, 3, 28),
+    "dynamic convolution 3x3 256 28x28, stride 2": lambda: dynamic_convolution(256, 256, 3, 28, stride=2),
+    "dynamic convolution 3x3 512 7x7": lambda: dynamic_convolution(512, 512, 3, 7),
+    "dynamic convolution 1x1 256->64 56x56": lambda: dynamic_convolution(256, 64, 1, 56),
+    "dynamic convolution 7x7 3->64 112x112": lambda: dynamic_convolution(3, 64, 7, 112),
+    "dynamic convolution 3x3 64->4 56x56": lambda: dynamic_convolution(64, 4, 3, 56),
+    "dynamic convolution 3x3 64 28x28, two groups": lambda: dynamic_convolution(64, 64, 3, 28, 2),
+    "dynamic convolution 3x3 depthwise 96 56x56": lambda: dynamic_convolution(96, 96, 3, 56, 96),
+    "values 12x384x384x64": lambda: product_of_values(12, 384, 64),
+    "values 1x512x512x512": lambda: product_of_values(1, 512, 512),
 }
 
 

@@ -71,7 +71,7 @@ type CellStep<'s> = dyn Fn(&mut Iteration, usize, &[Tensor], &Tensor) -> Vec<Ten
 /// Of weights in bytes: by direction, one number or one for each row of them.
 struct Bytes {
     scale: Tensor,
-    zero: Option<Tensor>,
+    zero: Tensor,
 }
 
 impl Bytes {
@@ -83,7 +83,7 @@ impl Bytes {
         };
         Ok(Bytes {
             scale: shaped(c.tensor(at)?, "a scale")?,
-            zero: c.optional(at + 1)?.map(|t| shaped(t, "a zero point")).transpose()?,
+            zero: shaped(c.tensor(at + 1)?, "a zero point")?,
         })
     }
 }
@@ -100,10 +100,8 @@ fn product(
     let Some(bytes) = bytes else {
         return einsum(equation, &[x, &weights]);
     };
-    let mut whole = weights.cast(DType::I32);
-    if let Some(zero) = &bytes.zero {
-        whole -= capture(&zero.select_index(0, d as i64)).cast(DType::I32).unsqueeze(1);
-    }
+    let zero = capture(&bytes.zero.select_index(0, d as i64));
+    let whole = weights.cast(DType::I32) - zero.cast(DType::I32).unsqueeze(1);
     let scale = capture(&bytes.scale.select_index(0, d as i64));
     let x = in_bytes(x);
     let sums = einsum(equation, &[&(x.y.cast(DType::I32) - x.zero.cast(DType::I32)), &whole]);
@@ -435,6 +433,12 @@ pub(super) fn lstm(c: &mut Call<'_, '_, '_>) -> Answer {
 pub(super) fn dynamic_lstm(c: &mut Call<'_, '_, '_>) -> Answer {
     if c.tensor(0)?.dtype() != DType::F32 {
         return invalid(format!("operand 0 of {}; expected f32", c.tensor(0)?.dtype()));
+    }
+    for i in [1, 2, 9, 11] {
+        let dtype = c.required(i)?.dtype();
+        if !matches!(dtype, DType::U8 | DType::I8) {
+            return invalid(format!("operand {i} of {dtype}; expected u8 or i8"));
+        }
     }
     if c.value(4).is_some() {
         return unsupported("lengths of sequences (operand 4) beside weights of bytes; expected none");
