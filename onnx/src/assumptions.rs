@@ -4,7 +4,8 @@
 //! Likewise where a branch is no model for the sizes at hand, and a value that is given decides that it is not taken.
 //!
 //! A graph is for one rank, so one of the two is assumed, under a guard: that which holds for most sizes, or, where the rest of the model does
-//! not fit it, the other. Then the model is imported again from its beginning, since what was recorded before fits the first.
+//! not fit it, the other. Then the model is imported again from its beginning, since what was recorded before fits the first. Of several assumptions
+//! one at a time is turned, starting from those under which the import got furthest.
 //!
 //! Invariant: questions have numbers in the order in which they are asked, and an import that is given the same answers to the first of them
 //! asks the same next one.
@@ -19,7 +20,7 @@ use tlc_record::dim::Dim;
 
 /// How often a model is imported at most because a question has to be answered first, and with another answer.
 const MAX_ANSWERED: usize = 256;
-const MAX_OTHERS: usize = 16;
+const MAX_OTHERS: usize = 64;
 /// A size that is no special case of anything; the next symbol's is larger by a step.
 const USUAL_SIZE: (i64, i64) = (1009, 24);
 
@@ -28,8 +29,8 @@ const USUAL_SIZE: (i64, i64) = (1009, 24);
 struct Assumption {
     question: usize,
     holds: bool,
-    /// Whether the opposite has been tried, or is known not to hold.
-    is_last: bool,
+    /// Whether a value says so.
+    is_known: bool,
 }
 
 /// What has been assumed, in the order of the questions.
@@ -43,6 +44,12 @@ pub(super) struct Assumptions {
     /// How many attempts there were because a question had to be answered first, and with another answer.
     answered: usize,
     others: usize,
+    /// Under which the import got furthest.
+    best: Vec<Assumption>,
+    /// How many nodes that were.
+    nodes: usize,
+    /// How many of the best are left to be tried the other way.
+    left: usize,
 }
 
 impl Assumptions {
@@ -56,8 +63,9 @@ impl Assumptions {
         self.made.iter().find(|a| a.question == question).map(|a| a.holds)
     }
 
-    /// The assumptions for another attempt after one that failed, if there are any left to try.
-    pub(super) fn next_attempt(mut self) -> Option<Assumptions> {
+    /// The assumptions for another attempt after one that failed behind so many nodes, if there are any left to try: of those under which the
+    /// import got furthest one is turned, the last at first.
+    pub(super) fn next_attempt(mut self, nodes: usize) -> Option<Assumptions> {
         self.asked = 0;
         if let Some(open) = self.open.take() {
             self.answered += 1;
@@ -72,13 +80,15 @@ impl Assumptions {
         if self.others > MAX_OTHERS {
             return None;
         }
-        while let Some(last) = self.made.pop() {
-            if !last.is_last {
-                self.made.push(Assumption {
-                    holds: !last.holds,
-                    is_last: true,
-                    ..last
-                });
+        if nodes > self.nodes {
+            (self.nodes, self.left) = (nodes, self.made.len());
+            self.best = std::mem::take(&mut self.made);
+        }
+        while self.left > 0 {
+            self.left -= 1;
+            if !self.best[self.left].is_known {
+                self.made = self.best.clone();
+                self.made[self.left].holds ^= true;
                 return Some(self);
             }
         }
@@ -125,7 +135,7 @@ impl Importer<'_, '_> {
         self.assumptions.made.push(Assumption {
             question,
             holds,
-            is_last: false,
+            is_known: false,
         });
         self.guard(condition, holds).then_some(holds)
     }
@@ -136,7 +146,7 @@ impl Importer<'_, '_> {
         self.assumptions.open.get_or_insert(Assumption {
             question,
             holds,
-            is_last: false,
+            is_known: false,
         });
     }
 
@@ -155,10 +165,11 @@ impl Importer<'_, '_> {
         self.assumptions.open.get_or_insert(Assumption {
             question,
             holds,
-            is_last: true,
+            is_known: true,
         });
     }
 
+    /// Whether the condition holds for most sizes.
     fn usually(&self, condition: &Dim) -> bool {
         self.graph.with_ir(|ir| {
             let (first, step) = USUAL_SIZE;

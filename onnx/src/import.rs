@@ -104,10 +104,10 @@ pub(super) fn import(
     loop {
         match attempt(model, owner.clone(), options, assumptions) {
             Ok(imported) => return Ok(imported),
-            Err((error, made)) => {
+            Err((error, made, nodes)) => {
                 // The first says best what the model lacks.
                 let first = refused.get_or_insert(error);
-                match made.next_attempt() {
+                match made.next_attempt(nodes) {
                     Some(next) => assumptions = next,
                     None => return Err(first.clone()),
                 }
@@ -116,13 +116,13 @@ pub(super) fn import(
     }
 }
 
-/// Imports a model under assumptions; where it is refused under them, returns them as well.
+/// Imports a model under assumptions; where it is refused under them, returns them as well, and how many nodes were imported.
 fn attempt(
     model: Model<'_>,
     owner: Option<BytesOwner>,
     options: &ImportOptions<'_>,
     assumptions: Assumptions,
-) -> Result<Imported, (ImportError, Assumptions)> {
+) -> Result<Imported, (ImportError, Assumptions, usize)> {
     let name = model.graph().map_or("", |g| g.name());
     let name = if name.is_empty() { "main".into() } else { shown(name) };
     let mut importer = Importer {
@@ -147,7 +147,7 @@ fn attempt(
             place: one_line(e.place),
             message: one_line(e.refusal.message),
         };
-        return Err((error, importer.assumptions));
+        return Err((error, importer.assumptions, importer.nodes));
     }
     let graph = importer.graph.finish().map_err(|e| {
         let error = ImportError {
@@ -155,7 +155,7 @@ fn attempt(
             place: String::new(),
             message: one_line(e.iter().map(ToString::to_string).next().unwrap_or_default()),
         };
-        (error, importer.assumptions)
+        (error, importer.assumptions, importer.nodes)
     })?;
     Ok(Imported {
         graph,

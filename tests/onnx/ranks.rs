@@ -178,6 +178,52 @@ fn a_branch_on_a_size_whose_rank_the_rest_of_the_model_decides() {
     assert!(refused.contains("needs t = 1"), "{refused}");
 }
 
+/// Of several, where what decides them comes last.
+#[test]
+fn several_branches_whose_ranks_the_end_of_the_model_decides() {
+    const SIZES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+    for of_one in [7, 0, 6, 1] {
+        let (mut nodes, mut ends, mut inputs) = (vec![], vec![], vec![]);
+        for (k, n) in SIZES.into_iter().enumerate() {
+            let (x, v) = (format!("x{n}"), format!("v{n}"));
+            let names = ["s", "n", "c"].map(|name| format!("{name}{n}"));
+            let [s, extent, c] = names.each_ref().map(String::as_str);
+            let there = branch(
+                vec![node("Squeeze", "squeeze", &[x.as_str(), "gone"], &["r"])],
+                vec![ints("gone", &[1], &[2])],
+            );
+            let all = branch(vec![node("Identity", "all", &[x.as_str()], &["r"])], vec![]);
+            nodes.extend([
+                node("Shape", s, &[x.as_str()], &[s]),
+                node("Gather", extent, &[s, "axis"], &[extent]),
+                node("Equal", c, &[extent, "one"], &[c]),
+                chosen(c, there, all, &v),
+            ]);
+            // What takes a matrix, or any matrices.
+            let last = if k < of_one { "Gemm" } else { "MatMul" };
+            let w = if k < of_one { "w" } else { "u" };
+            ends.push(op(&format!("{last} {v} {w} -> y{n}"), &[]));
+            inputs.push(value(&x, FLOAT, &[D::N(2), D::N(3), D::Sym(n)]));
+        }
+        nodes.extend(ends);
+        let mut all = constants(2);
+        all.push(floats("w", &[3, 1], &[1.0; 3]));
+        all.push(floats("u", &[4, 1], &[1.0; 4]));
+        let outputs = SIZES.iter().map(|n| result(&format!("y{n}"))).collect();
+        let bytes = model(graph(nodes, all, inputs, outputs), vec![]);
+        let model = File::new(&format!("ends{of_one}"), &bytes).open().expect("it opens");
+        let given: Vec<HostTensor> = (0..7)
+            .map(|k| tensor(&[2, 3, if k < of_one { 1 } else { 4 }]))
+            .collect();
+        let given: Vec<tlc::Input<'_>> = given.iter().map(Into::into).collect();
+        let y = model.run(&given).expect("it runs");
+        for (k, y) in y.iter().enumerate() {
+            let shape = if k < of_one { &[2usize, 1][..] } else { &[2, 3, 1] };
+            assert_eq!(y.shape(), shape, "{k} of {of_one}");
+        }
+    }
+}
+
 /// Where either rank will do, each call has the one of its sizes.
 #[test]
 fn a_branch_on_a_size_of_which_both_are_models() {

@@ -224,13 +224,14 @@ impl Session {
         let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes, purpose).ok();
         let general = onnx::load(self, &args.model, inputs, &[], purpose);
         let graph = match general.and_then(|graph| specialize(&graph, sets, &file)) {
-            Ok(graph) => match onnx::breaking(self, &graph, inputs)? {
-                Some(sizes) => exact(&[sets.as_slice(), &sizes].concat()).unwrap_or(graph),
-                None => graph,
-            },
+            Ok(graph) => graph,
             Err(e) if sets.is_empty() => return Err(e),
             Err(e) if matches!(e.code, Some(Code::Invalid | Code::Unsupported)) => exact(sets).ok_or(e)?,
             Err(e) => return Err(e),
+        };
+        let graph = match onnx::breaking(self, &graph, inputs)? {
+            Some(sizes) => exact(&[sets.as_slice(), &sizes].concat()).unwrap_or(graph),
+            None => graph,
         };
         match &args.graph {
             Some(name) if name.strip_prefix('@').unwrap_or(name) != graph.name => {
