@@ -203,13 +203,18 @@ pub(super) fn becomes_nonnegative(graph: &Graph, d: &Dim) -> bool {
         return true;
     }
     let below = (Dim::from(0) - d).max(0);
+    has_element(graph, &1.into(), &below)
+}
+
+/// Whether such a range has the element at that place, under a guard if need be.
+fn has_element(graph: &Graph, extent: &Dim, place: &Dim) -> bool {
     let slice = View::Slice {
-        start: [below.expr().clone()].into_iter().collect(),
+        start: [place.expr().clone()].into_iter().collect(),
         step: [1].into_iter().collect(),
         size: [IndexExpr::ONE].into_iter().collect(),
     };
-    let one = graph.iota_1d(&IndexExpr::ONE, DType::I64);
-    one.and_then(|one| one.view(slice)).is_ok()
+    let range = graph.iota_1d(extent.expr(), DType::I64);
+    range.and_then(|range| range.view(slice)).is_ok()
 }
 
 /// Whether two extents are equal, under a guard if need be: a reshape from one to the other.
@@ -223,7 +228,7 @@ fn becomes_equal(graph: &Graph, a: &Dim, b: &Dim) -> bool {
 fn becomes_other(graph: &Graph, a: &Dim, b: &Dim) -> bool {
     let apart = a - b;
     match graph.with_ir(|ir| apart.expr().interval(ir)).lo {
-        0.. => becomes_nonnegative(graph, &(apart - 1)),
-        _ => becomes_nonnegative(graph, &(&apart * &apart - 1)),
+        0.. => has_element(graph, &apart, &0.into()),
+        _ => has_element(graph, &(&apart * &apart), &0.into()),
     }
 }
