@@ -198,10 +198,14 @@ impl Planner<'_> {
         };
         let pins = key.and_then(|key| Some(pins?.of(key)));
         let (mut kernel, mut made) = schedule(nest, target, emitter, pins);
-        let least_work = match (pins, target) {
-            (Some(pins), Target::Cpu(cpu)) if cpu.threads > 1 => share::least_work(Pinned(pins), &mut made.choices),
-            _ => share::CHUNK_PICOSECONDS,
+        let threads = match target {
+            Target::Cpu(cpu) => cpu.threads,
+            Target::Gpu(_) => 1,
         };
+        let pinned = pins
+            .filter(|_| threads > 1)
+            .map(|pins| (Pinned(pins), &mut made.choices));
+        let least_work = share::least_work(threads, pinned);
         let scheduled = Arc::new(kernel.clone());
         legalize_as(&mut kernel, target.emitter(emitter), self.placement.precision());
         // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.

@@ -8,11 +8,17 @@ use tlc_ir::target::{Cpu, EmitterId};
 
 use crate::tuning::{Choice, Pinned, Tunable};
 
-/// Picoseconds of the least work that is worth handing to another thread: about four times what waking it and waiting for it take.
-pub const CHUNK_PICOSECONDS: i64 = 8_000_000;
+/// Microseconds of the least work that is worth handing to another thread: about four times what waking it and waiting for it take, where many
+/// may have to be woken.
+const CHUNK: i64 = 8;
+/// Those where few threads share work. What one thread alone computes between steps of all, the others then fetch from its cache: a copy of
+/// 12 us that pads an image took 31 us beside another thread, which had computed half of the image (two cores of Zen 4).
+const CHUNK_OF_FEW: i64 = 3;
+/// Threads that are few.
+const FEW_THREADS: usize = 4;
 
 /// Microseconds of such work that may be better.
-const CHUNK_MICROSECONDS: [i64; 6] = [2, 4, 8, 16, 32, 1_000_000];
+const CHUNK_MICROSECONDS: [i64; 7] = [2, 3, 4, 8, 16, 32, 1_000_000];
 
 /// Parallel iterations of a chunk, of a launch that has `extent` of them, and in all moves so many bytes and makes so many
 /// floating-point operations; a chunk is at least so many picoseconds of work. Where sizes are symbolic it is evaluated when they are bound.
@@ -40,9 +46,13 @@ fn picoseconds(cpu: &Cpu, emitter: EmitterId) -> (i64, i64) {
     )
 }
 
-/// Picoseconds of the least work that is worth handing to another thread, where another time may be pinned.
-pub(crate) fn least_work(pinned: Pinned<'_>, made: &mut Vec<Choice>) -> i64 {
+/// Picoseconds of the least work that is worth handing to another of so many threads, where another time may be pinned.
+pub(crate) fn least_work(threads: usize, pinned: Option<(Pinned<'_>, &mut Vec<Choice>)>) -> i64 {
     const PICOSECONDS: i64 = 1_000_000;
-    let model = CHUNK_PICOSECONDS / PICOSECONDS;
-    pinned.choose(made, Tunable::ThreadWork, model, CHUNK_MICROSECONDS) * PICOSECONDS
+    let model = if threads > FEW_THREADS { CHUNK } else { CHUNK_OF_FEW };
+    let chosen = match pinned {
+        Some((pins, made)) => pins.choose(made, Tunable::ThreadWork, model, CHUNK_MICROSECONDS),
+        None => model,
+    };
+    chosen * PICOSECONDS
 }
