@@ -262,6 +262,8 @@ fn the_largest_products_of_long_sums_wrap_as_i32_does() {
 /// One convolution of bytes.
 #[derive(Clone, Debug)]
 struct Image {
+    /// Axes of an image: the last one alone, both, or both behind one of three.
+    axes: usize,
     dtype: DType,
     weights: DType,
     images: usize,
@@ -285,6 +287,7 @@ struct Image {
 impl Image {
     fn random(rng: &mut Rng) -> Image {
         Image {
+            axes: rng.pick(&[2, 2, 2, 2, 1, 1, 3]),
             dtype: rng.pick(&[DType::U8, DType::U8, DType::I8]),
             weights: rng.pick(&[DType::I8, DType::I8, DType::U8]),
             images: rng.pick(&[1, 1, 2]),
@@ -320,21 +323,17 @@ impl Image {
 
     fn record(&self, symbolic: bool, weights: &HostTensor) -> tlc::ir::Graph {
         let g = Graph::new("image");
-        let sizes: Vec<Dim> = match symbolic {
-            true => (["n", "h", "w"].iter())
-                .map(|s| Dim::from(&g.symbol(s, 0..=1 << 10)))
-                .collect(),
-            false => [self.images, self.sides[0], self.sides[1]]
-                .map(Dim::from)
-                .into_iter()
-                .collect(),
+        let size = |name: &str, known: usize| match symbolic {
+            true => Dim::from(&g.symbol(name, 0..=1 << 10)),
+            false => known.into(),
         };
-        let shape = [
-            sizes[0].clone(),
-            self.channels.into(),
-            sizes[1].clone(),
-            sizes[2].clone(),
-        ];
+        let [h, w] = self.sides;
+        let mut shape = vec![size("n", self.images), self.channels.into()];
+        match self.axes {
+            1 => shape.push(size("w", w)),
+            2 => shape.extend([size("h", h), size("w", w)]),
+            _ => shape.extend([3.into(), size("h", h), size("w", w)]),
+        }
         let mut x = g.input("x", self.dtype, shape).cast(DType::I32);
         if self.given {
             x = &x - g.input("z", self.dtype, ()).cast(DType::I32);
@@ -348,15 +347,20 @@ impl Image {
             w = match self.each {
                 true => {
                     let zeros: Vec<i32> = (0..self.outputs).map(byte).collect();
-                    let zeros = HostTensor::from_slice(&[self.outputs, 1, 1, 1], &zeros).expect("zero points");
+                    let shape = [&[self.outputs, 1][..], &vec![1; self.axes]].concat();
+                    let zeros = HostTensor::from_slice(&shape, &zeros).expect("zero points");
                     &w - g.constant(&zeros)
                 }
                 false => &w - byte(0),
             };
         }
-        let settings = Conv::new().stride(self.stride).padding([self.padding; 2]);
+        let settings = Conv::new().stride(self.stride).padding(self.padding);
         let settings = settings.groups(self.groups());
-        let mut y = x.conv2d(&w, None, &settings);
+        let mut y = match self.axes {
+            1 => x.conv1d(&w, None, &settings),
+            2 => x.conv2d(&w, None, &settings),
+            _ => x.conv3d(&w, None, &settings),
+        };
         if self.requantized {
             y = ((y.cast(DType::F32) * 0.021).round() + 5.0).cast(DType::I8);
         }
@@ -374,15 +378,15 @@ fn random_convolutions_of_bytes_are_right_to_the_bit() {
         while !case.has_results() {
             case = Image::random(&mut rng);
         }
-        let [kh, kw] = case.kernel;
-        let weights = bytes(
-            case.weights,
-            &[case.outputs, case.channels_of_group(), kh, kw],
-            &mut rng,
-            None,
-        );
-        let [h, w] = case.sides;
-        let mut inputs = vec![bytes(case.dtype, &[case.images, case.channels, h, w], &mut rng, None)];
+        let along = |[a, b]: [usize; 2], of_three: usize| match case.axes {
+            1 => vec![b],
+            2 => vec![a, b],
+            _ => vec![of_three, a, b],
+        };
+        let of_weights = [vec![case.outputs, case.channels_of_group()], along(case.kernel, 2)].concat();
+        let weights = bytes(case.weights, &of_weights, &mut rng, None);
+        let of_image = [vec![case.images, case.channels], along(case.sides, 3)].concat();
+        let mut inputs = vec![bytes(case.dtype, &of_image, &mut rng, None)];
         if case.given {
             inputs.push(bytes(case.dtype, &[], &mut rng, None));
         }

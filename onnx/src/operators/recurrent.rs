@@ -88,24 +88,59 @@ impl Bytes {
     }
 }
 
-/// The product of `x` with a direction's weights. If these are bytes, so is `x`, by its range, and sums are of integers.
-/// `capture` makes what is outside of a body known in it.
-fn product(
-    equation: &str,
-    x: &Tensor,
-    (weights, bytes, d): (&Tensor, Option<&Bytes>, usize),
-    capture: &mut dyn FnMut(&Tensor) -> Tensor,
-) -> Tensor {
-    let weights = capture(&weights.select_index(0, d as i64));
-    let Some(bytes) = bytes else {
-        return einsum(equation, &[x, &weights]);
-    };
-    let zero = capture(&bytes.zero.select_index(0, d as i64));
-    let whole = weights.cast(DType::I32) - zero.cast(DType::I32).unsqueeze(1);
-    let scale = capture(&bytes.scale.select_index(0, d as i64));
-    let x = in_bytes(x);
-    let sums = einsum(equation, &[&(x.y.cast(DType::I32) - x.zero.cast(DType::I32)), &whole]);
-    sums.cast(DType::F32) * (x.scale * scale)
+/// The longest sum of products of differences of bytes whose values f32 has, all of them.
+const LONGEST_SUM: i64 = (1 << 24) / (255 * 255);
+
+/// Weights of a direction, and what their numbers stand for if they are bytes.
+#[derive(Clone, Copy)]
+struct Weights<'n> {
+    all: &'n Tensor,
+    bytes: Option<&'n Bytes>,
+    direction: i64,
+}
+
+impl Weights<'_> {
+    fn own(&self) -> Tensor {
+        self.all.select_index(0, self.direction)
+    }
+
+    /// Less their zero points, in i32, and the scale.
+    fn whole(&self, bytes: &Bytes) -> (Tensor, Tensor) {
+        let of = |t: &Tensor| t.select_index(0, self.direction);
+        let whole = self.own().cast(DType::I32) - of(&bytes.zero).cast(DType::I32).unsqueeze(1);
+        (whole, of(&bytes.scale))
+    }
+
+    /// `x @ W^T` of a whole sequence. If weights are bytes, so is `x`, by its range, and sums are of integers.
+    fn times_input(&self, x: &Tensor) -> Tensor {
+        const EQUATION: &str = "tbi,gi->tbg";
+        let Some(bytes) = self.bytes else {
+            return einsum(EQUATION, &[x, &self.own()]);
+        };
+        let (whole, scale) = self.whole(bytes);
+        let x = in_bytes(x);
+        let sums = einsum(EQUATION, &[&(x.y.cast(DType::I32) - x.zero.cast(DType::I32)), &whole]);
+        sums.cast(DType::F32) * (x.scale * scale)
+    }
+
+    /// `h @ R^T` in a step. Bytes are multiplied as floats, in parts that have all values of the sums: products of floats begin fast.
+    fn times_state(&self, i: &mut Iteration, h: &Tensor) -> Tensor {
+        const EQUATION: &str = "bh,gh->bg";
+        let Some(bytes) = self.bytes else {
+            return einsum(EQUATION, &[h, &i.capture(&self.own())]);
+        };
+        let (whole, scale) = self.whole(bytes);
+        let whole = whole.cast(DType::F32);
+        let hidden = whole.dim(1).as_const().unwrap_or(0);
+        let h = in_bytes(h);
+        let differences = h.y.cast(DType::F32) - h.zero.cast(DType::F32);
+        let sums = (0..hidden).step_by(LONGEST_SUM as usize).map(|start| {
+            let part = |t: &Tensor| t.narrow(1, start, LONGEST_SUM.min(hidden - start));
+            einsum(EQUATION, &[&part(&differences), &i.capture(&part(&whole))]).cast(DType::I32)
+        });
+        let sums = sums.reduce(|a, b| a + b).expect("a hidden state has elements");
+        sums.cast(DType::F32) * (h.scale * i.capture(&scale))
+    }
 }
 
 /// A network's operands and settings, times first.
@@ -198,7 +233,17 @@ impl Network {
         let swap = |t: Tensor| if batch_first { t.swap_axes(0, 1) } else { t };
         let mut initial = Vec::new();
         for k in 0..cell.states {
-            initial.push(ranked(5 + k, 3)?.map(|t| swap(wide(t))));
+            initial.push(match ranked(5 + k, 3)? {
+                Some(t) => {
+                    let name = format!("operand {}", 5 + k);
+                    Some(of_shape(
+                        &name,
+                        &swap(wide(t)),
+                        &[Some(directions), None, Some(hidden)],
+                    )?)
+                }
+                None => None,
+            });
         }
         let x = swap(x);
         // Their number is that of the batch, said in front of the loop: there it may be a guard.
@@ -235,8 +280,12 @@ impl Network {
         let mut all = Vec::new();
         let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); self.initial.len()];
         for (d, &reverse) in self.reverse.iter().enumerate() {
-            let bytes = self.bytes.as_ref().map(|[w, _]| w);
-            let mut input = product("tbi,gi->tbg", &self.x, (&self.w, bytes, d), &mut Tensor::clone);
+            let weights = Weights {
+                all: &self.w,
+                bytes: self.bytes.as_ref().map(|[w, _]| w),
+                direction: d as i64,
+            };
+            let mut input = weights.times_input(&self.x);
             if let Some(b) = &self.b {
                 input += biased(&b.select_index(0, d as i64));
             }
@@ -463,8 +512,12 @@ fn lstm_of(c: &mut Call<'_, '_, '_>, in_bytes: bool) -> Answer {
     let results = n.run(&both, &|i, d, old, x| {
         let (h, cell) = (&old[0], &old[1]);
         let [f, g, last] = [&n.functions[d][0], &n.functions[d][1], &n.functions[d][2]];
-        let bytes = n.bytes.as_ref().map(|[_, r]| r);
-        let gates = x + product("bh,gh->bg", h, (&n.r, bytes, d), &mut |t| i.capture(t));
+        let weights = Weights {
+            all: &n.r,
+            bytes: n.bytes.as_ref().map(|[_, r]| r),
+            direction: d as i64,
+        };
+        let gates = x + weights.times_state(i, h);
         // W and R are ordered input, output, forget, cell; P input, output, forget.
         let part = |k: i64| gates.narrow(1, k * size, size);
         let peep = |sum: Tensor, k: i64, cell: &Tensor| match &peepholes {

@@ -37,6 +37,8 @@ const FEWEST_PRODUCTS: i64 = 4 << 10;
 const SHORTEST_SUM: i64 = 16;
 /// The longest sum of products of differences of bytes that f32 adds up without a rounding.
 const LONGEST_SUM_OF_FLOATS: i64 = (1 << 24) / (255 * 255);
+/// The axis of an image's rows.
+const ROWS: usize = 2;
 /// Bytes of a word, and a word of ones.
 const BYTES: i64 = 4;
 const ONES: i64 = 0x0101_0101;
@@ -106,6 +108,8 @@ struct Bytes {
     views: SmallVec<[NodeId; 4]>,
     /// The zero point as it is subtracted, of the value's shape.
     zero: Option<NodeId>,
+    /// An axis of one element that the value has got since, which the views, of windows and padding alone, do not know of.
+    rows: Option<usize>,
 }
 
 /// A zero point.
@@ -131,6 +135,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                     shift: 0,
                     views,
                     zero: None,
+                    rows: None,
                 });
             }
             // Bytes that were converted, and perhaps less a zero point, when they were folded.
@@ -146,6 +151,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                     shift,
                     views,
                     zero: None,
+                    rows: None,
                 });
             }
             NodeKind::Map(ScalarOp::Sub) => {
@@ -163,6 +169,7 @@ fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
                     shift: 0,
                     views,
                     zero: Some(node.operands[1]),
+                    rows: None,
                 });
             }
             _ => return None,
@@ -236,6 +243,8 @@ struct Product {
     base_axis: Option<usize>,
     /// The weights' own label.
     columns: u16,
+    /// Whether it is of windows along a signal.
+    is_signal: bool,
     image_zero: Zero,
     weights_zero: Zero,
 }
@@ -252,9 +261,17 @@ pub(super) fn over_words(
     let Some(p) = product(&re.graph, node, operands, fixed) else {
         return Ok(None);
     };
-    let p = p.of_bytes(re)?;
     let unit = p.unit(re, emitter.lanes(DType::I32), products);
-    p.add(re, node, unit).map(Some)
+    let p = p.of_bytes(re)?;
+    match p.is_signal {
+        false => p.add(re, &node.ty.shape, unit).map(Some),
+        true => {
+            let mut shape = node.ty.shape.clone();
+            shape.insert(ROWS, IndexExpr::ONE);
+            let sum = p.add(re, &shape, unit)?;
+            re.reshape(sum, &node.ty.shape).map(Some)
+        }
+    }
 }
 
 /// A sum of products of differences of bytes that f32 adds up exactly, at least in parts along one label.
@@ -481,6 +498,17 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
             Some((extent(w, in_w)?, [in_x, in_w], base))
         })
         .max_by_key(|(length, ..)| *length)?;
+    // Tiles are of images with rows, as which signals are seen, or of pixels whose channels lie together.
+    let is_signal = windows
+        && output.len() == ROWS + 1
+        && output[1] == columns
+        && base_axis == Some(1)
+        && graph.ty(image.value).rank() == ROWS + 1
+        && of_x.get(ROWS) == output.last();
+    let is_tiled = output.len() == ROWS + 2 && output[1] == columns || output.last() == Some(&columns);
+    if windows && !is_signal && !is_tiled {
+        return None;
+    }
     // One column would be a vector of columns.
     if length < 2 || columns_of(graph, w, of_w, columns) == Some(1) {
         return None;
@@ -545,6 +573,7 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
         axes,
         base_axis,
         columns,
+        is_signal,
         image_zero,
         weights_zero,
     })
@@ -687,6 +716,39 @@ fn words(re: &mut Rebuilder, x: NodeId, axis: usize, flip: bool) -> Result<NodeI
     re.add(NodeKind::Copy, &[all])
 }
 
+/// Windows or padding of a value that has another axis there, which they leave alone.
+fn beside_axis(view: View, at: usize) -> View {
+    fn with<T: Clone>(all: &[T], at: usize, one: T) -> Box<[T]> {
+        let (before, behind) = all.split_at(at.min(all.len()));
+        [before, &[one], behind].concat().into()
+    }
+    match view {
+        View::Window {
+            axis,
+            size,
+            stride,
+            dilation,
+        } => View::Window {
+            axis: axis + u8::from(usize::from(axis) >= at),
+            size,
+            stride,
+            dilation,
+        },
+        View::Pad {
+            lo,
+            hi,
+            interior,
+            value,
+        } => View::Pad {
+            lo: with(&lo, at, IndexExpr::ZERO),
+            hi: with(&hi, at, IndexExpr::ZERO),
+            interior: with(&interior, at, 0),
+            value,
+        },
+        other => other,
+    }
+}
+
 impl Bytes {
     /// The bytes through all views; what these fill in is the zero point.
     fn through_views(&self, re: &mut Rebuilder, fill: i64) -> Result<NodeId, GraphError> {
@@ -698,7 +760,10 @@ impl Bytes {
     fn above(&self, re: &mut Rebuilder, value: NodeId, fill: Scalar) -> Result<NodeId, GraphError> {
         self.views.iter().try_fold(value, |at, &v| {
             let kind = match &re.graph.node(v).kind {
-                NodeKind::View(view) => NodeKind::View(view.filled_with(fill)),
+                NodeKind::View(view) => NodeKind::View(match self.rows {
+                    Some(axis) => beside_axis(view.filled_with(fill), axis),
+                    None => view.filled_with(fill),
+                }),
                 other => other.clone(),
             };
             re.add(kind, &[at])
@@ -733,8 +798,18 @@ impl Bytes {
 }
 
 impl Product {
-    /// The product with weights that are bytes, if they were folded to i32.
+    /// The product with weights that are bytes, if they were folded to i32, and of a signal that is seen as an image of one row.
     fn of_bytes(mut self, re: &mut Rebuilder) -> Result<Product, GraphError> {
+        if self.is_signal {
+            let mut shape = re.graph.ty(self.image.value).shape.clone();
+            shape.insert(ROWS, IndexExpr::ONE);
+            self.image.value = re.reshape(self.image.value, &shape)?;
+            self.image.rows = Some(ROWS);
+            let all = self.labels.iter().flatten();
+            let row = all.max().map_or(0, |l| l + 1);
+            self.labels[0].insert(ROWS, row);
+            self.output.insert(ROWS, row);
+        }
         if re.graph.ty(self.weights.value).dtype == DType::I32 {
             let value = match self.weights.shift {
                 0 => self.weights.value,
@@ -770,7 +845,7 @@ impl Product {
     }
 
     /// The einsum over words, less what the zero points add to it. Columns are filled up to a multiple of `unit`.
-    fn add(&self, re: &mut Rebuilder, node: &Node, unit: i64) -> Result<NodeId, GraphError> {
+    fn add(&self, re: &mut Rebuilder, shape: &Shape, unit: i64) -> Result<NodeId, GraphError> {
         let is = |re: &Rebuilder, n: NodeId, d: DType| re.graph.ty(n).dtype == d;
         let (flip_image, flip_weights) = (
             is(re, self.image.value, DType::I8),
@@ -823,8 +898,8 @@ impl Product {
         {
             sum = part(re, sum, at(&self.output), 0, n)?;
         }
-        let sum = self.less_image_zero(re, sum, flip_image, &node.ty.shape)?;
-        self.less_weights_zero(re, sum, image_bytes, [flip_image, flip_weights], &node.ty.shape)
+        let sum = self.less_image_zero(re, sum, flip_image, shape)?;
+        self.less_weights_zero(re, sum, image_bytes, [flip_image, flip_weights], shape)
     }
 
     /// A zero point of the image that each call computes, of rank 0, as that of unsigned bytes.
