@@ -10,11 +10,11 @@
 //! Invariant: questions have numbers in the order in which they are asked, and an import that is given the same answers to the first of them
 //! asks the same next one.
 
+use rustc_hash::FxHashMap;
 use tlc_ir::DType;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 
-use super::scope::Importer;
 use tlc_record::Graph;
 use tlc_record::dim::Dim;
 
@@ -23,6 +23,13 @@ const MAX_ANSWERED: usize = 256;
 const MAX_OTHERS: usize = 64;
 /// A size that is no special case of anything; the next symbol's is larger by a step.
 const USUAL_SIZE: (i64, i64) = (1009, 24);
+
+/// A comparison of two sizes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Comparison {
+    Equal,
+    Less,
+}
 
 /// An answer to the question of that number.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +57,8 @@ pub(super) struct Assumptions {
     nodes: usize,
     /// How many of the best are left to be tried the other way.
     left: usize,
+    /// By the expression that is 1 where it holds: a comparison of sizes.
+    comparisons: FxHashMap<IndexExpr, (Comparison, Dim, Dim)>,
 }
 
 impl Assumptions {
@@ -67,6 +76,7 @@ impl Assumptions {
     /// import got furthest one is turned, the last at first.
     pub(super) fn next_attempt(mut self, nodes: usize) -> Option<Assumptions> {
         self.asked = 0;
+        self.comparisons.clear();
         if let Some(open) = self.open.take() {
             self.answered += 1;
             if self.answered > MAX_ANSWERED {
@@ -94,23 +104,14 @@ impl Assumptions {
         }
         None
     }
-}
 
-/// A comparison of two sizes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Comparison {
-    Equal,
-    Less,
-}
-
-impl Importer<'_, '_> {
     /// 1 where the comparison holds, else 0.
-    pub(super) fn truth(&mut self, comparison: Comparison, a: &Dim, b: &Dim) -> Dim {
+    pub(super) fn truth(&mut self, graph: &Graph, comparison: Comparison, a: &Dim, b: &Dim) -> Dim {
         let truth = match comparison {
             Comparison::Equal => Dim::from(1) - (a - b).max(b - a).min(1),
             Comparison::Less => (b - a).max(0).min(1),
         };
-        let truth = self.graph.simplify(truth.expr());
+        let truth = graph.simplify(truth.expr());
         if truth.as_const().is_none() {
             self.comparisons
                 .insert(truth.clone(), (comparison, a.clone(), b.clone()));
@@ -120,30 +121,30 @@ impl Importer<'_, '_> {
 
     /// A condition of sizes, 1 where it holds and else 0, of which the import may have to assume whether it holds; its number, and what is assumed
     /// of it, if anything is. `None` where no guard can say so.
-    pub(super) fn question(&mut self, condition: &Dim) -> Option<(usize, Option<bool>)> {
-        let question = self.assumptions.ask();
-        let answer = self.assumptions.answer(question);
+    pub(super) fn question(&mut self, graph: &Graph, condition: &Dim) -> Option<(usize, Option<bool>)> {
+        let question = self.ask();
+        let answer = self.answer(question);
         match answer {
-            Some(holds) if !self.guard(condition, holds) => None,
+            Some(holds) if !self.guard(graph, condition, holds) => None,
             answer => Some((question, answer)),
         }
     }
 
     /// Assumes what holds of the condition for most sizes, and returns it. `None` if no guard can say so.
-    pub(super) fn assume(&mut self, question: usize, condition: &Dim) -> Option<bool> {
-        let holds = self.usually(condition);
-        self.assumptions.made.push(Assumption {
+    pub(super) fn assume(&mut self, graph: &Graph, question: usize, condition: &Dim) -> Option<bool> {
+        let holds = usually(graph, condition);
+        self.made.push(Assumption {
             question,
             holds,
             is_known: false,
         });
-        self.guard(condition, holds).then_some(holds)
+        self.guard(graph, condition, holds).then_some(holds)
     }
 
     /// The model has to be imported again, with an answer to the question.
-    pub(super) fn assume_first(&mut self, question: usize, condition: &Dim) {
-        let holds = self.usually(condition);
-        self.assumptions.open.get_or_insert(Assumption {
+    pub(super) fn assume_first(&mut self, graph: &Graph, question: usize, condition: &Dim) {
+        let holds = usually(graph, condition);
+        self.open.get_or_insert(Assumption {
             question,
             holds,
             is_known: false,
@@ -152,35 +153,26 @@ impl Importer<'_, '_> {
 
     /// A condition that values of inputs decide; its number, and whether what it was found to be is to be relied on. `None` in bodies of
     /// loops, where it differs from iteration to iteration.
-    pub(super) fn question_of_data(&mut self) -> Option<(usize, bool)> {
-        if !self.loops.is_empty() {
+    pub(super) fn question_of_data(&mut self, graph: &Graph) -> Option<(usize, bool)> {
+        if graph.is_body() {
             return None;
         }
-        let question = self.assumptions.ask();
-        Some((question, self.assumptions.answer(question).is_some()))
+        let question = self.ask();
+        Some((question, self.answer(question).is_some()))
     }
 
     /// The model has to be imported again, and what the condition is found to be is to be relied on.
     pub(super) fn rely_on(&mut self, question: usize, holds: bool) {
-        self.assumptions.open.get_or_insert(Assumption {
+        self.open.get_or_insert(Assumption {
             question,
             holds,
             is_known: true,
         });
     }
 
-    /// Whether the condition holds for most sizes.
-    fn usually(&self, condition: &Dim) -> bool {
-        self.graph.with_ir(|ir| {
-            let (first, step) = USUAL_SIZE;
-            let sizes: Vec<i64> = (0..ir.symbols().len() as i64).map(|i| first + i * step).collect();
-            condition.expr().eval_symbols(&sizes) == Some(1)
-        })
-    }
-
     /// Records that calls keep to what is assumed; whether that can be recorded.
-    fn guard(&self, condition: &Dim, holds: bool) -> bool {
-        let (graph, negated) = (&self.graph, Dim::from(1) - condition);
+    fn guard(&self, graph: &Graph, condition: &Dim, holds: bool) -> bool {
+        let negated = Dim::from(1) - condition;
         let known = |of: &Dim| self.comparisons.get(&graph.simplify(of.expr())).cloned();
         let compared = known(condition)
             .map(|c| (c, holds))
@@ -194,6 +186,15 @@ impl Importer<'_, '_> {
             None => becomes_nonnegative(graph, &(Dim::from(0) - condition)),
         }
     }
+}
+
+/// Whether the condition holds for most sizes.
+fn usually(graph: &Graph, condition: &Dim) -> bool {
+    graph.with_ir(|ir| {
+        let (first, step) = USUAL_SIZE;
+        let sizes: Vec<i64> = (0..ir.symbols().len() as i64).map(|i| first + i * step).collect();
+        condition.expr().eval_symbols(&sizes) == Some(1)
+    })
 }
 
 /// Whether the expression is never negative, under a guard if need be: a slice that starts behind its operand's only element where

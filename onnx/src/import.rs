@@ -136,7 +136,6 @@ fn attempt(
         symbols: FxHashMap::default(),
         symbol_texts: FxHashMap::default(),
         short_extents: FxHashMap::default(),
-        comparisons: FxHashMap::default(),
         assumptions,
         nodes: 0,
         iterations: 1,

@@ -12,7 +12,7 @@ use tlc_record::ops::repeat::Iteration;
 use tlc_record::streams::Entered;
 use tlc_record::{Graph, Tensor};
 
-use super::assumptions::{Assumptions, Comparison};
+use super::assumptions::Assumptions;
 use super::external::Files;
 use super::packed::Elements;
 use super::refusal::{MAX_NAME, Outcome, invalid, shown};
@@ -68,8 +68,6 @@ pub(super) struct Importer<'o, 'a> {
     pub(super) symbol_texts: FxHashMap<String, usize>,
     /// By the expression of an extent that data decides: a symbol that is equal to it.
     pub(super) short_extents: FxHashMap<IndexExpr, Dim>,
-    /// By the expression that is 1 where it holds: a comparison of sizes.
-    pub(super) comparisons: FxHashMap<IndexExpr, (Comparison, Dim, Dim)>,
     pub(super) assumptions: Assumptions,
     pub(super) nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.

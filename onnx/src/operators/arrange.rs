@@ -69,14 +69,15 @@ pub(super) fn squeeze(c: &mut Call<'_, '_, '_>) -> Answer {
     if let Some(axes) = c.axes(1, 13)? {
         return one(x.squeeze(axes));
     }
-    let mut single = vec![];
+    let (graph, mut single) = (c.graph(), vec![]);
+    let assumptions = &mut c.importer.assumptions;
     for (axis, extent) in x.shape().iter().enumerate() {
-        let is_one = c.importer.truth(Comparison::Equal, extent, &1.into());
+        let is_one = assumptions.truth(&graph, Comparison::Equal, extent, &1.into());
         let gone = match is_one.as_const() {
             Some(truth) => truth == 1,
             None => {
-                let answer = match c.importer.question(&is_one) {
-                    Some((question, None)) => c.importer.assume(question, &is_one),
+                let answer = match assumptions.question(&graph, &is_one) {
+                    Some((question, None)) => assumptions.assume(&graph, question, &is_one),
                     Some((_, answer)) => answer,
                     None => None,
                 };

@@ -38,12 +38,12 @@ pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
         return c.importer.branch(if taken { then } else { otherwise });
     }
     let question = match &value {
-        Value::Sizes(s) if s.dims.len() == 1 => match c.importer.question(&s.dims[0]) {
+        Value::Sizes(s) if s.dims.len() == 1 => match c.importer.assumptions.question(&c.graph(), &s.dims[0]) {
             Some((_, Some(taken))) => return c.importer.branch(if taken { then } else { otherwise }),
             Some((question, None)) => Question::Sizes(question, s.dims[0].clone()),
             None => Question::None,
         },
-        _ => match c.importer.question_of_data() {
+        _ => match c.importer.assumptions.question_of_data(&c.graph()) {
             Some((_, true)) => {
                 let taken = is_taken(&c.importer.elements(&value, "the condition")?);
                 return c.importer.branch(if taken { then } else { otherwise });
@@ -57,7 +57,7 @@ pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
     if let (Err(_), Question::Data(question)) = (&result, question)
         && let Ok(known) = c.importer.computed(&value, "the condition")
     {
-        c.importer.rely_on(question, is_taken(&known));
+        c.importer.assumptions.rely_on(question, is_taken(&known));
     }
     result
 }
@@ -102,7 +102,7 @@ fn either<'a>(
                 Err(_) if sizes_differ => return chosen(&graph, &condition, &a, &b),
                 Err(refusal) => {
                     if let Question::Sizes(question, holds) = question {
-                        c.importer.assume_first(*question, holds);
+                        c.importer.assumptions.assume_first(&graph, *question, holds);
                     }
                     return Err(refusal);
                 }
