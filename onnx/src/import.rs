@@ -104,10 +104,10 @@ pub(super) fn import(
     loop {
         match attempt(model, owner.clone(), options, assumptions) {
             Ok(imported) => return Ok(imported),
-            Err((error, made, nodes)) => {
+            Err(attempt) => {
                 // The first says best what the model lacks.
-                let first = refused.get_or_insert(error);
-                match made.next_attempt(nodes) {
+                let first = refused.get_or_insert(attempt.error);
+                match attempt.assumptions.next_attempt(attempt.nodes) {
                     Some(next) => assumptions = next,
                     None => return Err(first.clone()),
                 }
@@ -116,13 +116,20 @@ pub(super) fn import(
     }
 }
 
-/// Imports a model under assumptions; where it is refused under them, returns them as well, and how many nodes were imported.
+/// An import that was refused: why, what it assumed, and how many nodes were imported.
+struct Refused {
+    error: ImportError,
+    assumptions: Assumptions,
+    nodes: usize,
+}
+
+/// Imports a model under assumptions.
 fn attempt(
     model: Model<'_>,
     owner: Option<BytesOwner>,
     options: &ImportOptions<'_>,
     assumptions: Assumptions,
-) -> Result<Imported, (ImportError, Assumptions, usize)> {
+) -> Result<Imported, Box<Refused>> {
     let name = model.graph().map_or("", |g| g.name());
     let name = if name.is_empty() { "main".into() } else { shown(name) };
     let mut importer = Importer {
@@ -140,21 +147,22 @@ fn attempt(
         nodes: 0,
         iterations: 1,
     };
-    if let Err(e) = importer.model(model) {
-        let error = ImportError {
-            kind: e.refusal.kind,
-            place: one_line(e.place),
-            message: one_line(e.refusal.message),
-        };
-        return Err((error, importer.assumptions, importer.nodes));
-    }
-    let graph = importer.graph.finish().map_err(|e| {
-        let error = ImportError {
+    let result = importer.model(model).map_err(|e| ImportError {
+        kind: e.refusal.kind,
+        place: one_line(e.place),
+        message: one_line(e.refusal.message),
+    });
+    let result = result.and_then(|()| {
+        importer.graph.finish().map_err(|e| ImportError {
             kind: ErrorKind::Invalid,
             place: String::new(),
             message: one_line(e.iter().map(ToString::to_string).next().unwrap_or_default()),
-        };
-        (error, importer.assumptions, importer.nodes)
+        })
+    });
+    let graph = result.map_err(|error| Refused {
+        error,
+        assumptions: importer.assumptions,
+        nodes: importer.nodes,
     })?;
     Ok(Imported {
         graph,

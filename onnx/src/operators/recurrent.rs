@@ -91,6 +91,9 @@ impl Bytes {
 /// The longest sum of products of differences of bytes whose values f32 has, all of them.
 const LONGEST_SUM: i64 = (1 << 24) / (255 * 255);
 
+/// The most such sums that a longer one is made of.
+const MOST_PARTS: i64 = 32;
+
 /// Weights of a direction, and what their numbers stand for if they are bytes.
 #[derive(Clone, Copy)]
 struct Weights<'n> {
@@ -130,16 +133,21 @@ impl Weights<'_> {
             return einsum(EQUATION, &[h, &i.capture(&self.own())]);
         };
         let (whole, scale) = self.whole(bytes);
-        let whole = whole.cast(DType::F32);
-        let hidden = whole.dim(1).as_const().unwrap_or(0);
         let h = in_bytes(h);
+        let scale = h.scale * i.capture(&scale);
+        let hidden = whole.dim(1).as_const().unwrap_or(i64::MAX);
+        if hidden > LONGEST_SUM * MOST_PARTS {
+            let differences = h.y.cast(DType::I32) - h.zero.cast(DType::I32);
+            return einsum(EQUATION, &[&differences, &i.capture(&whole)]).cast(DType::F32) * scale;
+        }
+        let whole = whole.cast(DType::F32);
         let differences = h.y.cast(DType::F32) - h.zero.cast(DType::F32);
         let sums = (0..hidden).step_by(LONGEST_SUM as usize).map(|start| {
             let part = |t: &Tensor| t.narrow(1, start, LONGEST_SUM.min(hidden - start));
             einsum(EQUATION, &[&part(&differences), &i.capture(&part(&whole))]).cast(DType::I32)
         });
         let sums = sums.reduce(|a, b| a + b).expect("a hidden state has elements");
-        sums.cast(DType::F32) * (h.scale * i.capture(&scale))
+        sums.cast(DType::F32) * scale
     }
 }
 

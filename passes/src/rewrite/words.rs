@@ -37,6 +37,8 @@ const FEWEST_PRODUCTS: i64 = 4 << 10;
 const SHORTEST_SUM: i64 = 16;
 /// The longest sum of products of differences of bytes that f32 adds up without a rounding.
 const LONGEST_SUM_OF_FLOATS: i64 = (1 << 24) / (255 * 255);
+/// The most parts that a sum of floats is cut into.
+const MOST_PARTS: i64 = 32;
 /// The axis of an image's rows.
 const ROWS: usize = 2;
 /// Bytes of a word, and a word of ones.
@@ -379,8 +381,11 @@ fn over_floats_in_parts(
     let Some(sum) = SumOfFloats::of(&re.graph, node, operands) else {
         return Ok(None);
     };
-    let wide = SumOfFloats::wide(re, operands, emitter)?;
     let parts = (sum.extent + sum.longest - 1) / sum.longest;
+    if parts > MOST_PARTS {
+        return Ok(None);
+    }
+    let wide = SumOfFloats::wide(re, operands, emitter)?;
     let size = (sum.extent + parts - 1) / parts;
     let mut all: Option<NodeId> = None;
     for start in (0..sum.extent).step_by(size as usize) {
