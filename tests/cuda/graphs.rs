@@ -410,7 +410,7 @@ mod children {
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn large_graphs() {
-        bits_of(10_000..10_018, &large());
+        bits_of(10_000..10_030, &large());
     }
 
     #[test]
