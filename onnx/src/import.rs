@@ -330,7 +330,6 @@ impl<'o, 'a> Importer<'o, 'a> {
         Ok(tensor.into())
     }
 
-    /// The symbol of a dimension. Names that differ only in what a symbol cannot hold (`n + 1` and `n - 1`) stay apart.
     /// Records a subgraph as the body of a loop; `values` are its inputs. Returns its outputs.
     pub(super) fn iteration(
         &mut self,

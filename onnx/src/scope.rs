@@ -68,6 +68,7 @@ pub(super) struct Importer<'o, 'a> {
     pub(super) symbol_texts: FxHashMap<String, usize>,
     /// By the expression of an extent that data decides: a symbol that is equal to it.
     pub(super) short_extents: FxHashMap<IndexExpr, Dim>,
+    /// What is assumed of sizes.
     pub(super) assumptions: Assumptions,
     pub(super) nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
@@ -75,6 +76,7 @@ pub(super) struct Importer<'o, 'a> {
 }
 
 impl<'o, 'a> Importer<'o, 'a> {
+    /// The symbol of a dimension. Names that differ only in what a symbol cannot hold (`n + 1` and `n - 1`) stay apart.
     pub(super) fn symbol(&mut self, name: &str) -> Dim {
         if !self.symbols.contains_key(name) {
             let plain = symbol_name(name.trim_start_matches('\0'));

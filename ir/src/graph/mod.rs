@@ -627,20 +627,14 @@ impl Graph {
     /// even where the node that needed it is gone, and of what a call breaks it is told what was recorded first. `map` gives the new node of
     /// each old one.
     pub fn adopt_guards(&mut self, from: &Graph, map: &[Option<NodeId>]) {
+        let own = std::mem::take(&mut self.guards);
         for g in &from.guards {
             let node = map.get(g.node.index()).copied().flatten().unwrap_or(NodeId(0));
             self.assume(g.condition.clone(), node, &g.needed_by);
         }
-        let own = std::mem::take(&mut self.guards);
-        let (mut known, mut new) = (vec![], vec![]);
-        for guard in own {
-            match from.guards.iter().position(|g| g.condition == guard.condition) {
-                Some(place) => known.push((place, guard)),
-                None => new.push(guard),
-            }
+        for g in own {
+            self.assume(g.condition, g.node, &g.needed_by);
         }
-        known.sort_by_key(|(place, _)| *place);
-        self.guards = known.into_iter().map(|(_, guard)| guard).chain(new).collect();
     }
 
     /// Takes on a guard, unless its condition is one of another.

@@ -15,30 +15,28 @@
 //! and whole vectors of them at once. Padding of an image is a zero point itself. What the quarters have too few elements for is zero in the
 //! weights.
 //!
-//! Short sums of which no words are made, those of each channel of an image alone among them, are computed by f32: it has all their values. Longer
-//! ones, as of two values that each call brings, are sums of such.
+//! Sums of which no words are made are those of floats, if these have all their values (`words/floats.rs`).
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::{AccessKind, Emitter, HostProducts, Support, Width};
+use tlc_ir::target::{Emitter, HostProducts, Support, Width};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::panels::Fixed;
 use super::sink_layout::add_canonical;
-use super::widen::in_f32;
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
 use crate::contraction::WORD_PANEL;
-use crate::direct::has_overlaps;
+
+mod floats;
+
+pub(super) use floats::over_floats;
+use floats::over_floats_in_parts;
 
 /// The fewest multiply-adds of a product of known size that words are made for.
 const FEWEST_PRODUCTS: i64 = 4 << 10;
 /// The shortest sum: of shorter ones, what is done to each result for zero points takes longer than the sum.
 const SHORTEST_SUM: i64 = 16;
-/// The longest sum of products of differences of bytes that f32 adds up without a rounding.
-const LONGEST_SUM_OF_FLOATS: i64 = (1 << 24) / (255 * 255);
-/// The most parts that a sum of floats is cut into.
-const MOST_PARTS: i64 = 32;
 /// The axis of an image's rows.
 const ROWS: usize = 2;
 /// Bytes of a word, and a word of ones.
@@ -276,193 +274,23 @@ pub(super) fn over_words(
     }
 }
 
-/// A sum of products of differences of bytes that f32 adds up exactly, at least in parts along one label.
-struct SumOfFloats<'n> {
-    inputs: &'n [Labels],
-    output: &'n Labels,
-    /// What is cut, how long it is, and the longest part.
-    label: u16,
-    extent: i64,
-    longest: i64,
-}
-
-impl SumOfFloats<'_> {
-    fn of<'n>(graph: &Graph, node: &'n Node, operands: &[NodeId]) -> Option<SumOfFloats<'n>> {
-        let NodeKind::Einsum {
+/// The labels of the operands and the result of an einsum that adds up products of i32.
+fn sum_of_integers(node: &Node) -> Option<(&[Labels], &Labels)> {
+    match &node.kind {
+        NodeKind::Einsum {
             inputs,
             output,
             semiring: Semiring::AddMul,
             accumulator: DType::I32,
             dtype: DType::I32,
-        } = &node.kind
-        else {
-            return None;
-        };
-        let is_difference = |o: &NodeId| {
-            let of = bytes(graph, *o);
-            of.is_some_and(|of| of.zero.is_none_or(|z| is_zero_point(graph, z, of.dtype)))
-        };
-        if operands.len() != 2 || !operands.iter().all(is_difference) {
-            return None;
-        }
-        let mut summed: SmallVec<[(u16, i64); 4]> = SmallVec::new();
-        for (labels, o) in inputs.iter().zip(operands) {
-            for (l, d) in labels.iter().zip(&graph.ty(*o).shape) {
-                if !output.contains(l) && !summed.iter().any(|(of, _)| of == l) {
-                    summed.push((*l, d.as_const()?));
-                }
-            }
-        }
-        let length = summed.iter().try_fold(1i64, |n, (_, d)| n.checked_mul(*d))?;
-        let results = node.ty.elements().as_const();
-        if length < 2 || results.is_some_and(|n| n.saturating_mul(length) < FEWEST_PRODUCTS) {
-            return None;
-        }
-        let (label, extent) = summed.into_iter().max_by_key(|(_, d)| *d)?;
-        let longest = LONGEST_SUM_OF_FLOATS / (length / extent);
-        (longest > 0).then_some(SumOfFloats {
-            inputs,
-            output,
-            label,
-            extent,
-            longest,
-        })
-    }
-
-    /// The operands in f32.
-    fn wide(re: &mut Rebuilder, operands: &[NodeId], emitter: &Emitter) -> Result<SmallVec<[NodeId; 2]>, GraphError> {
-        let mut wide = SmallVec::new();
-        for &o in operands {
-            let stored = has_overlaps(&re.graph, o);
-            wide.push(match strided_bytes(re, o, emitter)? {
-                Some(image) => image,
-                None => in_f32(re, o, stored, Some(emitter.lanes(DType::F32)))?,
-            });
-        }
-        Ok(wide)
-    }
-
-    fn add(&self, re: &mut Rebuilder, wide: &[NodeId]) -> Result<NodeId, GraphError> {
-        let kind = NodeKind::Einsum {
-            inputs: self.inputs.iter().cloned().collect(),
-            output: self.output.clone(),
-            semiring: Semiring::AddMul,
-            accumulator: DType::F32,
-            dtype: DType::F32,
-        };
-        re.add(kind, wide)
-    }
-}
-
-/// The result of an einsum of i32 in f32, if it adds up so few products of bytes that each sum is a number of f32: for these there are tiles and
-/// lanes where there are none for words, as of each channel of an image alone. Operands are those in the new graph.
-pub(super) fn over_floats(
-    re: &mut Rebuilder,
-    node: &Node,
-    operands: &[NodeId],
-    emitter: &Emitter,
-) -> Result<Option<NodeId>, GraphError> {
-    match SumOfFloats::of(&re.graph, node, operands).filter(|sum| sum.extent <= sum.longest) {
-        Some(sum) => {
-            let wide = SumOfFloats::wide(re, operands, emitter)?;
-            sum.add(re, &wide).map(Some)
-        }
-        None => Ok(None),
-    }
-}
-
-/// As [`over_floats`], in i32, and longer sums in parts, whose sums are added as integers.
-fn over_floats_in_parts(
-    re: &mut Rebuilder,
-    node: &Node,
-    operands: &[NodeId],
-    emitter: &Emitter,
-) -> Result<Option<NodeId>, GraphError> {
-    let Some(sum) = SumOfFloats::of(&re.graph, node, operands) else {
-        return Ok(None);
-    };
-    let parts = (sum.extent + sum.longest - 1) / sum.longest;
-    if parts > MOST_PARTS {
-        return Ok(None);
-    }
-    let wide = SumOfFloats::wide(re, operands, emitter)?;
-    let size = (sum.extent + parts - 1) / parts;
-    let mut all: Option<NodeId> = None;
-    for start in (0..sum.extent).step_by(size as usize) {
-        let mut of = wide.clone();
-        for (o, labels) in of.iter_mut().zip(sum.inputs) {
-            if let Some(axis) = labels.iter().position(|l| *l == sum.label) {
-                *o = part(re, *o, axis, start, size.min(sum.extent - start))?;
-            }
-        }
-        let floats = sum.add(re, &of)?;
-        let whole = re.add(NodeKind::Convert(DType::I32), &[floats])?;
-        all = Some(match all {
-            Some(before) => map(re, ScalarOp::Add, before, whole)?,
-            None => whole,
-        });
-    }
-    Ok(all)
-}
-
-/// An image that windows read with a stride along its rows: bytes that are padded where they are stored, and converted to f32 where windows
-/// read them, which is a fourth of the memory. `None` of what is no such image, and where lanes do not load every other byte.
-fn strided_bytes(re: &mut Rebuilder, operand: NodeId, emitter: &Emitter) -> Result<Option<NodeId>, GraphError> {
-    let graph = &re.graph;
-    let Some(of) = bytes(graph, operand).filter(|of| graph.ty(of.value).dtype == of.dtype) else {
-        return Ok(None);
-    };
-    let Zero::Known(z) = zero(graph, &of) else {
-        return Ok(None);
-    };
-    let view = |v: &NodeId| match &graph.node(*v).kind {
-        NodeKind::View(view) => Some(view.clone()),
+        } => Some((inputs, output)),
         _ => None,
-    };
-    let views: Vec<View> = of.views.iter().filter_map(view).collect();
-    let row = graph.ty(of.value).rank().checked_sub(1);
-    let every_other = |view: &View| match view {
-        View::Window {
-            axis, stride: 2, size, ..
-        } => Some(usize::from(*axis)) == row && !size.is(1),
-        _ => false,
-    };
-    if !emitter.access(AccessKind::Apart).is_vector() || !views.iter().any(every_other) {
-        return Ok(None);
     }
-    let windows = views.iter().position(|v| matches!(v, View::Window { .. }));
-    let (below, above) = views.split_at(windows.unwrap_or(views.len()));
-    let fill = Scalar::from_i64(of.dtype, z);
-    let padded = (below.iter()).try_fold(of.value, |at, v| re.add(NodeKind::View(v.filled_with(fill)), &[at]))?;
-    let stored = re.add(NodeKind::Copy, &[padded])?;
-    let whole = re.add(NodeKind::Convert(DType::I32), &[stored])?;
-    let difference = match z {
-        0 => whole,
-        z => {
-            let shape = re.graph.ty(whole).shape.clone();
-            let z = splat(re, z, &shape)?;
-            map(re, ScalarOp::Sub, whole, z)?
-        }
-    };
-    let wide = re.add(NodeKind::Convert(DType::F32), &[difference])?;
-    let zero = DType::F32.zero();
-    (above.iter())
-        .try_fold(wide, |at, v| re.add(NodeKind::View(v.filled_with(zero)), &[at]))
-        .map(Some)
 }
 
 /// The product of bytes that an einsum is, of operands in the new graph.
 fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Option<Product> {
-    let NodeKind::Einsum {
-        inputs,
-        output,
-        semiring: Semiring::AddMul,
-        accumulator: DType::I32,
-        dtype: DType::I32,
-    } = &node.kind
-    else {
-        return None;
-    };
+    let (inputs, output) = sum_of_integers(node)?;
     let [a, b] = operands[..] else { return None };
     let weights = match [0, 1].map(|k| fixed.contains(node.operands[k])) {
         [false, true] => 1,
@@ -774,9 +602,7 @@ impl Bytes {
             re.add(kind, &[at])
         })
     }
-}
 
-impl Bytes {
     /// As [`Self::above`], of an i32 that is filled with a number which each call computes: the views below the windows fill in nothing, and
     /// what they fill in of a mask is where the number goes.
     fn above_filled(&self, re: &mut Rebuilder, value: NodeId, fill: NodeId) -> Result<NodeId, GraphError> {
@@ -864,18 +690,7 @@ impl Product {
         let image = match self.base_axis {
             Some(axis) => {
                 let made = words(re, self.image.value, axis, flip_image)?;
-                match self.image_zero {
-                    Zero::Known(_) => {
-                        let byte = (fill as u8) ^ if flip_image { 0x80 } else { 0 };
-                        let word = i32::from_le_bytes([byte; BYTES as usize]);
-                        self.image.above(re, made, Scalar::from_i64(DType::I32, word.into()))?
-                    }
-                    Zero::Value(z) => {
-                        let z = self.zero_of_image(re, z, flip_image)?;
-                        let word = with_number(re, ScalarOp::Mul, z, ONES)?;
-                        self.image.above_filled(re, made, word)?
-                    }
-                }
+                self.above_zeros(re, made, ONES, flip_image)?
             }
             None => words(re, image_bytes, self.axes[0], flip_image)?,
         };
@@ -905,6 +720,22 @@ impl Product {
         }
         let sum = self.less_image_zero(re, sum, flip_image, shape)?;
         self.less_weights_zero(re, sum, image_bytes, [flip_image, flip_weights], shape)
+    }
+
+    /// The image's views over what is made of its bytes, where a byte counts so many times: padding is that of the zero point, as of unsigned bytes.
+    fn above_zeros(&self, re: &mut Rebuilder, value: NodeId, times: i64, flip: bool) -> Result<NodeId, GraphError> {
+        match self.image_zero {
+            Zero::Known(z) => {
+                let fill = (z + if flip { 128 } else { 0 }) * times;
+                self.image
+                    .above(re, value, Scalar::from_i64(DType::I32, i64::from(fill as i32)))
+            }
+            Zero::Value(z) => {
+                let z = self.zero_of_image(re, z, flip)?;
+                let fill = with_number(re, ScalarOp::Mul, z, times)?;
+                self.image.above_filled(re, value, fill)
+            }
+        }
     }
 
     /// A zero point of the image that each call computes, of rank 0, as that of unsigned bytes.
@@ -976,17 +807,7 @@ impl Product {
                 let axes = [axis as u8].into_iter().collect();
                 let sums = re.add(NodeKind::Reduce { monoid, axes }, &[bytes])?;
                 let sums = re.reshape(sums, &shape)?;
-                match self.image_zero {
-                    Zero::Known(z) => {
-                        let z = z + if flip_image { 128 } else { 0 };
-                        self.image.above(re, sums, Scalar::from_i64(DType::I32, z * channels))?
-                    }
-                    Zero::Value(z) => {
-                        let z = self.zero_of_image(re, z, flip_image)?;
-                        let all = with_number(re, ScalarOp::Mul, z, channels)?;
-                        self.image.above_filled(re, sums, all)?
-                    }
-                }
+                self.above_zeros(re, sums, channels, flip_image)?
             }
         };
         let of_rows = self.added_up(re, bytes, 0)?;
