@@ -5,8 +5,9 @@
 
 use tlc::{CompileOptions, Conv, DType, Dim, Executable, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
 use tlc_codegen::wide::Level;
+use tlc_ir::ScalarOp;
 use tlc_ir::interp::{self, interpret};
-use tlc_ir::kernel::Stmt;
+use tlc_ir::kernel::{Op, Stmt};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
 
@@ -180,7 +181,15 @@ fn has_words() -> bool {
 }
 
 fn is_by_words(e: &Executable) -> bool {
-    let of_words = |s: &Stmt| matches!(s, Stmt::Contract(c) if c.words);
+    let of_words = |s: &Stmt| {
+        matches!(
+            s,
+            Stmt::Let {
+                op: Op::Map(ScalarOp::Dot4, _),
+                ..
+            }
+        )
+    };
     let by_kernel = e.plan().kernels.iter().any(|k| k.statements().any(of_words));
     by_kernel || e.explain().to_string().contains("by the library of words")
 }
