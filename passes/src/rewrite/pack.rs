@@ -102,7 +102,10 @@ pub fn run(
                 let image = 1 - blocks.operand;
                 operands[image] = match (padded_channels(graph, node, image, &known), blocks.many) {
                     (Some(channels), _) => padded_in_order(re, operands[image], channels)?,
-                    (None, true) => channels_apart(re, operands[image], &mut apart)?,
+                    (None, true) => {
+                        let windows = in_own_order(re, operands[image], &mut ordered_images)?;
+                        channels_apart(re, windows, &mut apart)?
+                    }
                     (None, false) => side_by_side(re, operands[image])?,
                 };
                 direct(re, node, &operands, &blocks)

@@ -32,6 +32,10 @@ const FEWEST_TURNED: i64 = 3;
 /// one tile where it has no more pixels, and not two of them.
 const SMALL: i64 = 3;
 
+/// Pixels of the tiles of one vector of channels that rows of unknown length are cut into: images have widths of powers of two, and of seven times
+/// such. Fewer are tiles of [`SMALL`] and less.
+const WIDTHS: [i64; 4] = [16, 14, 8, 7];
+
 /// Shares of the next block's weights where nobody knows how many tiles a block has: as few as an image of 7 by 7 pixels has, for what further tiles
 /// ask for is there already.
 const SHARES: i64 = 3;
@@ -104,6 +108,16 @@ struct Around {
     close: bool,
     /// Whether they are walked for one tile after another.
     inside: bool,
+}
+
+/// Pixels of the tile behind one of so many, in rows of which each may have some left over.
+fn next_rows(pixels: i64, one_vector: bool) -> i64 {
+    let width = WIDTHS.into_iter().find(|&width| width < pixels);
+    match width {
+        Some(width) if one_vector => width,
+        _ if pixels <= 2 * SMALL || one_vector => (pixels - 1).clamp(1, SMALL),
+        _ => pixels / 2,
+    }
 }
 
 impl Scheduler<'_> {
@@ -422,6 +436,7 @@ impl Scheduler<'_> {
         around: Around,
         shared: &mut Vec<VarId>,
     ) -> Option<()> {
+        let one_vector = columns <= self.emitter.lanes(DType::F32);
         let (mut left, mut factor) = (Some(pixels), factor);
         while let Some(var) = left {
             let made = self.apply(Directive::Split { var, factor })?;
@@ -454,7 +469,7 @@ impl Scheduler<'_> {
             factor = match over {
                 Some(over) if over < factor => over.max(1),
                 // Each row has pixels left over.
-                _ if factor <= SMALL && around.rows.is_some() => (factor - 1).max(1),
+                _ if around.rows.is_some() => next_rows(factor, one_vector),
                 _ => (factor / 2).max(1),
             };
         }

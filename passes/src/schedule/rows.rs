@@ -216,7 +216,7 @@ impl Scheduler<'_> {
 
     /// Whether a loop computes results that do not depend on each other.
     fn only_stores(&self, var: VarId) -> bool {
-        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. });
+        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Clamp { .. } | Stmt::Store { .. });
         tree::loop_body(&self.kernel.body, var).is_some_and(|b| b.iter().all(plain))
     }
 
