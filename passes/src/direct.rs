@@ -173,6 +173,11 @@ fn word_product(graph: &Graph, id: NodeId) -> Option<WordProduct> {
     fits.then_some(WordProduct { columns, summed })
 }
 
+/// Whether an einsum is a product of words with a matrix, the second operand.
+pub(crate) fn is_word_product(graph: &Graph, id: NodeId) -> bool {
+    word_product(graph, id).is_some()
+}
+
 /// The sizes of the sliding windows that an operand is made of.
 fn window_sizes(graph: &Graph, operand: NodeId) -> impl Iterator<Item = &IndexExpr> {
     let below = move |at: &NodeId| match &graph.node(*at).kind {
@@ -340,9 +345,10 @@ fn channels_to_fill(emitter: &Emitter, channels: i64) -> i64 {
 
 /// The image whose windows a direct convolution multiplies; `None` if the einsum is none.
 pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    let (of_weights, rank) = match word_product(graph, id) {
-        Some(_) => (1, 2),
-        None => windows(graph, id).map(|w| (w.weights, w.inputs[w.weights].len()))?,
+    let of_words = is_word_product(graph, id);
+    let (of_weights, rank) = match of_words {
+        true => (1, 2),
+        false => windows(graph, id).map(|w| (w.weights, w.inputs[w.weights].len()))?,
     };
     let operands = &graph.node(id).operands;
     let below = |at: NodeId| graph.node(at).operands.first().copied();
@@ -353,7 +359,13 @@ pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
     let order = weights.operands[0];
     let copy = below(order).filter(|_| matches!(graph.node(order).kind, NodeKind::View(View::Permute(_))))?;
     let ranks = graph.ty(copy).shape.len() == rank + 1;
-    if !ranks || !matches!(graph.node(copy).kind, NodeKind::Copy) {
+    // What a loop's body multiplies was copied outside.
+    let stored = match graph.node(copy).kind {
+        NodeKind::Copy => true,
+        NodeKind::Input { .. } => of_words,
+        _ => false,
+    };
+    if !ranks || !stored {
         return None;
     }
     let mut at = operands[1 - of_weights];

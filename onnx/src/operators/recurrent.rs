@@ -88,12 +88,6 @@ impl Bytes {
     }
 }
 
-/// The longest sum of products of differences of bytes whose values f32 has, all of them.
-const LONGEST_SUM: i64 = (1 << 24) / (255 * 255);
-
-/// The most such sums that a longer one is made of.
-const MOST_PARTS: i64 = 32;
-
 /// Weights of a direction, and what their numbers stand for if they are bytes.
 #[derive(Clone, Copy)]
 struct Weights<'n> {
@@ -103,51 +97,27 @@ struct Weights<'n> {
 }
 
 impl Weights<'_> {
-    fn own(&self) -> Tensor {
-        self.all.select_index(0, self.direction)
-    }
-
-    /// Less their zero points, in i32, and the scale.
-    fn whole(&self, bytes: &Bytes) -> (Tensor, Tensor) {
-        let of = |t: &Tensor| t.select_index(0, self.direction);
-        let whole = self.own().cast(DType::I32) - of(&bytes.zero).cast(DType::I32).unsqueeze(1);
-        (whole, of(&bytes.scale))
-    }
-
     /// `x @ W^T` of a whole sequence. If weights are bytes, so is `x`, by its range, and sums are of integers.
     fn times_input(&self, x: &Tensor) -> Tensor {
-        const EQUATION: &str = "tbi,gi->tbg";
-        let Some(bytes) = self.bytes else {
-            return einsum(EQUATION, &[x, &self.own()]);
-        };
-        let (whole, scale) = self.whole(bytes);
-        let x = in_bytes(x);
-        let sums = einsum(EQUATION, &[&(x.y.cast(DType::I32) - x.zero.cast(DType::I32)), &whole]);
-        sums.cast(DType::F32) * (x.scale * scale)
+        self.times("tbi,gi->tbg", x, |own| own)
     }
 
-    /// `h @ R^T` in a step. Bytes are multiplied as floats, in parts that have all values of the sums: products of floats begin fast.
+    /// `h @ R^T` in a step.
     fn times_state(&self, i: &mut Iteration, h: &Tensor) -> Tensor {
-        const EQUATION: &str = "bh,gh->bg";
+        self.times("bh,gh->bg", h, |own| i.capture(&own))
+    }
+
+    /// A product with the weights, as `seen` sees them.
+    fn times(&self, equation: &str, x: &Tensor, seen: impl Fn(Tensor) -> Tensor) -> Tensor {
+        let of = |t: &Tensor| seen(t.select_index(0, self.direction));
+        let own = of(self.all);
         let Some(bytes) = self.bytes else {
-            return einsum(EQUATION, &[h, &i.capture(&self.own())]);
+            return einsum(equation, &[x, &own]);
         };
-        let (whole, scale) = self.whole(bytes);
-        let h = in_bytes(h);
-        let scale = h.scale * i.capture(&scale);
-        let hidden = whole.dim(1).as_const().unwrap_or(i64::MAX);
-        if hidden > LONGEST_SUM * MOST_PARTS {
-            let differences = h.y.cast(DType::I32) - h.zero.cast(DType::I32);
-            return einsum(EQUATION, &[&differences, &i.capture(&whole)]).cast(DType::F32) * scale;
-        }
-        let whole = whole.cast(DType::F32);
-        let differences = h.y.cast(DType::F32) - h.zero.cast(DType::F32);
-        let sums = (0..hidden).step_by(LONGEST_SUM as usize).map(|start| {
-            let part = |t: &Tensor| t.narrow(1, start, LONGEST_SUM.min(hidden - start));
-            einsum(EQUATION, &[&part(&differences), &i.capture(&part(&whole))]).cast(DType::I32)
-        });
-        let sums = sums.reduce(|a, b| a + b).expect("a hidden state has elements");
-        sums.cast(DType::F32) * scale
+        let x = in_bytes(x);
+        let differences = x.y.cast(DType::I32) - x.zero.cast(DType::I32);
+        let weights = own.cast(DType::I32) - of(&bytes.zero).cast(DType::I32).unsqueeze(1);
+        einsum(equation, &[&differences, &weights]).cast(DType::F32) * (x.scale * of(&bytes.scale))
     }
 }
 

@@ -9,10 +9,12 @@
 use std::sync::Arc;
 
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, TensorType};
+use tlc_ir::target::Emitter;
 use tlc_ir::{Graph, Node, NodeId, NodeKind};
 
 use super::panels::{self, Budget, Fixed, Layouts};
-use super::{Context, Failure, Pass, Rebuilder, rebuild, rebuild_of};
+use super::{Context, Failure, Pass, Rebuilder, pack, rebuild, rebuild_of};
+use crate::contraction::is_library_of_words;
 
 /// A value may be so many times larger than the captures and constants that it is made of.
 const MAX_GROWTH: i64 = 2;
@@ -26,15 +28,17 @@ impl Pass for Hoist {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
-        Ok(run(graph, context.layouts)?)
+        let blocks = context.tiles.map(|e| (e, context.weight_block_bytes));
+        Ok(run(graph, context.layouts, blocks)?)
     }
 }
 
-/// Takes values out of the graph's loops, constants as `layouts` say.
+/// Takes values out of the graph's loops, constants as `layouts` say. The matrices of words that the emitter of `tiles` multiplies are laid out for it
+/// ([`pack::run`](super::pack::run)).
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph, layouts: Layouts) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, layouts: Layouts, tiles: Option<(&Emitter, i64)>) -> Result<Graph, GraphError> {
     let mut budget = Budget::default();
     let constant = Fixed::constants(graph);
     let is_loop = |n: &Node| matches!(n.kind, NodeKind::Loop(_));
@@ -47,31 +51,43 @@ pub fn run(graph: &Graph, layouts: Layouts) -> Result<Graph, GraphError> {
             .iter()
             .map(|&o| l.is_fence() && !constant.contains(o))
             .collect();
-        let body = laid_out(l, &stays, layouts, &mut budget)?;
+        let body = laid_out(l, &stays, layouts, tiles, &mut budget)?;
         let (l, operands) = hoisted(re, l, &stays, &body, operands)?;
         re.add(NodeKind::Loop(Arc::new(l)), &operands)
     })
 }
 
 /// The body's inputs before the captures.
-fn first_capture(l: &Loop) -> usize {
+pub(super) fn first_capture(l: &Loop) -> usize {
     1 + l.carried + l.slices.len()
 }
 
 /// What is the same in every iteration; `stays` says of which captures nothing is computed outside.
-fn fixed(l: &Loop, stays: &[bool], body: &Graph) -> Fixed {
+pub(super) fn fixed(l: &Loop, stays: &[bool], body: &Graph) -> Fixed {
     let captures = body.inputs()[first_capture(l)..].iter().zip(stays);
     let captures: Vec<NodeId> = captures.filter(|(_, stays)| !**stays).map(|(&id, _)| id).collect();
     Fixed::in_body(body, &|id| captures.contains(&id))
 }
 
 /// The body with its fixed matrices laid out as they are multiplied.
-fn laid_out(l: &Loop, stays: &[bool], layouts: Layouts, budget: &mut Budget) -> Result<Graph, GraphError> {
+fn laid_out(
+    l: &Loop,
+    stays: &[bool],
+    layouts: Layouts,
+    tiles: Option<(&Emitter, i64)>,
+    budget: &mut Budget,
+) -> Result<Graph, GraphError> {
     let body = &*l.body.0;
     let fixed = fixed(l, stays, body);
     rebuild(body, &mut |re, id, node, operands| {
-        let new = panels::laid_out(re, body, (id, node), operands, layouts, (&fixed, budget))?;
-        new.map_or_else(|| re.keep(node, operands), Ok)
+        if let Some(new) = panels::laid_out(re, body, (id, node), operands, layouts, (&fixed, budget))? {
+            return Ok(new);
+        }
+        let of_words = tiles.filter(|_| !is_library_of_words(body, id, layouts.products));
+        match of_words {
+            Some(tiles) => pack::words_in_blocks(re, body, (id, node), operands, tiles, (&fixed, budget)),
+            None => re.keep(node, operands),
+        }
     })
 }
 

@@ -20,7 +20,7 @@ use super::sink_layout::add_canonical;
 use super::taps::{Shortened, joined, shortened};
 use super::{Context, Failure, Pass, Rebuilder, few_bits};
 use crate::contraction::{is_library_of_words, operands_to_pack, result_order, weights_order};
-use crate::direct::{WeightBlocks, has_overlaps, weight_blocks};
+use crate::direct::{WeightBlocks, has_overlaps, is_word_product, weight_blocks};
 use crate::weight_gradient::weight_gradient;
 
 /// Times as many bytes of weights are a block where rows are divided: rows of their own save more than it costs that the cache is the weights'.
@@ -374,6 +374,26 @@ fn in_own_order(
         }
     };
     slid_over(re, copy, slid)
+}
+
+/// A product of words with a fixed matrix, which is laid out in blocks of columns for the emitter; any other node as it is.
+pub(super) fn words_in_blocks(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    (id, node): (NodeId, &Node),
+    operands: &[NodeId],
+    (emitter, block_bytes): (&Emitter, i64),
+    (fixed, budget): (&Fixed, &mut Budget),
+) -> Result<NodeId, GraphError> {
+    if is_word_product(graph, id)
+        && !fixed.contains(id)
+        && let Some(blocks) = weight_blocks(graph, id, emitter, block_bytes, [1, 1])
+        && fixed.contains(node.operands[blocks.operand])
+        && budget.take(graph, node.operands[blocks.operand])
+    {
+        return direct(re, node, operands, &blocks);
+    }
+    re.keep(node, operands)
 }
 
 /// A convolution with its weights in blocks.

@@ -16,16 +16,21 @@
 //! weights.
 //!
 //! Sums of which no words are made are those of floats, if these have all their values (`words/floats.rs`).
+//!
+//! In a loop's body weights are what it captures: `hoist` takes what is made of them out of it.
 
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
-use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
+use tlc_ir::graph::{Body, GraphError, Labels, Loop, Monoid, Operands, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{Emitter, HostProducts, Support, Width};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::panels::Fixed;
 use super::sink_layout::add_canonical;
-use super::{Context, Failure, Pass, Rebuilder, all_ones};
+use super::{Context, Failure, Pass, Rebuilder, all_ones, hoist};
 use crate::contraction::WORD_PANEL;
 
 mod floats;
@@ -52,19 +57,25 @@ impl Pass for Words {
     }
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        let Some(emitter) = context.tiles else {
+            return Ok(graph.clone());
+        };
+        let products = context.layouts.products;
+        let graph = in_loops(graph, emitter, products)?;
         match word_emitter(context) {
-            Some(emitter) => Ok(run(graph, emitter, context.layouts.products)?),
-            None => Ok(graph.clone()),
+            Some(emitter) => Ok(run(&graph, emitter, products)?),
+            None => Ok(graph),
         }
     }
 }
 
 /// The emitter that multiplies words, if there is one and results of a first call are kept for others.
 pub(super) fn word_emitter<'a>(context: &Context<'a>) -> Option<&'a Emitter> {
-    let native = |e: &&Emitter| {
-        e.tile(DType::I32, 1).is_some() && e.map(ScalarOp::Dot4, DType::I32, Width::Lanes) == Support::Native
-    };
-    context.tiles.filter(|_| !context.inside_loop).filter(native)
+    context.tiles.filter(|e| !context.inside_loop && multiplies_words(e))
+}
+
+fn multiplies_words(e: &Emitter) -> bool {
+    e.tile(DType::I32, 1).is_some() && e.map(ScalarOp::Dot4, DType::I32, Width::Lanes) == Support::Native
 }
 
 /// Makes words for the products of bytes that the emitter, or the library of `products`, multiplies so.
@@ -72,18 +83,78 @@ pub(super) fn word_emitter<'a>(context: &Context<'a>) -> Option<&'a Emitter> {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
-    let fixed = Fixed::constants(graph);
-    let of_integers = |n: &Node| match n.kind {
+    with_words(graph, &Fixed::constants(graph), emitter, products)
+}
+
+fn is_sum_of_integers(graph: &Graph, node: &Node) -> bool {
+    match node.kind {
         NodeKind::Einsum { accumulator, .. } => {
-            accumulator == DType::I32 || graph.ty(n.operands[0]).dtype == DType::I32
+            accumulator == DType::I32 || graph.ty(node.operands[0]).dtype == DType::I32
         }
         _ => false,
+    }
+}
+
+/// As [`run`], in the bodies of the graph's loops, whose weights are captures that `hoist` computes with outside.
+fn in_loops(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
+    let constant = Fixed::constants(graph);
+    let concerns = |n: &Node| match &n.kind {
+        NodeKind::Loop(l) => l.body.0.nodes().any(|(_, n)| is_sum_of_integers(&l.body.0, n)),
+        _ => false,
     };
-    super::rebuild_of(graph, &of_integers, &mut |re, id, node, operands| {
+    super::rebuild_of(graph, &concerns, &mut |re, _, node, operands| {
+        let NodeKind::Loop(l) = &node.kind else {
+            return re.keep(node, operands);
+        };
+        if !concerns(node) {
+            return re.keep(node, operands);
+        }
+        let captures = &node.operands[l.leading() + l.carried + l.slices.len()..];
+        let inputs = &l.body.0.inputs()[hoist::first_capture(l)..];
+        let numbers = inputs.iter().zip(captures).filter_map(|(&input, &o)| {
+            let of_integers = matches!(graph.ty(o).dtype, DType::U8 | DType::I8 | DType::I32);
+            Some((input, number(graph, o).filter(|_| of_integers)?))
+        });
+        let body = with_numbers(&l.body.0, &numbers.collect())?;
+        let stays: Vec<bool> = captures
+            .iter()
+            .map(|&o| l.is_fence() && !constant.contains(o))
+            .collect();
+        let fixed = hoist::fixed(l, &stays, &body);
+        let body = Body(Arc::new(with_words(&body, &fixed, emitter, products)?));
+        re.add(NodeKind::Loop(Arc::new(Loop { body, ..(**l).clone() })), operands)
+    })
+}
+
+/// A body in which inputs of integers, whose elements are all one number, are constants.
+fn with_numbers(body: &Graph, numbers: &FxHashMap<NodeId, i64>) -> Result<Graph, GraphError> {
+    let reads = |n: &Node| n.operands.iter().any(|o| numbers.contains_key(o));
+    super::rebuild_of(body, &reads, &mut |re, _, node, operands| {
+        let mut values = Operands::from_slice(operands);
+        for (value, old) in values.iter_mut().zip(&node.operands) {
+            if let Some(n) = numbers.get(old) {
+                let ty = body.ty(*old);
+                *value = re.splat(Scalar::from_i64(ty.dtype, *n), &ty.shape)?;
+            }
+        }
+        re.keep(node, &values)
+    })
+}
+
+/// As [`run`], where `fixed` tells weights.
+fn with_words(
+    graph: &Graph,
+    fixed: &Fixed,
+    emitter: &Emitter,
+    products: HostProducts,
+) -> Result<Graph, GraphError> {
+    let by_words = multiplies_words(emitter);
+    super::rebuild_of(graph, &|n| is_sum_of_integers(graph, n), &mut |re, id, node, operands| {
         if let NodeKind::Einsum { .. } = node.kind
+            && by_words
             && !fixed.contains(id)
             && graph.ty(node.operands[0]).dtype == DType::I32
-            && let Some(sum) = over_words(re, node, operands, &fixed, (emitter, products))?
+            && let Some(sum) = over_words(re, node, operands, fixed, (emitter, products))?
         {
             return Ok(sum);
         }
