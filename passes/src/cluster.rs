@@ -32,6 +32,7 @@ mod updates;
 
 use std::collections::BTreeSet;
 
+pub(crate) use roots::cost;
 pub use roots::{held_value, output_values};
 
 pub use crate::partition::{

@@ -39,6 +39,8 @@ struct Case {
     extreme: bool,
     /// Whether the result goes on to bytes again.
     requantized: bool,
+    /// How often a loop does it, with other bytes and the same weights.
+    steps: Option<usize>,
 }
 
 impl Case {
@@ -57,6 +59,16 @@ impl Case {
             given: rng.chance(20, 100),
             extreme: rng.chance(25, 100),
             requantized: rng.chance(40, 100),
+            steps: None,
+        }
+    }
+
+    /// As [`Case::random`], in a loop, which computes with weights before its first step whoever brings them.
+    fn random_in_loop(rng: &mut Rng) -> Case {
+        let steps = Some(rng.pick(&[1, 2, 3, 5]));
+        Case {
+            steps,
+            ..Case::random(rng)
         }
     }
 
@@ -67,7 +79,12 @@ impl Case {
         let products = self.batch.unwrap_or(1) * self.rows * self.columns * self.sum;
         // Zero points that were moved since are left alone.
         let moved = self.turned && self.weights_zero == Zero::Each;
-        !self.given && !folded && self.sum >= 16 && self.columns >= 2 && products >= 4 << 10 && !moved
+        let fixed = match self.steps {
+            // One step is no loop.
+            Some(steps) => steps > 1,
+            None => !self.given && !folded,
+        };
+        fixed && self.sum >= 16 && self.columns >= 2 && products >= 4 << 10 && !moved
     }
 
     fn record(&self, symbolic: bool, data: &Data) -> tlc::ir::Graph {
@@ -76,7 +93,7 @@ impl Case {
             true => (&g.symbol("m", 0..=1 << 12)).into(),
             false => self.rows.into(),
         };
-        let mut shape: Vec<Dim> = self.batch.into_iter().map(Dim::from).collect();
+        let mut shape: Vec<Dim> = self.steps.into_iter().chain(self.batch).map(Dim::from).collect();
         shape.extend([rows, self.sum.into()]);
         let x = g.input("x", self.image, shape);
         let w = match self.given {
@@ -107,21 +124,35 @@ impl Case {
                 z
             }
         });
-        let mut w = less(&w, w_zero);
-        if self.turned {
-            w = w.t();
-        }
-        let mut y = less(&x, x_zero).matmul(&w);
-        if self.requantized {
-            let scaled = y.cast(DType::F32) * 0.013;
-            y = (scaled.round() + 3.0).cast(DType::U8);
-        }
+        let product = |x: &Tensor, seen: &dyn Fn(&Tensor) -> Tensor| {
+            let mut w = less(&seen(&w), w_zero.as_ref().map(seen));
+            if self.turned {
+                w = w.t();
+            }
+            let y = less(x, x_zero.as_ref().map(seen)).matmul(&w);
+            match self.requantized {
+                true => ((y.cast(DType::F32) * 0.013).round() + 3.0).cast(DType::U8),
+                false => y,
+            }
+        };
+        let y = match self.steps {
+            None => product(&x, &Tensor::clone),
+            Some(steps) => {
+                let results = g.repeat(steps).slice(&x, 0).record(|i| {
+                    let y = product(&i.slices[0], &|t| i.capture(t));
+                    i.stack(&y, 0);
+                    vec![]
+                });
+                results[0].clone()
+            }
+        };
         g.output("y", &y);
         g.finish().unwrap_or_else(|e| panic!("{self:?}: {e}"))
     }
 
     fn shapes(&self) -> [Vec<usize>; 2] {
-        let image = self.batch.into_iter().chain([self.rows, self.sum]).collect();
+        let outer = self.steps.into_iter().chain(self.batch);
+        let image = outer.chain([self.rows, self.sum]).collect();
         let weights = match self.turned {
             true => vec![self.columns, self.sum],
             false => vec![self.sum, self.columns],
@@ -200,10 +231,19 @@ fn equal(a: &HostTensor, b: &HostTensor) -> bool {
 
 #[test]
 fn random_products_of_bytes_are_right_to_the_bit() {
+    random_products(&Case::random);
+}
+
+#[test]
+fn random_products_of_bytes_in_loops_are_right_to_the_bit() {
+    random_products(&Case::random_in_loop);
+}
+
+fn random_products(random: &dyn Fn(&mut Rng) -> Case) {
     let mut by_words = 0;
     for seed in seeds(0..100) {
         let mut rng = Rng::new(seed);
-        let case = Case::random(&mut rng);
+        let case = random(&mut rng);
         let data = Data::random(&case, &mut rng);
         let mut inputs = vec![data.image.clone()];
         if case.given {

@@ -33,7 +33,7 @@ const MAX_REGROUPED: u32 = 8;
 pub(super) const CHEAP_COST: u32 = 4;
 
 /// Cost of one element of a node, an addition being 1: what a value costs each time it is computed again.
-pub(super) fn cost(kind: &NodeKind) -> u32 {
+pub(crate) fn cost(kind: &NodeKind) -> u32 {
     match kind {
         NodeKind::Map(op) => match op.cost() {
             Cost::Cheap | Cost::Fused => 1,

@@ -14,6 +14,9 @@ pub(super) fn known_inside(graph: &Graph, index: NodeId, extent: &IndexExpr) -> 
     let mut at = index;
     for _ in 0..STEPS {
         let node = graph.node(at);
+        if has_all(node.ty.dtype, graph, extent) {
+            return true;
+        }
         match &node.kind {
             NodeKind::View(View::Reshape(_) | View::Permute(_) | View::Expand(_) | View::Slice { .. }) => {
                 at = node.operands[0];
@@ -25,6 +28,12 @@ pub(super) fn known_inside(graph: &Graph, index: NodeId, extent: &IndexExpr) -> 
         }
     }
     false
+}
+
+/// Whether an axis has an element for every number of a type.
+fn has_all(dtype: tlc_ir::DType, graph: &Graph, extent: &IndexExpr) -> bool {
+    let unsigned = dtype.is_int() && !dtype.is_signed_int() && !dtype.is_storage() && dtype.bits() < 32;
+    unsigned && extent.interval(graph).lo >= 1 << dtype.bits()
 }
 
 /// Whether a type of integers holds all indices of an axis.

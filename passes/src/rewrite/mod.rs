@@ -24,6 +24,7 @@ pub mod panels;
 pub mod quotients;
 pub mod sink_layout;
 pub mod split_reduce;
+pub mod tables;
 mod taps;
 pub mod widen;
 pub mod words;
@@ -72,7 +73,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 16] = [
+pub const PASSES: [&dyn Pass; 17] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
@@ -83,6 +84,7 @@ pub const PASSES: [&dyn Pass; 16] = [
     &dce::Dce,
     &words::Words,
     &quotients::Quotients,
+    &tables::Tables,
     &widen::Widen,
     &long_rows::LongRows,
     &split_reduce::SplitReduce,

@@ -1,0 +1,189 @@
+//! Functions of one byte by a table of their 256 values.
+//!
+//! Quantized networks compute an activation in several steps, each of which is put into bytes: what follows from a byte and from numbers alone,
+//! however many operations it takes, has no more than 256 values. Where that takes longer than to load one of them, they are computed once per
+//! executable, by the same operations, and looked up.
+
+use rustc_hash::FxHashMap;
+use tlc_ir::graph::{ConstData, GraphError, Shape};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::AccessKind;
+use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Scalar};
+
+use super::{Context, Failure, Pass, Rebuilder, rebuild};
+use crate::cluster::cost;
+
+/// Values of a byte.
+const VALUES: usize = 256;
+/// What a function costs that takes longer than loads of as many elements as a vector has lanes, which processors do one by one.
+const LEAST_COST: u32 = 60;
+/// Operations of a function that are looked at.
+const MOST_NODES: usize = 256;
+/// The fewest elements that a table is made for.
+const FEWEST_ELEMENTS: i64 = 1 << 10;
+
+/// Functions of a byte that are looked up.
+pub struct Tables;
+
+impl Pass for Tables {
+    fn name(&self) -> &'static str {
+        "tables"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        match context.tiles {
+            Some(e) if e.access(AccessKind::Indexed).is_vector() => Ok(run(graph)?),
+            _ => Ok(graph.clone()),
+        }
+    }
+}
+
+/// Looks up what follows from a byte and is costly.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    let functions = functions(graph);
+    if functions.is_empty() {
+        return Ok(graph.clone());
+    }
+    // Bytes that tables are looked up by, in the new graph.
+    let mut bytes: FxHashMap<NodeId, NodeId> = FxHashMap::default();
+    rebuild(graph, &mut |re, id, node, operands| {
+        let new = match functions.get(&id) {
+            Some(&byte) => {
+                let input = || graph.inputs().iter().position(|&i| i == byte).map(|k| re.graph.inputs()[k]);
+                let new = bytes.get(&byte).copied().or_else(input);
+                looked_up(re, graph, id, (byte, new.expect("a byte comes before what follows from it")))?
+            }
+            None => re.keep(node, operands)?,
+        };
+        bytes.insert(id, new);
+        Ok(new)
+    })
+}
+
+/// Values that are looked up, each by a byte of its shape.
+fn functions(graph: &Graph) -> FxHashMap<NodeId, NodeId> {
+    let mut found = FxHashMap::default();
+    let is_byte = |id: NodeId| matches!(graph.ty(id).dtype, DType::U8 | DType::I8);
+    if !graph.nodes().any(|(id, _)| is_byte(id)) {
+        return found;
+    }
+    // The byte that a value follows from, which may be the value itself.
+    let mut source: Vec<Option<NodeId>> = vec![None; graph.len()];
+    let mut is_read = vec![false; graph.len()];
+    for (id, node) in graph.nodes() {
+        let one = match node.kind {
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_) => {
+                let mut of = node.operands.iter().filter(|o| graph.splat_value(**o).is_none());
+                let first = of.next().and_then(|o| source[o.index()]);
+                first.filter(|_| of.all(|o| source[o.index()] == first))
+            }
+            _ => None,
+        };
+        source[id.index()] = one.or_else(|| is_byte(id).then_some(id));
+        for o in &node.operands {
+            is_read[o.index()] |= source[o.index()] != source[id.index()];
+        }
+    }
+    graph.outputs().iter().for_each(|o| is_read[o.node.index()] = true);
+    for (id, node) in graph.nodes() {
+        let Some(byte) = source[id.index()].filter(|&byte| byte != id && is_read[id.index()]) else {
+            continue;
+        };
+        let many = node.ty.elements().as_const().is_none_or(|n| n >= FEWEST_ELEMENTS);
+        if many && kept_as(node.ty.dtype).is_some() && cost_from(graph, id, byte) >= LEAST_COST {
+            found.insert(id, byte);
+        }
+    }
+    found
+}
+
+/// What a table has values of a dtype as, which vectors load one by one.
+fn kept_as(dtype: DType) -> Option<DType> {
+    match dtype {
+        DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::I32 => Some(DType::I32),
+        DType::F32 => Some(DType::F32),
+        _ => None,
+    }
+}
+
+/// The cost of what is computed from a byte to a value, without numbers; 0 if that is too much to look at.
+fn cost_from(graph: &Graph, id: NodeId, byte: NodeId) -> u32 {
+    let mut seen = vec![id];
+    let (mut at, mut all) = (0, 0);
+    while at < seen.len() {
+        if seen.len() > MOST_NODES {
+            return 0;
+        }
+        let node = graph.node(seen[at]);
+        all += cost(&node.kind);
+        for &o in &node.operands {
+            if o != byte && graph.splat_value(o).is_none() && !seen.contains(&o) {
+                seen.push(o);
+            }
+        }
+        at += 1;
+    }
+    all
+}
+
+/// A value looked up by a byte, whose number in the new graph stands beside it.
+fn looked_up(
+    re: &mut Rebuilder<'_>,
+    graph: &Graph,
+    id: NodeId,
+    (byte, new): (NodeId, NodeId),
+) -> Result<NodeId, GraphError> {
+    let dtype = graph.ty(byte).dtype;
+    let mut all = HostTensor::zeros(dtype, &[VALUES]).expect("a few bytes");
+    for i in 0..VALUES {
+        all.set(i, Scalar::from_bits(dtype, i as u64));
+    }
+    let all = re.add(NodeKind::Data(ConstData(all.into())), &[])?;
+    let mut values: FxHashMap<NodeId, NodeId> = [(byte, all)].into_iter().collect();
+    let table = value_of(re, graph, id, &mut values)?;
+    let of = graph.ty(id).dtype;
+    let kept = kept_as(of).expect("tables have such values");
+    let table = converted(re, table, kept)?;
+    let table = re.add(NodeKind::Copy, &[table])?;
+    let index = match dtype {
+        DType::I8 => re.add(NodeKind::Bitcast(DType::U8), &[new])?,
+        _ => new,
+    };
+    let index = converted(re, index, DType::I32)?;
+    let axes = [0].into_iter().collect();
+    let value = re.add(NodeKind::Gather { axes }, &[table, index])?;
+    converted(re, value, of)
+}
+
+fn converted(re: &mut Rebuilder<'_>, value: NodeId, to: DType) -> Result<NodeId, GraphError> {
+    match re.graph.ty(value).dtype == to {
+        true => Ok(value),
+        false => re.add(NodeKind::Convert(to), &[value]),
+    }
+}
+
+/// What a value is for each of the bytes that `values` begins with.
+fn value_of(
+    re: &mut Rebuilder<'_>,
+    graph: &Graph,
+    id: NodeId,
+    values: &mut FxHashMap<NodeId, NodeId>,
+) -> Result<NodeId, GraphError> {
+    if let Some(&known) = values.get(&id) {
+        return Ok(known);
+    }
+    let value = match graph.splat_value(id) {
+        Some(number) => re.splat(number, &Shape::from_iter([IndexExpr::Const(VALUES as i64)]))?,
+        None => {
+            let node = graph.node(id);
+            let operands = node.operands.iter().map(|&o| value_of(re, graph, o, values));
+            let operands = operands.collect::<Result<Vec<_>, _>>()?;
+            re.add(node.kind.clone(), &operands)?
+        }
+    };
+    values.insert(id, value);
+    Ok(value)
+}
