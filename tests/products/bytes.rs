@@ -8,6 +8,7 @@ use tlc_codegen::wide::Level;
 use tlc_ir::ScalarOp;
 use tlc_ir::interp::{self, interpret};
 use tlc_ir::kernel::{Op, Stmt};
+use tlc_ir::plan::{Plan, Step};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
 
@@ -212,17 +213,20 @@ fn has_words() -> bool {
 }
 
 fn is_by_words(e: &Executable) -> bool {
-    let of_words = |s: &Stmt| {
-        matches!(
-            s,
-            Stmt::Let {
-                op: Op::Map(ScalarOp::Dot4, _),
-                ..
-            }
-        )
-    };
-    let by_kernel = e.plan().kernels.iter().any(|k| k.statements().any(of_words));
-    by_kernel || e.explain().to_string().contains("by the library of words")
+    fn by_kernel(plan: &Plan) -> bool {
+        let of_words = |s: &Stmt| {
+            matches!(
+                s,
+                Stmt::Let {
+                    op: Op::Map(ScalarOp::Dot4, _),
+                    ..
+                }
+            )
+        };
+        let in_body = |s: &Step| matches!(s, Step::Loop(l) if by_kernel(&l.body));
+        plan.kernels.iter().any(|k| k.statements().any(of_words)) || plan.steps.iter().any(in_body)
+    }
+    by_kernel(e.plan()) || e.explain().to_string().contains("by the library of words")
 }
 
 fn equal(a: &HostTensor, b: &HostTensor) -> bool {
@@ -295,6 +299,7 @@ fn the_largest_products_of_long_sums_wrap_as_i32_does() {
             given: false,
             extreme: true,
             requantized: false,
+            steps: None,
         };
         let data = Data::random(&case, &mut Rng::new(1));
         let graph = case.record(false, &data);

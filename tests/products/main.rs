@@ -14,6 +14,7 @@ mod half;
 mod orders;
 mod quotients;
 mod regrouping;
+mod tables;
 mod tuned;
 mod vectors;
 mod weight_gradients;

@@ -52,9 +52,20 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     rebuild(graph, &mut |re, id, node, operands| {
         let new = match functions.get(&id) {
             Some(&byte) => {
-                let input = || graph.inputs().iter().position(|&i| i == byte).map(|k| re.graph.inputs()[k]);
+                let input = || {
+                    graph
+                        .inputs()
+                        .iter()
+                        .position(|&i| i == byte)
+                        .map(|k| re.graph.inputs()[k])
+                };
                 let new = bytes.get(&byte).copied().or_else(input);
-                looked_up(re, graph, id, (byte, new.expect("a byte comes before what follows from it")))?
+                looked_up(
+                    re,
+                    graph,
+                    id,
+                    (byte, new.expect("a byte comes before what follows from it")),
+                )?
             }
             None => re.keep(node, operands)?,
         };

@@ -142,29 +142,28 @@ fn with_numbers(body: &Graph, numbers: &FxHashMap<NodeId, i64>) -> Result<Graph,
 }
 
 /// As [`run`], where `fixed` tells weights.
-fn with_words(
-    graph: &Graph,
-    fixed: &Fixed,
-    emitter: &Emitter,
-    products: HostProducts,
-) -> Result<Graph, GraphError> {
+fn with_words(graph: &Graph, fixed: &Fixed, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
     let by_words = multiplies_words(emitter);
-    super::rebuild_of(graph, &|n| is_sum_of_integers(graph, n), &mut |re, id, node, operands| {
-        if let NodeKind::Einsum { .. } = node.kind
-            && by_words
-            && !fixed.contains(id)
-            && graph.ty(node.operands[0]).dtype == DType::I32
-            && let Some(sum) = over_words(re, node, operands, fixed, (emitter, products))?
-        {
-            return Ok(sum);
-        }
-        if !fixed.contains(id)
-            && let Some(sum) = over_floats_in_parts(re, node, operands, emitter)?
-        {
-            return Ok(sum);
-        }
-        re.keep(node, operands)
-    })
+    super::rebuild_of(
+        graph,
+        &|n| is_sum_of_integers(graph, n),
+        &mut |re, id, node, operands| {
+            if let NodeKind::Einsum { .. } = node.kind
+                && by_words
+                && !fixed.contains(id)
+                && graph.ty(node.operands[0]).dtype == DType::I32
+                && let Some(sum) = over_words(re, node, operands, fixed, (emitter, products))?
+            {
+                return Ok(sum);
+            }
+            if !fixed.contains(id)
+                && let Some(sum) = over_floats_in_parts(re, node, operands, emitter)?
+            {
+                return Ok(sum);
+            }
+            re.keep(node, operands)
+        },
+    )
 }
 
 /// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
