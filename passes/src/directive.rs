@@ -149,6 +149,18 @@ directives! {
         /// The most iterations of the inner loop.
         columns: i64,
     },
+    /// Stores of two nested loops go to scratch first, which lies as the inner loop goes, and is copied turned behind the loops. Returns the outer loop
+    /// of the copy.
+    StageTurned "stage-turned" {
+        /// The loop that stores side by side.
+        outer: VarId,
+        /// The loop inside it, which stores across rows.
+        inner: VarId,
+        /// The most iterations of the outer loop.
+        rows: i64,
+        /// The most iterations of the inner loop.
+        columns: i64,
+    },
     /// What a phase of a row computes is kept in scratch, of which the phases behind it load what they compute alike: loops
     /// beside it of equal extents. Returns no loop.
     Keep "keep" {
@@ -800,6 +812,9 @@ pub enum DirectiveRefusal {
         /// Bytes that it has.
         most: i64,
     },
+    /// No store there walks across rows, or it is not the only one.
+    #[error("no single store walks across rows in i{}", .0.0)]
+    NoStridedStore(VarId),
     /// No load there walks across rows.
     #[error("no load walks across rows in i{}", .0.0)]
     NoStridedLoad(VarId),
@@ -939,6 +954,7 @@ privatize i1 lanes=i4
 privatize i1
 cascade i1 factor=32
 stage i1 i2 rows=64 columns=16
+stage-turned i1 i2 rows=64 columns=32
 keep i1 %7
 over i1 scratch=3 place=2
 tile-columns i1 width=256

@@ -166,6 +166,11 @@ impl Lowerer<'_> {
         all.unwrap_or_else(|| self.constant(Scalar::from_bool(true)))
     }
 
+    /// Whether `0 <= e < extent` never holds, as of what is cut out of a concatenation and the parts that it does not meet.
+    fn never_inside(&self, e: &IndexExpr, extent: &IndexExpr) -> bool {
+        e.interval(self).hi < 0 || (e.clone() - extent.clone()).proves_nonnegative(self)
+    }
+
     pub(super) fn and(&mut self, a: Option<ValueId>, b: ValueId) -> ValueId {
         match a {
             Some(a) if a != b => self.map(ScalarOp::And, &[a, b]),
@@ -211,6 +216,9 @@ impl Lowerer<'_> {
                     return self.value_of(n.operands[0], &mapped.index, mask);
                 }
                 let fill = view.fill().expect("a view that leaves its operand fills");
+                if mapped.conditions.iter().any(|(e, extent)| self.never_inside(e, extent)) {
+                    return self.constant(fill);
+                }
                 let mut all = None;
                 for (e, extent) in &mapped.conditions {
                     let one = self.inside(e, extent);

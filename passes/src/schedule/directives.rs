@@ -69,6 +69,12 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             rows,
             columns,
         } => stage::loads(kernel, [*outer, *inner], [*rows, *columns]),
+        Directive::StageTurned {
+            outer,
+            inner,
+            rows,
+            columns,
+        } => stage::turned(kernel, [*outer, *inner], [*rows, *columns]),
         Directive::Keep { var, value } => super::keep::keep(kernel, *var, *value),
         Directive::Over { var, scratch, place } => super::over::over(kernel, *var, *scratch, *place),
         Directive::TileColumns { var, width } => super::tile_columns::tile_columns(kernel, *var, *width),

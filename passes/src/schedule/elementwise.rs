@@ -363,6 +363,42 @@ impl Scheduler<'_> {
         self.why = why;
     }
 
+    /// Computes a tile along what is loaded and stores it turned, where lanes cannot go along what is stored, as where that is padded: each lane has a
+    /// row of its own there, whose ends none of the others meets. Returns whether it was done.
+    fn along_the_loaded(&mut self, [row, column]: [VarId; 2], [rows, columns]: [i64; 2]) -> bool {
+        if self.lanes(column).is_ok() {
+            return false;
+        }
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let done = (|| {
+            self.apply(Directive::Interchange {
+                outer: row,
+                inner: column,
+            })?;
+            let copies = self.apply(Directive::StageTurned {
+                outer: column,
+                inner: row,
+                rows: columns,
+                columns: rows,
+            })?;
+            self.lanes(row).ok()?;
+            Some(copies)
+        })();
+        match done {
+            Some(copies) => {
+                for var in copies {
+                    self.copy(var, None);
+                }
+                self.vectorize(row);
+                true
+            }
+            None => {
+                (self.kernel, self.schedule) = saved;
+                false
+            }
+        }
+    }
+
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
@@ -421,6 +457,9 @@ impl Scheduler<'_> {
                 rows,
                 columns,
             });
+            if staged.is_none() && self.along_the_loaded([row[1], column[1]], [rows, columns]) {
+                return;
+            }
             for var in staged.unwrap_or_default() {
                 self.copy(var, None);
             }

@@ -130,6 +130,73 @@ pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Re
     Ok(made)
 }
 
+/// Has the two loops store to scratch, along which `inner` goes, and copies it turned behind them to where they stored: `outer` walks along
+/// rows of the result, `inner` across them. Returns the outer loop of the copy.
+pub(super) fn turned(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Result<Vec<VarId>, DirectiveRefusal> {
+    let [outer, inner] = vars;
+    let body = nested(kernel, outer, inner)?;
+    for (v, most) in vars.into_iter().zip(size) {
+        if kernel.extents[v.0 as usize].interval(kernel).hi > most {
+            return Err(DirectiveRefusal::NotConstant(v));
+        }
+    }
+    let refused = DirectiveRefusal::NoStridedStore(inner);
+    let mut stores = body.iter().filter_map(|s| match s {
+        Stmt::Store {
+            memory: target @ Memory::Param(_),
+            index,
+            mask: None,
+            ..
+        } => Some((*target, index.clone())),
+        _ => None,
+    });
+    let (Some((target, index)), None) = (stores.next(), stores.next()) else {
+        return Err(refused);
+    };
+    let unit = index.affine_in(outer).is_some_and(|(c, _)| c.is(1));
+    let strided = index.affine_in(inner).is_some_and(|(c, _)| !c.is(0) && !c.is(1));
+    // Where data says an element goes, it may be that of another iteration.
+    let known = !defined_vars(body).iter().any(|v| index.uses(*v));
+    // Nothing else touches the parameter, inside or in a loop inside, and nothing else is stored that the copy could come too late for.
+    let alone = walk(body)
+        .flat_map(|s| s.accesses())
+        .filter(|a| a.memory == target || a.effect != Effect::Load)
+        .count()
+        == 1;
+    if !(unit && strided && known && alone) {
+        return Err(refused);
+    }
+    let dtype = kernel.memory_dtype(target);
+    let pitch = size[1] + PADDING / dtype.bytes() as i64;
+    let scratch = kernel.new_scratch(dtype, IndexExpr::Const(size[0] * pitch), Scope::Cache);
+    let at = |outer: VarId, inner: VarId| IndexExpr::from(outer) * IndexExpr::Const(pitch) + inner.into();
+    let row = kernel.new_var(kernel.extents[inner.0 as usize].clone());
+    let column = kernel.new_var(kernel.extents[outer.0 as usize].clone());
+    let to = index.replace_vars(&mut |v| match v {
+        v if v == outer => Some(column.into()),
+        v if v == inner => Some(row.into()),
+        _ => None,
+    });
+    let value = kernel.new_value(dtype);
+    let mut behind = Some(copy(value, &[row, column], (scratch, at(column, row)), (target, to)));
+    rewrite(kernel, outer, &mut |_, bind, mut body| {
+        let Some(Stmt::Loop { body: inside, .. }) = body.first_mut() else {
+            unreachable!("checked to be nested")
+        };
+        for s in inside {
+            if let Stmt::Store { memory, index, .. } = s
+                && *memory == target
+            {
+                (*memory, *index) = (scratch, at(outer, inner));
+            }
+        }
+        let mut out = vec![Stmt::Loop { var: outer, bind, body }];
+        out.extend(behind.take());
+        out
+    });
+    Ok(vec![row])
+}
+
 /// Where a row of a parameter begins, and what it holds.
 #[derive(Clone, PartialEq)]
 struct Row {
