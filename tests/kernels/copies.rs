@@ -77,3 +77,52 @@ fn transpositions_of_every_raggedness_are_whole() {
         }
     }
 }
+
+/// Tokens as an image with a frame around it: what is loaded lies along channels, and what is stored along rows, whose ends are the frame.
+#[test]
+fn padded_transpositions_of_every_raggedness_are_whole() {
+    let mut turned = 0;
+    for (h, w, c) in [
+        (1, 1, 70),
+        (7, 9, 64),
+        (56, 57, 33),
+        (3, 130, 65),
+        (40, 64, 128),
+        (5, 3, 1),
+    ] {
+        let x = values(&[h * w, c]);
+        let source = x.as_slice::<f32>().unwrap();
+        for (top, left, bottom, right) in [(1, 1, 1, 1), (0, 2, 1, 0), (2, 0, 0, 3)] {
+            let (rows, columns) = (h + top + bottom, w + left + right);
+            let mut expected = Vec::with_capacity(c * rows * columns);
+            for k in 0..c {
+                for i in 0..rows {
+                    for j in 0..columns {
+                        let inside = (top..top + h).contains(&i) && (left..left + w).contains(&j);
+                        expected.push(match inside {
+                            true => (source[((i - top) * w + j - left) * c + k] * 0.5 - 3.0).max(-1.0),
+                            false => 7.0,
+                        });
+                    }
+                }
+            }
+            for threads in [1, 3] {
+                let e = compile(threads, |g| {
+                    let x = g.input("x", F32, vec![h * w, c]);
+                    let image = x.reshape((h, w, c)).permute([2, 0, 1]);
+                    let image = (image * 0.5 - 3.0).maximum(-1.0);
+                    let frame = [(0, 0), (top as i64, bottom as i64), (left as i64, right as i64)];
+                    g.output("y", &image.pad(&frame, 7.0));
+                });
+                assert!(
+                    run(&e, &[&x]) == expected,
+                    "{h} by {w} by {c}, {threads} threads\n{}",
+                    e.explain()
+                );
+                turned += usize::from(e.explain().to_string().contains("stage-turned"));
+            }
+        }
+    }
+    let wide = tlc_runtime::cpu::level::wide().is_some_and(|level| level.vector_bits() >= 256);
+    assert!(!wide || turned > 10, "{turned}");
+}

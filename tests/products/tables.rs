@@ -1,10 +1,12 @@
-//! Functions of a byte that are looked up in a table of their values: the same bits as where they are computed, of every byte.
+//! Functions of a byte: those that are looked up in a table of their values have the same bits as where they are computed, of every byte, and what is
+//! the byte itself again is not computed.
 //!
 //! `TLC_SEEDS=from..to` runs other seeds.
 
-use tlc::ir::kernel::Stmt;
+use tlc::ir::kernel::{Op, Stmt};
 use tlc::{CompileOptions, DType, Dim, Executable, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
 use tlc_codegen::wide::Level;
+use tlc_ir::ScalarOp;
 use tlc_ir::interp::{self, interpret};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::seeds;
@@ -20,10 +22,24 @@ fn looks_up(e: &Executable) -> bool {
     e.plan().kernels.iter().any(|k| k.statements().any(at))
 }
 
-/// The passes but the one that makes tables.
-fn others() -> Option<String> {
+/// All passes but one.
+fn without(pass: &str) -> Option<String> {
     let names = tlc_passes::pipeline::PASSES.iter().map(|p| p.name());
-    Some(names.filter(|n| *n != "tables").collect::<Vec<_>>().join(","))
+    Some(names.filter(|n| *n != pass).collect::<Vec<_>>().join(","))
+}
+
+/// Whether some kernel rounds to integers.
+fn rounds(e: &Executable) -> bool {
+    let round = |s: &Stmt| {
+        matches!(
+            s,
+            Stmt::Let {
+                op: Op::Map(ScalarOp::Round, _),
+                ..
+            }
+        )
+    };
+    e.plan().kernels.iter().any(|k| k.statements().any(round))
 }
 
 fn compiled(graph: &tlc::ir::Graph, passes: Option<String>, threads: usize) -> Executable {
@@ -107,7 +123,10 @@ fn bits_are_those_of_the_function() {
         let graph = g.finish().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let x = bytes(of, n);
         let threads = rng.pick(&[1, 3]);
-        let (with, without) = (compiled(&graph, None, threads), compiled(&graph, others(), threads));
+        let (with, without) = (
+            compiled(&graph, None, threads),
+            compiled(&graph, without("tables"), threads),
+        );
         let large = symbolic || n >= 1024;
         let what = format!("seed {seed}: {n}{} of {of}", if symbolic { ", symbolic" } else { "" });
         assert!(!looks_up(&with) || large && gathers(), "{what}\n{}", with.explain());
@@ -144,4 +163,68 @@ fn what_is_no_costly_function_of_a_byte_is_computed() {
     g.output("given", &(&a * &s).erf().exp());
     let e = compiled(&g.finish().unwrap(), None, 1);
     assert!(!looks_up(&e), "{}", e.explain());
+}
+
+/// Bytes that go through floats and views, with scales of all kinds and zero points at both ends.
+#[test]
+fn round_trips_are_left_out_where_they_change_nothing() {
+    let mut left_out = 0;
+    for seed in seeds(0..80) {
+        let mut rng = Rng::new(seed);
+        let of = rng.pick(&[DType::U8, DType::I8]);
+        let (rows, columns) = (rng.pick(&[0usize, 1, 16]), rng.pick(&[1usize, 16, 100]));
+        let n = rows * columns;
+        let scales = [1.0f32, 0.1, 0.0078, 3e-39, 1e-45, 1e37, 3e38, f32::INFINITY, -0.5, 0.0];
+        let ordinary = rng.chance(60, 100);
+        let scale = match ordinary {
+            true => rng.pick(&scales[..3]) * (1.0 + (rng.bits() & 0xff) as f32 / 256.0),
+            false => rng.pick(&scales),
+        };
+        let least = if of == DType::I8 { -128 } else { 0 };
+        let point = rng.pick(&[least, least + 255, least + 77]) as f32;
+        let divides = rng.chance(70, 100);
+        let g = Graph::new("round");
+        let x = g.input("x", of, (rows, columns));
+        let number = |x: &Tensor| (x.cast(DType::F32) - point) * scale;
+        let byte = |x: &Tensor, scale: f32| {
+            let quotient = if divides { x / scale } else { x * (1.0 / scale) };
+            (quotient.round() + point).cast(of)
+        };
+        let trips = rng.pick(&[1, 2, 3]);
+        let mut y = x.clone();
+        for _ in 0..trips {
+            let seen = match rng.pick(&[0, 1, 2]) {
+                0 => number(&y),
+                1 => number(&y).t(),
+                _ => number(&y).reshape((n,)).reshape((columns, rows)),
+            };
+            y = byte(&seen, scale);
+        }
+        let other = rng.chance(20, 100);
+        if other {
+            y = byte(&number(&y), scale * 1.01);
+        }
+        g.output("y", &y);
+        let graph = g.finish().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let mut given = HostTensor::zeros(of, &[rows, columns]).unwrap();
+        for i in 0..n {
+            given.set(i, Scalar::from_bits(of, (i * 37) as u64 & 0xff));
+        }
+        let e = compiled(&graph, None, 1);
+        let computed = compiled(&graph, without("round-trips"), 1);
+        let what = format!("seed {seed}: {rows}x{columns} of {of}, {scale:e}, {point}, {trips} trips");
+        if n > 0 && ordinary && divides && !other {
+            assert!(!rounds(&e), "{what}\n{}", e.explain());
+            left_out += 1;
+        }
+        let expected = interpret(&graph, std::slice::from_ref(&given), &interp::Options::default()).unwrap();
+        for e in [e, computed] {
+            let found = e.run(&[(&given).into()]).unwrap()[0].to_host();
+            assert_eq!(found.shape(), expected[0].shape(), "{what}");
+            for i in 0..n {
+                assert_eq!(found.get(i), expected[0].get(i), "{what}: element {i}\n{}", e.explain());
+            }
+        }
+    }
+    assert!(left_out > 10, "{left_out}");
 }

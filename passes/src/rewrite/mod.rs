@@ -5,6 +5,7 @@
 //! removes dead code and common subexpressions. Inputs, outputs and symbols keep their order and names.
 //! The new graph shares what nodes are with the old one: up to the first node that changes whole nodes, behind it what is not their operands.
 
+mod byte_functions;
 pub mod canonicalize;
 pub mod channels_last;
 mod channels_together;
@@ -22,6 +23,7 @@ pub mod own_outputs;
 pub mod pack;
 pub mod panels;
 pub mod quotients;
+pub mod round_trips;
 pub mod sink_layout;
 pub mod split_reduce;
 pub mod tables;
@@ -73,7 +75,7 @@ impl fmt::Debug for dyn Pass {
 }
 
 /// Every optional pass, in the order in which they run by default. A new pass is a line here.
-pub const PASSES: [&dyn Pass; 17] = [
+pub const PASSES: [&dyn Pass; 18] = [
     &dequantized::Dequantized,
     &canonicalize::Canonicalize,
     &fold::Fold,
@@ -82,6 +84,7 @@ pub const PASSES: [&dyn Pass; 17] = [
     &einsum_path::EinsumPath,
     &cse::Cse,
     &dce::Dce,
+    &round_trips::RoundTrips,
     &words::Words,
     &quotients::Quotients,
     &tables::Tables,

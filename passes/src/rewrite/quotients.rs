@@ -26,7 +26,7 @@ const ZERO_POINT: f64 = 256.0;
 /// Floats on each side of a half's dividend that are tried: further away both quotients are beyond the half by more than they are off.
 const BESIDE: i32 = 4;
 /// Nodes that are looked at to bound a dividend.
-const NODES: u32 = 64;
+const NODES: u32 = 160;
 /// Elements of constants that are looked at.
 const ELEMENTS: usize = 1 << 16;
 
@@ -183,6 +183,9 @@ fn bound(graph: &Graph, id: NodeId, left: &mut u32) -> Option<f64> {
         NodeKind::Map(ScalarOp::Mul) => of(0).and_then(|a| Some(a * of(1)?)),
         NodeKind::Map(ScalarOp::Max | ScalarOp::Min) => of(0).and_then(|a| Some(a.max(of(1)?))),
         NodeKind::Map(ScalarOp::Neg | ScalarOp::Abs) => of(0),
+        NodeKind::Map(ScalarOp::Select) => of(1).and_then(|a| Some(a.max(of(2)?))),
+        // What is outside is zero.
+        NodeKind::Gather { .. } => of(0),
         NodeKind::Einsum {
             inputs,
             output,

@@ -10,6 +10,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::AccessKind;
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Scalar};
 
+use super::byte_functions::{Source, operations, sources};
 use super::{Context, Failure, Pass, Rebuilder, rebuild};
 use crate::cluster::cost;
 
@@ -17,8 +18,6 @@ use crate::cluster::cost;
 const VALUES: usize = 256;
 /// What a function costs that takes longer than loads of as many elements as a vector has lanes, which processors do one by one.
 const LEAST_COST: u32 = 60;
-/// Operations of a function that are looked at.
-const MOST_NODES: usize = 256;
 /// The fewest elements that a table is made for.
 const FEWEST_ELEMENTS: i64 = 1 << 10;
 
@@ -51,21 +50,9 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     let mut bytes: FxHashMap<NodeId, NodeId> = FxHashMap::default();
     rebuild(graph, &mut |re, id, node, operands| {
         let new = match functions.get(&id) {
-            Some(&byte) => {
-                let input = || {
-                    graph
-                        .inputs()
-                        .iter()
-                        .position(|&i| i == byte)
-                        .map(|k| re.graph.inputs()[k])
-                };
-                let new = bytes.get(&byte).copied().or_else(input);
-                looked_up(
-                    re,
-                    graph,
-                    id,
-                    (byte, new.expect("a byte comes before what follows from it")),
-                )?
+            Some(of) => {
+                let byte = of.shown(re, graph, &bytes)?;
+                looked_up(re, graph, id, (of.byte, byte))?
             }
             None => re.keep(node, operands)?,
         };
@@ -74,38 +61,34 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// Values that are looked up, each by a byte of its shape.
-fn functions(graph: &Graph) -> FxHashMap<NodeId, NodeId> {
+/// Values that are looked up, each by a byte.
+fn functions(graph: &Graph) -> FxHashMap<NodeId, Source> {
     let mut found = FxHashMap::default();
     let is_byte = |id: NodeId| matches!(graph.ty(id).dtype, DType::U8 | DType::I8);
     if !graph.nodes().any(|(id, _)| is_byte(id)) {
         return found;
     }
-    // The byte that a value follows from, which may be the value itself.
-    let mut source: Vec<Option<NodeId>> = vec![None; graph.len()];
+    let all = sources(graph, false);
+    // What others read than those that follow from the same byte.
     let mut is_read = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
-        let one = match node.kind {
-            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_) => {
-                let mut of = node.operands.iter().filter(|o| graph.splat_value(**o).is_none());
-                let first = of.next().and_then(|o| source[o.index()]);
-                first.filter(|_| of.all(|o| source[o.index()] == first))
-            }
-            _ => None,
-        };
-        source[id.index()] = one.or_else(|| is_byte(id).then_some(id));
         for o in &node.operands {
-            is_read[o.index()] |= source[o.index()] != source[id.index()];
+            let byte = |n: NodeId| all[n.index()].as_ref().map(|s| s.byte);
+            is_read[o.index()] |= byte(*o) != byte(id);
         }
     }
     graph.outputs().iter().for_each(|o| is_read[o.node.index()] = true);
     for (id, node) in graph.nodes() {
-        let Some(byte) = source[id.index()].filter(|&byte| byte != id && is_read[id.index()]) else {
+        let Some(source) = all[id.index()].as_ref().filter(|_| is_read[id.index()]) else {
             continue;
         };
         let many = node.ty.elements().as_const().is_none_or(|n| n >= FEWEST_ELEMENTS);
-        if many && kept_as(node.ty.dtype).is_some() && cost_from(graph, id, byte) >= LEAST_COST {
-            found.insert(id, byte);
+        let cost = || {
+            let all = operations(graph, id, source.byte).unwrap_or_default();
+            all.iter().map(|n| cost(&graph.node(*n).kind)).sum::<u32>()
+        };
+        if source.byte != id && many && kept_as(node.ty.dtype).is_some() && cost() >= LEAST_COST {
+            found.insert(id, source.clone());
         }
     }
     found
@@ -120,27 +103,7 @@ fn kept_as(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The cost of what is computed from a byte to a value, without numbers; 0 if that is too much to look at.
-fn cost_from(graph: &Graph, id: NodeId, byte: NodeId) -> u32 {
-    let mut seen = vec![id];
-    let (mut at, mut all) = (0, 0);
-    while at < seen.len() {
-        if seen.len() > MOST_NODES {
-            return 0;
-        }
-        let node = graph.node(seen[at]);
-        all += cost(&node.kind);
-        for &o in &node.operands {
-            if o != byte && graph.splat_value(o).is_none() && !seen.contains(&o) {
-                seen.push(o);
-            }
-        }
-        at += 1;
-    }
-    all
-}
-
-/// A value looked up by a byte, whose number in the new graph stands beside it.
+/// A value looked up by a byte, beside which stands what shows the byte to it in the new graph.
 fn looked_up(
     re: &mut Rebuilder<'_>,
     graph: &Graph,
@@ -186,10 +149,11 @@ fn value_of(
     if let Some(&known) = values.get(&id) {
         return Ok(known);
     }
-    let value = match graph.splat_value(id) {
-        Some(number) => re.splat(number, &Shape::from_iter([IndexExpr::Const(VALUES as i64)]))?,
-        None => {
-            let node = graph.node(id);
+    let node = graph.node(id);
+    let value = match (graph.splat_value(id), &node.kind) {
+        (Some(number), _) => re.splat(number, &Shape::from_iter([IndexExpr::Const(VALUES as i64)]))?,
+        (None, NodeKind::View(_)) => value_of(re, graph, node.operands[0], values)?,
+        (None, _) => {
             let operands = node.operands.iter().map(|&o| value_of(re, graph, o, values));
             let operands = operands.collect::<Result<Vec<_>, _>>()?;
             re.add(node.kind.clone(), &operands)?
