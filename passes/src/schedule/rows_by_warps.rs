@@ -360,6 +360,17 @@ impl<'k> Row<'k> {
         let mut needed: FxHashSet<ValueId> = later.flat_map(|s| s.operands()).collect();
         let is_param = |m: &Memory| matches!(m, Memory::Param(_));
         let body = &self.segments[at].body;
+        // Not every store outside of a loop is the first thread's: rows of no more elements than threads have no loop.
+        let by_first = |mask: &Option<ValueId>| {
+            let asks = |s: &Stmt| match s {
+                Stmt::Let {
+                    value,
+                    op: Op::Map(ScalarOp::And, of),
+                } => Some(*value) == *mask && of.contains(&first),
+                _ => false,
+            };
+            *mask == Some(first) || body.iter().any(asks)
+        };
         // Behind the uses of a value is none of what it is computed from.
         let mut alone: Vec<usize> = Vec::new();
         for (i, s) in body.iter().enumerate().rev() {
@@ -371,7 +382,7 @@ impl<'k> Row<'k> {
                         alone.push(i);
                     }
                 }
-                Stmt::Store { memory, .. } if is_param(memory) => {}
+                Stmt::Store { memory, mask, .. } if is_param(memory) && by_first(mask) => {}
                 s => needed.extend(walk(std::slice::from_ref(s)).flat_map(|s| s.operands())),
             }
         }

@@ -247,12 +247,15 @@ impl<'k> Walk<'k> {
     }
 }
 
-/// Whether of a GPU's threads only the one that stores an element loads it: the others have other elements, or there are no others, or the same mask lets one
-/// thread do both.
+/// Whether of a GPU's threads only the one that stores an element loads it: each has elements of its own, or there are no others, or all that load an
+/// element store it too, which one alone does.
 fn alone(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
     load.thread.is_some_and(|t| {
         let single = kernel.extents[t.0 as usize].interval(kernel).hi <= 1;
-        load.index.uses(t) || single || load.mask.is_some() && load.mask == store.mask
+        let own = load.index.affine_in(t).is_some_and(|(step, _)| step.as_const().is_some_and(|n| n != 0));
+        // A store further inside may be one that some threads leave out.
+        let by_all = load.mask == store.mask && load.block.len() == store.block.len();
+        single || own || by_all && (load.mask.is_some() || load.index.uses(t))
     })
 }
 
