@@ -329,6 +329,11 @@ fn short_rows_have_the_same_bits_at_three_schedules() {
     same_bits("rows::children::short");
 }
 
+#[test]
+fn rows_of_one_element_have_the_same_bits_at_three_schedules() {
+    same_bits("rows::children::of_one_element");
+}
+
 /// Runs a test at three schedules, and compares what it says of the bits of results; those of the first one are compared with the interpreter's.
 fn same_bits(test: &str) {
     same_bits_of(test, &[]);

@@ -393,9 +393,6 @@ fn each(
             Err(_) => "panic".into(),
         };
         println!("{what} seed {seed}: {message}");
-        if std::env::var_os("TLC_DUMP").is_some() {
-            println!("{}\n{:?}", case.graph, case.binding);
-        }
         failures.push(seed);
     }
     assert!(failures.is_empty(), "{} failures: {failures:?}", failures.len());

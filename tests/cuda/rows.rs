@@ -191,6 +191,35 @@ pub mod children {
         println!("bits {:016x}", bits.finish());
     }
 
+    /// Rows of one element beside rows that are made of it: one thread stores the element, where it was read too, and all threads of its row need it.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn of_one_element() {
+        let mut bits = DefaultHasher::new();
+        for n in [2, 3, 4, 7, 16, 27, 32] {
+            for (given, rows) in [("135", 135), ("1953", 1953), ("r", 70)] {
+                let behind = n - 2;
+                let text = format!(
+                    "graph @beside(%x: f32[{given}, 1]) where r in 0..=1000000 {{
+                       %0 = neg %x : f32[{given}, 1]
+                       %1 = pad %0 {{lo=[0, 1], hi=[0, {behind}], value=0.0}} : f32[{given}, {n}]
+                       return %0, %1
+                     }}"
+                );
+                check(&text, rows, &mut bits);
+                let text = format!(
+                    "graph @spread(%x: f32[{given}, 1]) where r in 0..=1000000 {{
+                       %0 = sin %x : f32[{given}, 1]
+                       %1 = expand %0 : f32[{given}, {n}]
+                       return %x, %0, %1
+                     }}"
+                );
+                check(&text, rows, &mut bits);
+            }
+        }
+        println!("bits {:016x}", bits.finish());
+    }
+
     /// Many rows, of which the last block may have fewer than it has warps; and few, each of which a block takes.
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]

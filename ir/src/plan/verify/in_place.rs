@@ -252,7 +252,10 @@ impl<'k> Walk<'k> {
 fn alone(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
     load.thread.is_some_and(|t| {
         let single = kernel.extents[t.0 as usize].interval(kernel).hi <= 1;
-        let own = load.index.affine_in(t).is_some_and(|(step, _)| step.as_const().is_some_and(|n| n != 0));
+        let own = load
+            .index
+            .affine_in(t)
+            .is_some_and(|(step, _)| step.as_const().is_some_and(|n| n != 0));
         // A store further inside may be one that some threads leave out.
         let by_all = load.mask == store.mask && load.block.len() == store.block.len();
         single || own || by_all && (load.mask.is_some() || load.index.uses(t))
