@@ -9,12 +9,14 @@ use crate::value::Value;
 use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 
-/// Where the operands are that say what a query sees.
-struct Masks {
+/// Where operands of attention are.
+pub(super) struct Slots {
     /// Keys that are no padding.
-    padding: usize,
+    pub(super) padding: usize,
     /// What is added to the scores.
-    bias: usize,
+    pub(super) bias: Option<usize>,
+    /// Keys, and values, that were there before.
+    pub(super) past: usize,
 }
 
 /// What attention makes of queries, keys and values.
@@ -66,7 +68,7 @@ fn attended(
     c: &Call<'_, '_, '_>,
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     past: &Dim,
-    masks: &Masks,
+    slots: &Slots,
 ) -> Outcome<Attended> {
     let dtype = q.dtype();
     let Some(size) = q.dim(3).as_const().filter(|&n| n > 0) else {
@@ -82,11 +84,11 @@ fn attended(
         return Ok(Attended { y, scores });
     }
     let mut added = None;
-    if let Some(mask) = c.optional(masks.padding)? {
+    if let Some(mask) = c.optional(slots.padding)? {
         let hidden = c.float("mask_filter_value", -10000.0)?;
         added = Some(there(&mask, &scores, &q.dim(0))?.select(0.0, hidden).cast(wide));
     }
-    if let Some(bias) = c.optional(masks.bias)? {
+    if let Some(bias) = slots.bias.map(|at| c.optional(at)).transpose()?.flatten() {
         if bias.rank() != 4 {
             return invalid(format!("a bias of rank {}; expected 4", bias.rank()));
         }
@@ -116,15 +118,14 @@ fn attended(
     Ok(Attended { y, scores })
 }
 
-/// Attention with its projections: `[batch, length, width]` times weights of queries, keys and values side by side.
-pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
+/// The input and the weights of attention with its projections: `[batch, length, width]`, and those of queries, keys and values side by side.
+pub(super) fn projection(c: &Call<'_, '_, '_>) -> Outcome<(Tensor, Tensor)> {
     if c.flag("do_rotary", false)? {
         return unsupported("a rotary embedding within attention; expected do_rotary of 0");
     }
-    if c.flag("past_present_share_buffer", false)? || c.value(6).is_some() {
+    if c.flag("past_present_share_buffer", false)? {
         return unsupported("a past and present in one buffer; expected past_present_share_buffer of 0");
     }
-    let heads = heads(c, "num_heads")?;
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     if x.rank() != 3 || w.rank() != 2 {
         return invalid(format!(
@@ -133,11 +134,31 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
             w.rank()
         ));
     }
+    Ok((x, w))
+}
+
+/// Attention with its projections.
+pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.value(6).is_some() {
+        return unsupported("a past and present in one buffer; expected past_present_share_buffer of 0");
+    }
+    let (x, w) = projection(c)?;
     let all = match c.optional(2)? {
         Some(bias) => x.matmul(&w) + bias,
         None => x.matmul(&w),
     };
-    let sizes = match (c.ints("qkv_hidden_sizes")?, w.dim(1).as_const()) {
+    let slots = Slots {
+        padding: 3,
+        bias: Some(5),
+        past: 4,
+    };
+    of_projected(c, &all, w.dim(1), &slots)
+}
+
+/// Attention of queries, keys and values that lie side by side, in so many columns.
+pub(super) fn of_projected(c: &Call<'_, '_, '_>, all: &Tensor, columns: Dim, slots: &Slots) -> Answer {
+    let heads = heads(c, "num_heads")?;
+    let sizes = match (c.ints("qkv_hidden_sizes")?, columns.as_const()) {
         (Some(sizes), _) if sizes.len() == 3 => sizes,
         (Some(sizes), _) if !sizes.is_empty() => {
             return invalid(format!("qkv_hidden_sizes of {} numbers; expected 3", sizes.len()));
@@ -159,7 +180,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
             sizes[0], sizes[1]
         ));
     }
-    if sizes[2] != sizes[0] && (c.outputs > 1 || c.value(4).is_some()) {
+    if sizes[2] != sizes[0] && (c.outputs > 1 || c.value(slots.past).is_some()) {
         return invalid(format!(
             "a past or present of {} elements of keys and {} of values; expected one number",
             sizes[0], sizes[2]
@@ -171,7 +192,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let (q, mut k, mut v) = (apart(q, heads)?, apart(k, heads)?, apart(v, heads)?);
     let mut length = Dim::from(0);
-    if let Some(past) = c.optional(4)? {
+    if let Some(past) = c.optional(slots.past)? {
         if past.rank() != 5 {
             return invalid(format!("a past of rank {}; expected 5", past.rank()));
         }
@@ -179,8 +200,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         k = tlc_record::concat(&[&past.select_index(0, 0), &k], 2);
         v = tlc_record::concat(&[&past.select_index(0, 1), &v], 2);
     }
-    let masks = Masks { padding: 3, bias: 5 };
-    let y = attended(c, (&q, &k, &v), &length, &masks)?.y;
+    let y = attended(c, (&q, &k, &v), &length, slots)?.y;
     let mut results = vec![Value::from(y)];
     if c.outputs > 1 {
         results.push(tlc_record::stack(&[&k, &v], 0).into());
@@ -238,8 +258,12 @@ pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
         (None, None) => {}
         _ => return invalid("a past key without a past value, or the other way round; expected both"),
     }
-    let masks = Masks { padding: 4, bias: 5 };
-    let Attended { y, scores } = attended(c, (&q, &k, &v), &length, &masks)?;
+    let slots = Slots {
+        padding: 4,
+        bias: Some(5),
+        past: 6,
+    };
+    let Attended { y, scores } = attended(c, (&q, &k, &v), &length, &slots)?;
     let dtype = y.dtype();
     Ok(vec![y.into(), k.into(), v.into(), scores.cast(dtype).into()])
 }
