@@ -84,7 +84,9 @@ fn attended(
         return Ok(Attended { y, scores });
     }
     let mut added = None;
-    if let Some(mask) = c.optional(slots.padding)? {
+    // A mask of one key for all of them moves all scores by the same, which ONNX Runtime leaves out.
+    let alike = |mask: &Tensor| mask.rank() == 2 && mask.dim(1).as_const() == Some(1);
+    if let Some(mask) = c.optional(slots.padding)?.filter(|mask| !alike(mask)) {
         let hidden = c.float("mask_filter_value", -10000.0)?;
         added = Some(there(&mask, &scores, &q.dim(0))?.select(0.0, hidden).cast(wide));
     }

@@ -49,7 +49,8 @@ pub(super) fn on_floats(c: &mut Call<'_, '_, '_>, run: Run) -> Answer {
 }
 
 pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
-    on_floats(c, |c| channels_last::where_asked(c, pooling::average_pool))
+    // ONNX Runtime divides by the size of the window, as ONNX's operator did at first.
+    on_floats(c, |c| channels_last::where_asked(c, |c| pooling::averaged(c, true)))
 }
 
 pub(super) fn global_average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
