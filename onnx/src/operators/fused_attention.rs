@@ -2,7 +2,8 @@
 
 use tlc_ir::DType;
 
-use super::attention::{apart, joined, shares, weighted};
+use super::attention::{apart, joined, number, shares, weighted};
+use super::grouped_attention::placed;
 use crate::call::{Answer, Call};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::Value;
@@ -17,6 +18,14 @@ pub(super) struct Slots {
     pub(super) bias: Option<usize>,
     /// Keys, and values, that were there before.
     pub(super) past: usize,
+}
+
+/// How many keys come before those of the queries' time.
+enum Past {
+    /// All that there are but for those.
+    Length(Dim),
+    /// Of a buffer with room for more, `[1, 1, 1, 1]`.
+    Within(Tensor),
 }
 
 /// What attention makes of queries, keys and values.
@@ -63,11 +72,11 @@ fn there(mask: &Tensor, scores: &Tensor, batch: &Dim) -> Outcome<Tensor> {
     }
 }
 
-/// Queries, keys and values `[batch, heads, length, size]`; `past` is how many keys come before those of the queries' time.
+/// Queries, keys and values `[batch, heads, length, size]`.
 fn attended(
     c: &Call<'_, '_, '_>,
     (q, k, v): (&Tensor, &Tensor, &Tensor),
-    past: &Dim,
+    past: &Past,
     slots: &Slots,
 ) -> Outcome<Attended> {
     let dtype = q.dtype();
@@ -100,19 +109,35 @@ fn attended(
             None => bias,
         });
     }
+    let (queries, keys) = (scores.dim(2), scores.dim(3));
     // All at once, as in ONNX Runtime: beside a score far below the others little is left of what is added first.
-    if let Some(added) = added {
+    if let Some(mut added) = added {
+        if let (Past::Within(_), Some(room), Some(own)) = (past, keys.as_const(), added.dim(3).as_const())
+            && (2..room).contains(&own)
+        {
+            // It ends where the keys do, and not where the buffer does.
+            let mut each = vec![(0, 0); 4];
+            each[3].1 = room - own;
+            added = added.pad(&each, 0.0);
+        }
         scores += added;
     }
-    if c.flag("unidirectional", false)? {
-        let (queries, keys) = (scores.dim(2), scores.dim(3));
+    let graph = scores.graph();
+    let key = graph.iota([Dim::from(1), keys], 1, DType::I64);
+    let causal = c.flag("unidirectional", false)?;
+    let query = match past {
         // The first key's place is that of the first query less what is past.
-        let query =
-            scores
-                .graph()
-                .iota([queries + past, 1.into()], 0, DType::I64)
-                .narrow(0, past.clone(), scores.dim(2));
-        let key = scores.graph().iota([Dim::from(1), keys], 1, DType::I64);
+        Past::Length(past) if causal => Some(graph.iota([&queries + past, 1.into()], 0, DType::I64).narrow(
+            0,
+            past.clone(),
+            queries,
+        )),
+        Past::Length(_) => None,
+        Past::Within(before) if causal => Some(graph.iota([queries, 1.into()], 0, DType::I64) + before),
+        // The last of them sees all that are there.
+        Past::Within(before) => Some(before + number(&scores, &queries)? - 1),
+    };
+    if let Some(query) = query {
         // ONNX Runtime shows hidden scores as the least number, which has no share either.
         scores = key.le(query).select(&scores, f64::from(f32::MIN));
     }
@@ -202,7 +227,7 @@ pub(super) fn of_projected(c: &Call<'_, '_, '_>, all: &Tensor, columns: Dim, slo
         k = tlc_record::concat(&[&past.select_index(0, 0), &k], 2);
         v = tlc_record::concat(&[&past.select_index(0, 1), &v], 2);
     }
-    let y = attended(c, (&q, &k, &v), &length, slots)?.y;
+    let y = attended(c, (&q, &k, &v), &Past::Length(length), slots)?.y;
     let mut results = vec![Value::from(y)];
     if c.outputs > 1 {
         results.push(tlc_record::stack(&[&k, &v], 0).into());
@@ -215,10 +240,29 @@ fn unpacked(x: &Tensor, at: i64) -> Tensor {
     x.select_index(3, at).swap_axes(1, 2)
 }
 
+/// As [`multi_head`], of one query for each sequence, with the operands in another order.
+pub(super) fn masked_multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.flag("output_qk", false)? {
+        return unsupported("a result of scores; expected output_qk of 0");
+    }
+    if c.value(1).is_none() {
+        return unsupported("packed queries, keys and values; expected a key and a value");
+    }
+    let beams = c.input_whole(8).and_then(|n| n.as_const());
+    if c.value(9).is_some() && beams != Some(1) {
+        return unsupported("several beams in operand 9 (cache_indirection); expected none, or a beam_width of 1");
+    }
+    let inputs = [0, 1, 2, 10, 3, 4, 5, 6, 7].map(|at| c.value(at).cloned());
+    let all = std::mem::replace(&mut c.inputs, inputs.into());
+    let results = multi_head(c);
+    c.inputs = all;
+    results
+}
+
 /// Attention of queries, keys and values that are projected before it, but for their bias.
 pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
-    if c.value(8).is_some() || c.value(9).is_some() {
-        return unsupported("a past and present in one buffer; expected no operands 8 and 9");
+    if c.value(9).is_some() {
+        return unsupported("several beams in operand 9 (cache_indirection); expected none");
     }
     let heads = heads(c, "num_heads")?;
     let (q, k, v) = (c.tensor(0)?, c.optional(1)?, c.optional(2)?);
@@ -250,10 +294,27 @@ pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
             ));
         }
     };
-    let mut length = Dim::from(0);
+    let mut length = Past::Length(0.into());
     match (c.optional(6)?, c.optional(7)?) {
+        (Some(past_key), Some(past_value)) if past_key.rank() != 4 || past_value.rank() != 4 => {
+            return invalid(format!(
+                "a past of rank {} and {}; expected 4",
+                past_key.rank(),
+                past_value.rank()
+            ));
+        }
+        (Some(past_key), Some(past_value)) if c.value(8).is_some() => {
+            let before = c.tensor(8)?.cast(DType::I64).reshape([1, 1, 1, 1]);
+            if k.is_poisoned() || v.is_poisoned() {
+                return Ok(vec![k.clone().into(), k.into(), v.into()]);
+            }
+            let room = past_key.dim(2);
+            k = placed(&k, Some(&past_key), &room, &before)?;
+            v = placed(&v, Some(&past_value), &room, &before)?;
+            length = Past::Within(before);
+        }
         (Some(past_key), Some(past_value)) => {
-            length = past_key.dim(2);
+            length = Past::Length(past_key.dim(2));
             k = tlc_record::concat(&[&past_key, &k], 2);
             v = tlc_record::concat(&[&past_value, &v], 2);
         }

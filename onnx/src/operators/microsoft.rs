@@ -5,8 +5,8 @@
 
 use super::table::Run;
 use super::{
-    arrange, channels_last, diffusion, early, few_bits, fused, fused_attention, grouped_attention, indexing,
-    quantization, quantizer, recurrent, relative_position,
+    arrange, channels_last, diffusion, early, experts, few_bits, fused, fused_attention, grouped_attention, indexing,
+    packed_batches, quantization, quantizer, recurrent, relative_position,
 };
 use crate::refusal::{Outcome, unsupported};
 use crate::signature::{MANY, Signature, row};
@@ -45,6 +45,16 @@ const OPERATORS: &[(Signature, Run)] = &[
             "auto_pad=text dilations=ints group=int kernel_shape=ints output_padding=ints strides=ints",
         ),
         early::conv_transpose,
+    ),
+    (
+        row(
+            "DecoderMaskedMultiHeadAttention",
+            1,
+            (1, 11),
+            (1, 4),
+            "mask_filter_value=float num_heads=int! output_qk=int past_present_share_buffer=int scale=float",
+        ),
+        fused_attention::masked_multi_head,
     ),
     (
         row("DequantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
@@ -147,9 +157,9 @@ const OPERATORS: &[(Signature, Run)] = &[
         row(
             "GroupQueryAttention",
             1,
-            (7, 12),
-            (1, 3),
-            "do_rotary=int k_quant_type=text kv_cache_bit_width=int kv_num_heads=int! local_window_size=int num_heads=int! qk_output=int rotary_interleaved=int scale=float smooth_softmax=int softcap=float v_quant_type=text",
+            (7, 17),
+            (1, 4),
+            "causal=int do_rotary=int k_norm_epsilon=float k_quant_type=text kv_cache_bit_width=int kv_num_heads=int! local_window_size=int num_heads=int! q_norm_epsilon=float qk_norm_epsilon=float qk_output=int rotary_interleaved=int scale=float sliding_window_cache=int smooth_softmax=int softcap=float v_quant_type=text",
         ),
         grouped_attention::grouped,
     ),
@@ -188,6 +198,16 @@ const OPERATORS: &[(Signature, Run)] = &[
             "K=int! N=int! accuracy_level=int bits=int block_size=int! weight_prepacked=int",
         ),
         few_bits::matmul_nbits,
+    ),
+    (
+        row(
+            "MoE",
+            1,
+            (5, 8),
+            (1, 1),
+            "activation_alpha=float activation_beta=float activation_type=text k=int normalize_routing_weights=int swiglu_fusion=int swiglu_limit=float swiglu_limit_after_activation=int use_sparse_mixer=int",
+        ),
+        experts::mixture,
     ),
     (row("MulInteger", 1, (3, 4), (1, 1), ""), quantizer::mul_integer),
     (
@@ -229,6 +249,26 @@ const OPERATORS: &[(Signature, Run)] = &[
             "auto_pad=text ceil_mode=int dilations=ints kernel_shape=ints! pads=ints strides=ints",
         ),
         channels_last::max_pool,
+    ),
+    (
+        row(
+            "PackedAttention",
+            1,
+            (5, 6),
+            (1, 1),
+            "num_heads=int! qkv_hidden_sizes=ints scale=float",
+        ),
+        packed_batches::attention,
+    ),
+    (
+        row(
+            "PackedMultiHeadAttention",
+            1,
+            (6, 7),
+            (1, 1),
+            "mask_filter_value=float num_heads=int! scale=float",
+        ),
+        packed_batches::multi_head_attention,
     ),
     (row("Pad", 1, (2, 3), (1, 1), "mode=text"), early::pad),
     (
@@ -313,6 +353,8 @@ const OPERATORS: &[(Signature, Run)] = &[
         ),
         relative_position::by_bucket,
     ),
+    (row("RemovePadding", 1, (2, 2), (4, 4), ""), packed_batches::remove),
+    (row("RestorePadding", 1, (2, 2), (1, 1), ""), packed_batches::restore),
     (
         row("Rfft", 1, (1, 1), (1, 1), "normalized=int onesided=int signal_ndim=int"),
         early::rfft,

@@ -68,7 +68,16 @@ pub(super) fn sigmoid(c: &mut Call<'_, '_, '_>) -> Answer {
 pub(super) fn softmax(c: &mut Call<'_, '_, '_>) -> Answer {
     // Of which of ONNX's operator sets it is.
     c.version = c.int("opset", 13)?;
-    on_floats(c, activation::softmax)
+    let dtype = c.tensor(0)?.dtype();
+    let x = dequantized(c, 0)?;
+    let y = c.with_inputs(vec![Some(x.into())], activation::softmax)?;
+    // ONNX Runtime multiplies by the reciprocal of the scale without its fraction, and not by 255 where the scale is 1/255 in f32.
+    let times = (1.0 / number(c.tensor(3)?)?.cast(DType::F32)).floor();
+    let zero = match c.optional(4)? {
+        Some(zero) => number(zero)?,
+        None => c.graph().scalar(dtype.zero(), dtype),
+    };
+    one(quantized(&(y * times), Some(zero)))
 }
 
 pub(super) fn reduce_mean(c: &mut Call<'_, '_, '_>) -> Answer {
