@@ -135,3 +135,177 @@ fn nodes_are_as_recorded() {
         }
     }
 }
+
+/// A node, its attributes, and what its refusal says.
+type Refused = (&'static str, Vec<(&'static str, A)>, &'static str);
+
+#[test]
+fn other_nodes_are_refused() {
+    let floats = |shape: &[usize]| HostTensor::zeros(DType::F32, shape).unwrap();
+    let whole = |shape: &[usize], numbers: &[i32]| HostTensor::from_slice(shape, numbers).unwrap();
+    let bytes = |shape: &[usize]| HostTensor::zeros(DType::U8, shape).unwrap();
+    let heads = || ("num_heads", A::I(2));
+    let of_groups = |groups: i64, activation: i64| vec![("groups", A::I(groups)), ("activation", A::I(activation))];
+    let of_bits = |kind: i64| {
+        let sizes = [("K", 3), ("N", 2), ("block_size", 16), ("quant_type", kind)];
+        sizes.map(|(name, n)| (name, A::I(n))).to_vec()
+    };
+    let (shared, fused) = ("past_present_share_buffer", "swiglu_fusion");
+    let cases: [Refused; 32] = [
+        (
+            "QAttention x_bytes c_bytes c_six c_one c_one -> y",
+            vec![heads()],
+            "weights of 4 columns; expected a multiple of 3",
+        ),
+        (
+            "QAttention x_bytes c_one c_six c_one c_one -> y",
+            vec![heads()],
+            "weights of rank 0",
+        ),
+        (
+            "QAttention x_bytes c_bytes c_six c_six c_one -> y",
+            vec![heads()],
+            "expected one number",
+        ),
+        (
+            "QAttention x_bytes c_bytes c_six c_one c_one -> y",
+            vec![heads(), (shared, A::I(1))],
+            "expected past_present_share_buffer of 0",
+        ),
+        (
+            "DecoderMaskedMultiHeadAttention x x x _ _ _ _ _ _ c_ints -> y",
+            vec![heads()],
+            "several beams",
+        ),
+        (
+            "DecoderMaskedMultiHeadAttention x -> y",
+            vec![heads()],
+            "expected a key and a value",
+        ),
+        (
+            "DecoderMaskedMultiHeadAttention x x x -> y",
+            vec![heads(), ("output_qk", A::I(1))],
+            "expected output_qk of 0",
+        ),
+        (
+            "MoE x c_six c_six _ c_six -> y",
+            vec![],
+            "scores of rank 1 and weights of rank 1",
+        ),
+        (
+            "MoE c_grid c_grid c_cube _ c_cube -> y",
+            vec![("k", A::I(4))],
+            "k of 4 for 3 experts",
+        ),
+        (
+            "MoE c_grid c_grid c_cube _ c_cube -> y",
+            vec![("activation_type", A::T("geglu"))],
+            "the activation `geglu`",
+        ),
+        (
+            "MoE c_grid c_grid c_cube _ c_cube -> y",
+            vec![("activation_type", A::T("swiglu")), (fused, A::I(0))],
+            "swiglu_fusion 0; expected 1 or 2",
+        ),
+        (
+            "MoE c_grid c_grid c_cube _ c_cube _ c_cube -> y",
+            vec![],
+            "a third product",
+        ),
+        ("GroupNorm x c_six c_six -> y", of_groups(2, 0), "groups do not divide"),
+        (
+            "GroupNorm x c_six c_six -> y",
+            of_groups(1, 2),
+            "activation 2; expected 0 or 1",
+        ),
+        (
+            "GroupNorm c_grid c_six c_six -> y",
+            of_groups(1, 0),
+            "rank 2; expected at least 3",
+        ),
+        (
+            "SkipGroupNorm x c_six c_six c_six -> y",
+            of_groups(1, 0),
+            "a skip of rank 1; expected 2 or 3",
+        ),
+        (
+            "BiasSplitGelu x c_six -> y",
+            vec![],
+            "expected an even number of elements",
+        ),
+        (
+            "NhwcMaxPool c_grid -> y",
+            vec![("kernel_shape", A::Is(vec![2]))],
+            "rank 2; expected at least 3",
+        ),
+        ("NhwcConv c_six c_six -> y", vec![], "rank 1; expected at least 3"),
+        (
+            "MatMulBnb4 x c_codes c_one -> y",
+            of_bits(2),
+            "quant_type 2; expected 0 or 1",
+        ),
+        (
+            "MatMulBnb4 x c_codes c_six -> y",
+            of_bits(1),
+            "scales of f32[6]; expected 1",
+        ),
+        ("MatMulBnb4 x c_bytes c_one -> y", of_bits(1), "expected 3 of u8"),
+        (
+            "RelativePositionBias c_grid c_count c_count -> y",
+            vec![("max_distance", A::I(8))],
+            "expected 4 to 65535 buckets",
+        ),
+        (
+            "RelativePositionBias c_table c_count c_count -> y",
+            vec![("max_distance", A::I(2))],
+            "max_distance 2; expected more than 2",
+        ),
+        (
+            "RelativePositionBias c_table x_count c_count -> y",
+            vec![("max_distance", A::I(8))],
+            "lengths that data decides",
+        ),
+        (
+            "GatedRelativePositionBias x c_six x c_six c_six c_one -> y",
+            vec![heads()],
+            "a weight of rank 1; expected 3 and 2",
+        ),
+        (
+            "RemovePadding x c_grid -> y",
+            vec![],
+            "lengths of rank 2; expected 3 and 1",
+        ),
+        ("RestorePadding c_six c_ints -> y", vec![], "expected at least 2, and 2"),
+        ("Rfft x -> y", vec![("signal_ndim", A::I(2))], "expected signal_ndim 1"),
+        ("Inverse x -> y", vec![], "expected square ones of known extent"),
+        (
+            "CDist c_grid c_grid -> y",
+            vec![("metric", A::T("cosine"))],
+            "the metric `cosine`",
+        ),
+        ("ExpandDims x c_six -> y", vec![], "operand 1 of f32; expected integers"),
+    ];
+    for (text, attributes, expected) in cases {
+        let operands = [
+            ("x", floats(&[1, 2, 3])),
+            ("x_bytes", bytes(&[1, 2, 3])),
+            ("x_count", whole(&[1], &[4])),
+            ("c_bytes", bytes(&[3, 4])),
+            ("c_codes", bytes(&[3])),
+            ("c_count", whole(&[1], &[4])),
+            ("c_cube", floats(&[3, 3, 3])),
+            ("c_grid", floats(&[3, 3])),
+            ("c_ints", whole(&[4], &[0; 4])),
+            ("c_one", floats(&[])),
+            ("c_six", floats(&[6])),
+            ("c_table", floats(&[4, 2])),
+        ];
+        let (bytes, _) = model_of(text, &attributes, &operands);
+        let error = import(&bytes, &ImportOptions::default())
+            .err()
+            .unwrap_or_else(|| panic!("{text} {attributes:?} is no error"))
+            .to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+        assert!(!error.contains('\n'), "{text}: {error}");
+    }
+}

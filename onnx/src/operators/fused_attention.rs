@@ -318,6 +318,9 @@ pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
             k = tlc_record::concat(&[&past_key, &k], 2);
             v = tlc_record::concat(&[&past_value, &v], 2);
         }
+        (None, None) if c.value(8).is_some() => {
+            return invalid("a past_sequence_length without a past; expected both");
+        }
         (None, None) => {}
         _ => return invalid("a past key without a past value, or the other way round; expected both"),
     }
