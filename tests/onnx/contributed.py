@@ -219,9 +219,8 @@ def GroupQueryAttention(r):
         before = [r.floats(batch, kept, past, size) for _ in range(2)]
         lengths, total = np.full(batch, past, I32), past + 1
     if how == "buffer":
-        # What lies behind the keys of a shorter sequence is not said.
-        batch, lengths = 1, r.r.integers(1, past, 1).astype(I32)
-        before, total = [t[:1] for t in before], int(lengths[0]) + 1
+        # What lies behind the keys is not said: there is nothing.
+        lengths, total = np.full(batch, past - 1, I32), past
     operands = [r.floats(batch, new, n * size) for n in (heads, kept, kept)]
     if r.often(0.3):
         operands = [np.concatenate(operands, 2), None, None]

@@ -153,7 +153,7 @@ fn other_nodes_are_refused() {
     let (shared, fused) = ("past_present_share_buffer", "swiglu_fusion");
     let cases: [Refused; 32] = [
         (
-            "QAttention x_bytes c_bytes c_six c_one c_one -> y",
+            "QAttention x_bytes c_bytes c_four c_one c_one -> y",
             vec![heads()],
             "weights of 4 columns; expected a multiple of 3",
         ),
@@ -294,6 +294,7 @@ fn other_nodes_are_refused() {
             ("c_codes", bytes(&[3])),
             ("c_count", whole(&[1], &[4])),
             ("c_cube", floats(&[3, 3, 3])),
+            ("c_four", floats(&[4])),
             ("c_grid", floats(&[3, 3])),
             ("c_ints", whole(&[4], &[0; 4])),
             ("c_one", floats(&[])),

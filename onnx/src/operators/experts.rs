@@ -76,8 +76,10 @@ fn shares(c: &Call<'_, '_, '_>, scores: &Tensor) -> Outcome<Tensor> {
     if !(1..=experts).contains(&count) {
         return invalid(format!("k of {count} for {experts} experts; expected 1 to {experts}"));
     }
-    let all = scores.softmax(-1);
+    // Of equal ones ONNX Runtime takes the last.
+    let all = scores.softmax(-1).flip(-1);
     let (most, which) = all.top_k(count, 1, true);
+    let which = (experts - 1) - which;
     let most = match c.flag("normalize_routing_weights", false)? {
         true => &most / most.sum(keep(-1)),
         false => most,

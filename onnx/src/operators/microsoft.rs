@@ -1,7 +1,7 @@
 //! Operators of the domain `com.microsoft` that ONNX Runtime's tools write beside ONNX's own, as its documentation of contributed operators says them: which there are,
-//! and what is theirs. Those of its quantizer are in `quantizer.rs` and `few_bits.rs`; those of its optimizers in `fused.rs`, `fused_attention.rs` and
-//! `grouped_attention.rs`, of its tools for models that make images in `diffusion.rs`, and those that have their channels behind the space in `channels_last.rs`;
-//! those that are nearly one of ONNX's in `early.rs`.
+//! and what each takes. Those of its quantizer are in `quantizer.rs` and `few_bits.rs`; those of its optimizers in `fused.rs`, `fused_attention.rs`, `grouped_attention.rs`
+//! and `relative_position.rs`; of its tools for language models in `packed_batches.rs` and `experts.rs`; for models that make images in `diffusion.rs`. Those with their
+//! channels behind the space are in `channels_last.rs`, and those that ONNX took over or has in another form in `early.rs`.
 
 use super::table::Run;
 use super::{

@@ -132,14 +132,34 @@ pub(super) fn matmul_16(c: &mut Call<'_, '_, '_>) -> Answer {
     one(a.cast(wide).matmul(&b.cast(wide)))
 }
 
-pub(super) fn add(c: &mut Call<'_, '_, '_>) -> Answer {
-    let y = dequantized(c, 0)? + dequantized(c, 3)?;
-    requantized(c, &y, 6, c.tensor(0)?.dtype())
+/// A scale, or a zero point that is 0 unless it is given, as one f32.
+fn parameter(c: &Call<'_, '_, '_>, at: usize) -> Outcome<Tensor> {
+    match c.optional(at)? {
+        Some(t) => Ok(number(t)?.cast(DType::F32)),
+        None => Ok(c.graph().scalar(0.0, DType::F32)),
+    }
 }
 
+/// A sum whose steps are rounded as ONNX Runtime rounds them: what does not depend on the bytes is added up first.
+pub(super) fn add(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (a, b) = (c.tensor(0)?, c.tensor(3)?);
+    let scale = |at: usize| -> Outcome<Tensor> { Ok(number(c.tensor(at)?)?.cast(DType::F32)) };
+    let (of_a, of_b) = (scale(1)? / scale(6)?, scale(4)? / scale(6)?);
+    let fixed = parameter(c, 7)? - (&of_a * parameter(c, 2)? + &of_b * parameter(c, 5)?);
+    let y = a.cast(DType::F32) * of_a + (b.cast(DType::F32) * of_b + fixed);
+    one(y.round().cast(a.dtype()))
+}
+
+/// As [`add`]: a product of integers, times one scale.
 pub(super) fn mul(c: &mut Call<'_, '_, '_>) -> Answer {
-    let y = dequantized(c, 0)? * dequantized(c, 3)?;
-    requantized(c, &y, 6, c.tensor(0)?.dtype())
+    let less = |at: usize| -> Outcome<Tensor> {
+        let zero = c.optional(at + 2)?.map(number).transpose()?;
+        centered(&c.tensor(at)?, zero, 0)
+    };
+    let scale = |at: usize| -> Outcome<Tensor> { Ok(number(c.tensor(at)?)?.cast(DType::F32)) };
+    let product = (less(0)? * less(3)?).cast(DType::F32);
+    let y = product * (scale(1)? * scale(4)? / scale(6)?) + parameter(c, 7)?;
+    one(y.round().cast(c.tensor(0)?.dtype()))
 }
 
 /// The scale and the zero point of the result come first, then each part with its own.
