@@ -253,6 +253,47 @@ def MoE(r):
     return Node(operands, {2, 3, 4, 5}, **attributes)
 
 
+@node
+def MoE_of_three_products(r):
+    experts, tokens, width, inner, kind = r.size(2, 3), r.size(1, 3), r.size(1, 3), r.size(1, 3), r.one_of("silu", "swiglu")
+    x, scores = r.floats(tokens, width), r.floats(tokens, experts)
+    first, second, third = r.floats(experts, inner, width), r.floats(experts, width, inner), r.floats(experts, inner, width)
+    biases = [r.floats(experts, inner), r.floats(experts, width), r.floats(experts, inner)]
+
+    def formula():
+        shares = softmax(wide(scores))
+        shares = np.where(shares == shares.max(-1, keepdims=True), shares, 0)
+        product = lambda t, w, bias: t @ wide(w).swapaxes(1, 2) + wide(bias)[:, None]
+        gate, value = product(wide(x), first, biases[0]), product(wide(x), third, biases[2])
+        y = product(gate * sigmoid(gate) * value, second, biases[1])
+        return [(y * shares.T[..., None]).sum(0).astype(F)]
+
+    operands = [x, scores, first, biases[0], second, biases[1], third, biases[2]]
+    return Node(operands, range(2, 8), formula=formula, operator="MoE", activation_type=kind)
+
+
+@node
+def QMoE(r):
+    # In blocks of 8 bits ONNX Runtime rounds the tokens to bytes as well.
+    (bits, block), kind = r.one_of((4, 0), (4, 16), (8, 0)), r.one_of("silu", "swiglu")
+    experts, tokens = r.size(2, 3), r.size(1, 3)
+    width, inner = (block * r.size(1, 2), block * r.size(1, 2)) if block else (2 * r.size(1, 3), 2 * r.size(1, 3))
+    attributes = {"block_size": block} if block else {}
+    if kind == "swiglu":
+        attributes.update(swiglu_fusion=1, activation_alpha=1.75, activation_beta=1.0)
+    outputs = [inner * (2 if kind == "swiglu" else 1), width], [width, inner]
+    operands, zeros = [r.floats(tokens, width), r.floats(tokens, experts)], []
+    for rows, columns in zip(*outputs):
+        scales = [experts, rows] + ([columns // block] if block else [])
+        operands += [r.whole(U8, experts, rows, columns * bits // 8), np.abs(r.floats(*scales)) * F(1 / 16)]
+        operands += [r.maybe(r.floats(experts, rows))]
+        fill = [rows, -(-columns // block * bits // 8)] if block else [-(-rows * bits // 8)]
+        zeros.append(r.whole(U8, experts, *fill))
+    operands += [None, None, None, *r.one_of([None, None], zeros)]
+    return Node(operands, range(2, 13), k=r.size(1, experts), activation_type=kind, expert_weight_bits=bits,
+                normalize_routing_weights=r.size(0, 1), **attributes)
+
+
 def image(r, behind, dtype=None):
     batch, channels, space = r.size(1, 2), r.size(1, 3), [r.size(3, 6), r.size(3, 6)]
     shape = [batch, *space, channels] if behind else [batch, channels, *space]

@@ -214,7 +214,7 @@ fn other_nodes_are_refused() {
         ),
         ("GroupNorm x c_six c_six -> y", of_groups(2, 0), "groups do not divide"),
         (
-            "GroupNorm x c_six c_six -> y",
+            "GroupNorm x c_two c_two -> y",
             of_groups(1, 2),
             "activation 2; expected 0 or 1",
         ),
@@ -299,6 +299,7 @@ fn other_nodes_are_refused() {
             ("c_ints", whole(&[4], &[0; 4])),
             ("c_one", floats(&[])),
             ("c_six", floats(&[6])),
+            ("c_two", floats(&[2])),
             ("c_table", floats(&[4, 2])),
         ];
         let (bytes, _) = model_of(text, &attributes, &operands);

@@ -176,6 +176,53 @@ pub(super) fn matmul_by_table(c: &mut Call<'_, '_, '_>) -> Answer {
     })
 }
 
+/// Where operands of [`experts`] are.
+pub(super) struct FewBits {
+    pub(super) weights: usize,
+    pub(super) scales: usize,
+    pub(super) zeros: usize,
+}
+
+/// Constant weights of experts, `[experts, outputs, inputs]`, of numbers of so many bits: in blocks along the inputs if the node says so.
+pub(super) fn experts(c: &mut Call<'_, '_, '_>, slots: &FewBits, bits: i64) -> Outcome<Tensor> {
+    let dtype = match bits {
+        2 => DType::U2,
+        4 => DType::U4,
+        8 => DType::U8,
+        other => return unsupported(format!("weights of {other} bits; expected 2, 4 or 8")),
+    };
+    let stored = c.required(slots.weights)?.shape();
+    let extents: Option<Vec<i64>> = stored.iter().map(Dim::as_const).collect();
+    let Some([experts, outputs, bytes @ 1..=0x7fff_ffff]) = extents.as_deref() else {
+        return invalid(format!("weights of {} axes; expected 3 of known extents", stored.len()));
+    };
+    let inputs = bytes * per_byte(dtype) as i64;
+    let block = match c.int("block_size", 0)? {
+        0 => inputs,
+        n @ 1..=0x7fff_ffff => n,
+        n => return invalid(format!("blocks of {n}; expected at least one number")),
+    };
+    let (rows, blocks) = (experts * outputs, (inputs - 1) / block + 1);
+    let scales = c.tensor(slots.scales)?;
+    if rows == 0 || scales.elements().as_const() != Some(rows * blocks) {
+        return invalid(format!(
+            "scales of {}; expected {rows} times {blocks}",
+            scales.type_text()
+        ));
+    }
+    let numbers = constant_of_bits(c, slots.weights, dtype, rows as usize, inputs as usize)?;
+    let zero = match c.value(slots.zeros).map(|v| v.shape().len()) {
+        None => c.graph().scalar(1 << (dtype.value_bits() - 1), DType::U8),
+        // Those of an expert's outputs fill bytes together.
+        Some(2) => constant_of_bits(c, slots.zeros, dtype, *experts as usize, *outputs as usize)?.reshape((rows, 1)),
+        Some(_) => constant_of_bits(c, slots.zeros, dtype, rows as usize, blocks as usize)?,
+    };
+    let wide = scales.dtype().accumulator();
+    let scales = scales.reshape((rows, blocks));
+    let weights = quantization::dequantized(&numbers, &scales, Some(&zero), (1, block), wide)?;
+    Ok(weights.reshape([*experts, *outputs, inputs]))
+}
+
 /// Slices of a matrix that is dequantized in blocks, as rows of an embedding: those that are asked for alone are dequantized. In u8 lie constants as
 /// [`matmul_nbits`] has them, so many in a byte of the last axis, with the middle of the range as their zero point unless another is given.
 pub(super) fn gather_in_blocks(c: &mut Call<'_, '_, '_>) -> Answer {

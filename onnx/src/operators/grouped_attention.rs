@@ -263,7 +263,8 @@ fn attended(
     };
     let shown = match c.int("qk_output", 0)? {
         0 => None,
-        1 => Some(scores),
+        // Keys that are not seen are shown as zeros.
+        1 => Some(seen.select(scores, 0.0)),
         2 => Some(parts.clone()),
         n => return invalid(format!("qk_output {n}; expected 0 to 2")),
     };

@@ -334,6 +334,16 @@ const OPERATORS: &[(Signature, Run)] = &[
     ),
     (row("QLinearWhere", 1, (9, 9), (1, 1), ""), quantizer::select),
     (
+        row(
+            "QMoE",
+            1,
+            (6, 21),
+            (1, 1),
+            "accuracy_level=int activation_alpha=float activation_beta=float activation_type=text block_size=int expert_weight_bits=int fc1_expert_weight_bits=int fc2_expert_weight_bits=int fc3_expert_weight_bits=int k=int normalize_routing_weights=int quant_type=text swiglu_fusion=int swiglu_limit=float swiglu_limit_after_activation=int use_sparse_mixer=int weights_prepacked=int",
+        ),
+        experts::quantized_mixture,
+    ),
+    (
         row("QuantizeLinear", 1, (2, 3), (1, 1), "axis=int"),
         quantization::quantize,
     ),
