@@ -743,7 +743,7 @@ def write(each=3, most=90):
             if isinstance(found, str) or not small or not all(t.size for t in found) or not given and name != "Range":
                 assert seed < 1000, (name, found)
                 continue
-            text = [name, *[key or "_" for key in names], "->", *results, "|"]
+            text = [of.operator or name, *[key or "_" for key in names], "->", *results, "|"]
             text += [f"{key}={setting(value)}" for key, value in sorted(of.attributes.items())]
             lines.append(" ".join(text))
             lines += [line(key, t) for key, t in named.items()]

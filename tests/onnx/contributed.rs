@@ -151,7 +151,7 @@ fn other_nodes_are_refused() {
         sizes.map(|(name, n)| (name, A::I(n))).to_vec()
     };
     let (shared, fused) = ("past_present_share_buffer", "swiglu_fusion");
-    let cases: [Refused; 32] = [
+    let cases: [Refused; 35] = [
         (
             "QAttention x_bytes c_bytes c_four c_one c_one -> y",
             vec![heads()],
@@ -205,16 +205,31 @@ fn other_nodes_are_refused() {
         (
             "MoE c_grid c_grid c_cube _ c_cube -> y",
             vec![("activation_type", A::T("swiglu")), (fused, A::I(0))],
-            "swiglu_fusion 0; expected 1 or 2",
+            "swiglu_fusion 0 without a third product",
         ),
         (
             "MoE c_grid c_grid c_cube _ c_cube _ c_cube -> y",
+            vec![("activation_type", A::T("swiglu")), (fused, A::I(1))],
+            "a third product beside one of gates and values",
+        ),
+        (
+            "QMoE c_grid c_grid c_bytes c_one _ c_bytes c_one _ -> y",
             vec![],
-            "a third product",
+            "weights of 2 axes; expected 3",
+        ),
+        (
+            "QMoE c_grid c_grid c_codes3 c_one _ c_codes3 c_one _ -> y",
+            vec![],
+            "scales of f32[]; expected 6 times 1",
+        ),
+        (
+            "QMoE c_grid c_grid c_codes3 c_six _ c_codes3 c_six _ -> y",
+            vec![("quant_type", A::T("fp8"))],
+            "quant_type fp8; expected int",
         ),
         ("GroupNorm x c_six c_six -> y", of_groups(2, 0), "groups do not divide"),
         (
-            "GroupNorm x c_two c_two -> y",
+            "GroupNorm x c_three c_three -> y",
             of_groups(1, 2),
             "activation 2; expected 0 or 1",
         ),
@@ -292,6 +307,7 @@ fn other_nodes_are_refused() {
             ("x_count", whole(&[1], &[4])),
             ("c_bytes", bytes(&[3, 4])),
             ("c_codes", bytes(&[3])),
+            ("c_codes3", bytes(&[3, 2, 4])),
             ("c_count", whole(&[1], &[4])),
             ("c_cube", floats(&[3, 3, 3])),
             ("c_four", floats(&[4])),
@@ -299,7 +315,7 @@ fn other_nodes_are_refused() {
             ("c_ints", whole(&[4], &[0; 4])),
             ("c_one", floats(&[])),
             ("c_six", floats(&[6])),
-            ("c_two", floats(&[2])),
+            ("c_three", floats(&[3])),
             ("c_table", floats(&[4, 2])),
         ];
         let (bytes, _) = model_of(text, &attributes, &operands);

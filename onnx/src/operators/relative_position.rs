@@ -56,7 +56,7 @@ pub(super) fn by_bucket(c: &mut Call<'_, '_, '_>) -> Answer {
     let distance = if both { ahead.abs() } else { (-&ahead).maximum(0) };
     let mut bucket = buckets.take_from_start(&distance.minimum(farthest), 0);
     if both {
-        bucket = bucket + ahead.gt(0).select(own, graph.scalar(0, DType::I64));
+        bucket += ahead.gt(0).select(own, graph.scalar(0, DType::I64));
     }
     // The table's elements lie head by head.
     let by_head = table.reshape([heads, count.into()]);
