@@ -25,6 +25,8 @@ NAMES = {"float32": "f32", "float64": "f64", "uint8": "u8", "int8": "i8", "int16
          "uint32": "u32", "int64": "i64", "bool": "bool"}
 F, I32, I64, U8, I8 = np.float32, np.int32, np.int64, np.uint8, np.int8
 MAKERS = {}
+# What has more settings than three nodes show.
+MANY_KINDS = {"Attention", "QAttention", "MultiHeadAttention", "GroupQueryAttention", "QLinearAveragePool", "QMoE", "GridSample"}
 
 
 class Node:
@@ -731,11 +733,11 @@ def setting(value):
     return value if isinstance(value, str) else repr(value)
 
 
-def write(each=3, most=90):
+def write(most=90):
     lines = []
     for name, make in MAKERS.items():
         written, seed = 0, 0
-        while written < each:
+        while written < (8 if name in MANY_KINDS else 3):
             of, seed = make(Random(seed, len(name))), seed + 1
             data, given, names, named, results = model(name, of)
             found = computed(of, data, given)
