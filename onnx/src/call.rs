@@ -207,6 +207,21 @@ impl<'a> Call<'_, '_, 'a> {
         }
     }
 
+    /// The one result of an operator's function on other operands.
+    pub(super) fn with_inputs(
+        &mut self,
+        inputs: Vec<Option<Value>>,
+        run: impl FnOnce(&mut Self) -> Answer,
+    ) -> Outcome<Tensor> {
+        let all = std::mem::replace(&mut self.inputs, inputs);
+        let results = run(self);
+        self.inputs = all;
+        match &results?[..] {
+            [y] => y.tensor(&self.importer.graph),
+            others => unsupported(format!("{} results; supported is one", others.len())),
+        }
+    }
+
     /// Refuses more results than the operator's function makes.
     pub(super) fn at_most_outputs(&self, n: usize) -> Outcome<()> {
         match self.outputs > n {

@@ -110,6 +110,13 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
     Ok(found.filter(fits))
 }
 
+/// The parts of operand 0 along an axis, if it is carried and they are as long as it is.
+pub(super) fn split(call: &Call<'_, '_, '_>, axis: usize, lengths: &[Dim]) -> Option<Vec<Value>> {
+    let lengths = lengths.iter().map(|d| usize::try_from(d.as_const()?).ok());
+    let parts = moves::parts(any(call, 0)?, axis, &lengths.collect::<Option<Vec<usize>>>()?)?;
+    Some(parts.into_iter().map(|s| Value::Sizes(s.into())).collect())
+}
+
 /// Whether sizes are few, and short enough as expressions, to be carried.
 fn is_small(sizes: &Sizes) -> bool {
     let small = |d: &Dim| match d.as_const() {

@@ -540,7 +540,7 @@ fn attention_of_other_kinds_is_refused() {
         (
             "MultiHeadAttention x x x _ _ _ _ _ p -> y",
             vec![("num_heads", I(2))],
-            "in one buffer",
+            "a past_sequence_length without a past",
         ),
         (
             "RotaryEmbedding x x w w -> y",

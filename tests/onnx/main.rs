@@ -1,6 +1,7 @@
 //! Importing ONNX models: what they mean, and what is refused.
 
 mod cold;
+mod contributed;
 mod decided;
 mod derivatives;
 mod few_bits;

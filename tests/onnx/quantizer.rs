@@ -13,10 +13,13 @@ fn tensor<T: Element>(shape: &[usize], data: &[T]) -> HostTensor {
     HostTensor::from_slice(shape, data).unwrap()
 }
 
-fn element(dtype: DType) -> i64 {
+/// The number by which a model's file names an element type.
+pub fn element(dtype: DType) -> i64 {
     match dtype {
         DType::F32 => FLOAT,
-        DType::U8 => 2,
+        DType::F64 => 11,
+        DType::Bool => BOOL,
+        DType::U8 => UINT8,
         DType::I8 => 3,
         DType::U16 => 4,
         DType::I16 => 5,
@@ -26,7 +29,7 @@ fn element(dtype: DType) -> i64 {
     }
 }
 
-fn initializer(name: &str, of: &HostTensor) -> Message {
+pub fn initializer(name: &str, of: &HostTensor) -> Message {
     let m = (of.shape().iter()).fold(Message::default(), |m, &d| m.int(1, d as i64));
     m.int(2, element(of.dtype())).bytes(8, name).bytes(9, of.bytes())
 }
@@ -753,7 +756,7 @@ fn other_operators_of_the_domain_and_bad_operands_are_refused() {
             "QLinearGlobalAveragePool x s z t u -> y",
             vec![("channels_last", A::I(1))],
             vec![x.clone(), one.clone(), zero.clone(), one, zero],
-            "expected channels_last of 0",
+            "rank 2; expected at least 3",
         ),
     ];
     for (text, attributes, operands, expected) in cases {

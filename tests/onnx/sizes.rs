@@ -47,6 +47,25 @@ fn padding_by_a_size_adds_or_takes_away() {
 }
 
 #[test]
+fn parts_of_sizes_are_sizes() {
+    // A shape turned around, picked apart and put together, as ONNX Runtime writes several picks of one shape.
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Split s each -> a b c", &[]),
+        op("Squeeze c first -> c0", &[]),
+        op("Unsqueeze c0 first -> c1", &[]),
+        op("Concat c1 a b -> t", &[("axis", I(0))]),
+        op("Reshape x t -> y", &[]),
+    ];
+    let constants = vec![list("each", &[1, 1, 1]), list("first", &[0])];
+    let e = compiled(nodes, constants, &[D::Sym("n"), D::Sym("m"), D::Sym("k")]);
+    for [n, m, k] in [[2, 3, 4], [1, 5, 2]] {
+        let numbers = (1..=n * m * k).map(|i| i as f32).collect();
+        assert_eq!(run(&e, &[n, m, k]), Ok((vec![k, n, m], numbers)));
+    }
+}
+
+#[test]
 fn quotients_of_what_is_negative_for_small_sizes_have_a_guard() {
     let nodes = vec![
         op("Shape x -> s", &[]),

@@ -208,6 +208,10 @@ pub(super) fn split(c: &mut Call<'_, '_, '_>) -> Answer {
             all
         }
     };
+    // ONNX Runtime picks several sizes of one shape so.
+    if let Some(parts) = crate::sizes::split(c, axis, &sizes) {
+        return Ok(parts);
+    }
     let parts = x.split(&sizes, axis as i64);
     Ok(parts.into_iter().map(Value::from).collect())
 }

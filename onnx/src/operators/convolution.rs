@@ -214,7 +214,13 @@ fn transposed(x: &Tensor, w: &Tensor, groups: usize, size: &[usize], windows: (&
 }
 
 pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
-    let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
+    let (bias, pads) = (c.optional(2)?, c.ints("pads")?);
+    conv_transposed(c, bias, pads)
+}
+
+/// A transposed convolution with that bias and padding.
+pub(super) fn conv_transposed(c: &Call<'_, '_, '_>, bias: Option<Tensor>, pads: Option<Vec<i64>>) -> Answer {
+    let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     let (size, w) = kernel(c, &x, &w)?;
     let n = size.len();
     let groups = c.int("group", 1)?;
@@ -269,7 +275,7 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
             }
         }
         None => {
-            let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+            let pads = positive(pads, 2 * n, "pads", 0)?;
             let pads: Vec<Dim> = pads.iter().map(Dim::from).collect();
             (before, behind) = (pads[..n].to_vec(), pads[n..].to_vec());
         }

@@ -4,7 +4,7 @@
 use tlc_ir::DType;
 
 use super::attention::{Turn, turned};
-use super::{convolution, linear};
+use super::{activation, convolution, linear};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::Value;
@@ -39,6 +39,25 @@ pub(super) fn quick_gelu(c: &mut Call<'_, '_, '_>) -> Answer {
     let dtype = x.dtype();
     let y = x.cast(dtype.accumulator()).scaled_silu(c.float("alpha", 1.702)?);
     one(y.cast(dtype))
+}
+
+/// A product of matrices, with a bias if it is given.
+pub(super) fn gemm_fast_gelu(c: &mut Call<'_, '_, '_>) -> Answer {
+    let y = c.tensor(0)?.matmul(&c.tensor(1)?);
+    let y = match c.optional(2)? {
+        Some(bias) => y + bias,
+        None => y,
+    };
+    one(y.gelu_tanh())
+}
+
+/// The softmax of a sum, over all axes from `axis` on.
+pub(super) fn bias_softmax(c: &mut Call<'_, '_, '_>) -> Answer {
+    let sum = sum_of(c, &[0, 1])?;
+    // Before opset 13, softmax is over all of them too.
+    c.version = 11;
+    let dtype = c.tensor(0)?.dtype();
+    one(c.with_inputs(vec![Some(sum.into())], activation::softmax)?.cast(dtype))
 }
 
 /// A product of matrices, times `alpha`. A matrix may have its rows before all other axes (`transBatch`), and its last two axes exchanged (`trans`).
@@ -219,35 +238,49 @@ fn rows(table: &Tensor, ids: &Tensor) -> Outcome<Tensor> {
     }
 }
 
-/// The layer norm of a word's, its position's and its segment's embeddings added up; how many words the mask has; and that sum.
-pub(super) fn embed_layer_norm(c: &mut Call<'_, '_, '_>) -> Answer {
+/// The floats that elements of operand `at` stand for.
+pub(super) type Dequantize<'f> = &'f dyn Fn(&Call<'_, '_, '_>, Tensor, usize) -> Outcome<Tensor>;
+
+/// The layer norm of a word's, its position's and its segment's embeddings added up; how many words the mask has; and that sum. Tables, scale and shift
+/// are operands 2 to 6, whose elements are what `value` says; the operand `places` has positions, if it is given. The result is of that type.
+pub(super) fn embedded(
+    c: &mut Call<'_, '_, '_>,
+    value: Dequantize<'_>,
+    (places, dtype): (Option<usize>, DType),
+) -> Answer {
     let ids = c.tensor(0)?;
     if ids.rank() != 2 {
         return invalid(format!("words of rank {}; expected batch and length", ids.rank()));
     }
     let words = rows(&c.tensor(2)?, &ids)?;
-    let (dtype, wide) = (words.dtype(), words.dtype().accumulator());
-    let places = c.tensor(3)?;
-    if places.rank() != 2 {
-        return invalid(format!("an embedding of rank {}; expected 2", places.rank()));
+    let table = c.tensor(3)?;
+    if table.rank() != 2 {
+        return invalid(format!("an embedding of rank {}; expected 2", table.rank()));
     }
-    let places = match c.optional(8)? {
-        Some(ids) => rows(&places, &ids)?,
-        None => places.narrow(0, 0, ids.dim(1)),
+    let places = match places.map(|at| c.optional(at)).transpose()?.flatten() {
+        Some(ids) => rows(&table, &ids)?,
+        None => table.narrow(0, 0, ids.dim(1)),
     };
-    let mut sum = words.cast(wide) + places.cast(wide);
+    let mut sum = value(c, words, 2)? + value(c, places, 3)?;
     match (c.optional(1)?, c.optional(4)?) {
-        (Some(ids), Some(table)) => sum += rows(&table, &ids)?.cast(wide),
+        (Some(ids), Some(table)) => sum += value(c, rows(&table, &ids)?, 4)?,
         (None, None) => {}
         _ => return invalid("segments without their embedding, or the other way round; expected both"),
     }
     let eps = c.float("epsilon", 1e-12)?;
-    let n = normed(&sum, true, 2, eps, (&c.tensor(5)?, Some(&c.tensor(6)?)));
+    let (gamma, beta) = (value(c, c.tensor(5)?, 5)?, value(c, c.tensor(6)?, 6)?);
+    let n = normed(&sum, true, 2, eps, (&gamma, Some(&beta)));
     let counts = match c.optional(7)? {
         Some(mask) => mask.eq(1).cast(DType::I32).sum(1).cast(DType::I32),
         None => c.graph().full([ids.dim(0)], 0, DType::I32),
     };
     Ok(vec![n.y.cast(dtype).into(), counts.into(), sum.cast(dtype).into()])
+}
+
+pub(super) fn embed_layer_norm(c: &mut Call<'_, '_, '_>) -> Answer {
+    let dtype = c.tensor(2)?.dtype();
+    let wide = |_: &Call<'_, '_, '_>, t: Tensor, _| Ok(t.cast(dtype.accumulator()));
+    embedded(c, &wide, (Some(8), dtype))
 }
 
 /// Rotary embedding by tables of cosines and sines for each position, `[positions, size / 2]`.

@@ -2,19 +2,30 @@
 
 use tlc_ir::DType;
 
-use super::attention::{apart, joined, shares, weighted};
+use super::attention::{apart, joined, number, shares, weighted};
+use super::grouped_attention::placed;
 use crate::call::{Answer, Call};
 use crate::refusal::{Outcome, invalid, unsupported};
 use crate::value::Value;
 use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 
-/// Where the operands are that say what a query sees.
-struct Masks {
+/// Where operands of attention are.
+pub(super) struct Slots {
     /// Keys that are no padding.
-    padding: usize,
+    pub(super) padding: usize,
     /// What is added to the scores.
-    bias: usize,
+    pub(super) bias: Option<usize>,
+    /// Keys, and values, that were there before.
+    pub(super) past: usize,
+}
+
+/// How many keys come before those of the queries' time.
+enum Past {
+    /// All that there are but for those.
+    Length(Dim),
+    /// Of a buffer with room for more, `[1, 1, 1, 1]`.
+    Within(Tensor),
 }
 
 /// What attention makes of queries, keys and values.
@@ -61,12 +72,12 @@ fn there(mask: &Tensor, scores: &Tensor, batch: &Dim) -> Outcome<Tensor> {
     }
 }
 
-/// Queries, keys and values `[batch, heads, length, size]`; `past` is how many keys come before those of the queries' time.
+/// Queries, keys and values `[batch, heads, length, size]`.
 fn attended(
     c: &Call<'_, '_, '_>,
     (q, k, v): (&Tensor, &Tensor, &Tensor),
-    past: &Dim,
-    masks: &Masks,
+    past: &Past,
+    slots: &Slots,
 ) -> Outcome<Attended> {
     let dtype = q.dtype();
     let Some(size) = q.dim(3).as_const().filter(|&n| n > 0) else {
@@ -82,11 +93,13 @@ fn attended(
         return Ok(Attended { y, scores });
     }
     let mut added = None;
-    if let Some(mask) = c.optional(masks.padding)? {
+    // A mask of one key for all of them moves all scores by the same, which ONNX Runtime leaves out.
+    let alike = |mask: &Tensor| mask.rank() == 2 && mask.dim(1).as_const() == Some(1);
+    if let Some(mask) = c.optional(slots.padding)?.filter(|mask| !alike(mask)) {
         let hidden = c.float("mask_filter_value", -10000.0)?;
         added = Some(there(&mask, &scores, &q.dim(0))?.select(0.0, hidden).cast(wide));
     }
-    if let Some(bias) = c.optional(masks.bias)? {
+    if let Some(bias) = slots.bias.map(|at| c.optional(at)).transpose()?.flatten() {
         if bias.rank() != 4 {
             return invalid(format!("a bias of rank {}; expected 4", bias.rank()));
         }
@@ -96,19 +109,35 @@ fn attended(
             None => bias,
         });
     }
+    let (queries, keys) = (scores.dim(2), scores.dim(3));
     // All at once, as in ONNX Runtime: beside a score far below the others little is left of what is added first.
-    if let Some(added) = added {
+    if let Some(mut added) = added {
+        if let (Past::Within(_), Some(room), Some(own)) = (past, keys.as_const(), added.dim(3).as_const())
+            && (2..room).contains(&own)
+        {
+            // It ends where the keys do, and not where the buffer does.
+            let mut each = vec![(0, 0); 4];
+            each[3].1 = room - own;
+            added = added.pad(&each, 0.0);
+        }
         scores += added;
     }
-    if c.flag("unidirectional", false)? {
-        let (queries, keys) = (scores.dim(2), scores.dim(3));
+    let graph = scores.graph();
+    let key = graph.iota([Dim::from(1), keys], 1, DType::I64);
+    let causal = c.flag("unidirectional", false)?;
+    let query = match past {
         // The first key's place is that of the first query less what is past.
-        let query =
-            scores
-                .graph()
-                .iota([queries + past, 1.into()], 0, DType::I64)
-                .narrow(0, past.clone(), scores.dim(2));
-        let key = scores.graph().iota([Dim::from(1), keys], 1, DType::I64);
+        Past::Length(past) if causal => Some(graph.iota([&queries + past, 1.into()], 0, DType::I64).narrow(
+            0,
+            past.clone(),
+            queries,
+        )),
+        Past::Length(_) => None,
+        Past::Within(before) if causal => Some(graph.iota([queries, 1.into()], 0, DType::I64) + before),
+        // The last of them sees all that are there.
+        Past::Within(before) => Some(before + number(&scores, &queries)? - 1),
+    };
+    if let Some(query) = query {
         // ONNX Runtime shows hidden scores as the least number, which has no share either.
         scores = key.le(query).select(&scores, f64::from(f32::MIN));
     }
@@ -116,15 +145,14 @@ fn attended(
     Ok(Attended { y, scores })
 }
 
-/// Attention with its projections: `[batch, length, width]` times weights of queries, keys and values side by side.
-pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
+/// The input and the weights of attention with its projections: `[batch, length, width]`, and those of queries, keys and values side by side.
+pub(super) fn projection(c: &Call<'_, '_, '_>) -> Outcome<(Tensor, Tensor)> {
     if c.flag("do_rotary", false)? {
         return unsupported("a rotary embedding within attention; expected do_rotary of 0");
     }
-    if c.flag("past_present_share_buffer", false)? || c.value(6).is_some() {
+    if c.flag("past_present_share_buffer", false)? {
         return unsupported("a past and present in one buffer; expected past_present_share_buffer of 0");
     }
-    let heads = heads(c, "num_heads")?;
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     if x.rank() != 3 || w.rank() != 2 {
         return invalid(format!(
@@ -133,11 +161,31 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
             w.rank()
         ));
     }
+    Ok((x, w))
+}
+
+/// Attention with its projections.
+pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.value(6).is_some() {
+        return unsupported("a past and present in one buffer; expected past_present_share_buffer of 0");
+    }
+    let (x, w) = projection(c)?;
     let all = match c.optional(2)? {
         Some(bias) => x.matmul(&w) + bias,
         None => x.matmul(&w),
     };
-    let sizes = match (c.ints("qkv_hidden_sizes")?, w.dim(1).as_const()) {
+    let slots = Slots {
+        padding: 3,
+        bias: Some(5),
+        past: 4,
+    };
+    of_projected(c, &all, w.dim(1), &slots)
+}
+
+/// Attention of queries, keys and values that lie side by side, in so many columns.
+pub(super) fn of_projected(c: &Call<'_, '_, '_>, all: &Tensor, columns: Dim, slots: &Slots) -> Answer {
+    let heads = heads(c, "num_heads")?;
+    let sizes = match (c.ints("qkv_hidden_sizes")?, columns.as_const()) {
         (Some(sizes), _) if sizes.len() == 3 => sizes,
         (Some(sizes), _) if !sizes.is_empty() => {
             return invalid(format!("qkv_hidden_sizes of {} numbers; expected 3", sizes.len()));
@@ -159,7 +207,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
             sizes[0], sizes[1]
         ));
     }
-    if sizes[2] != sizes[0] && (c.outputs > 1 || c.value(4).is_some()) {
+    if sizes[2] != sizes[0] && (c.outputs > 1 || c.value(slots.past).is_some()) {
         return invalid(format!(
             "a past or present of {} elements of keys and {} of values; expected one number",
             sizes[0], sizes[2]
@@ -171,7 +219,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let (q, mut k, mut v) = (apart(q, heads)?, apart(k, heads)?, apart(v, heads)?);
     let mut length = Dim::from(0);
-    if let Some(past) = c.optional(4)? {
+    if let Some(past) = c.optional(slots.past)? {
         if past.rank() != 5 {
             return invalid(format!("a past of rank {}; expected 5", past.rank()));
         }
@@ -179,8 +227,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         k = tlc_record::concat(&[&past.select_index(0, 0), &k], 2);
         v = tlc_record::concat(&[&past.select_index(0, 1), &v], 2);
     }
-    let masks = Masks { padding: 3, bias: 5 };
-    let y = attended(c, (&q, &k, &v), &length, &masks)?.y;
+    let y = attended(c, (&q, &k, &v), &Past::Length(length), slots)?.y;
     let mut results = vec![Value::from(y)];
     if c.outputs > 1 {
         results.push(tlc_record::stack(&[&k, &v], 0).into());
@@ -193,10 +240,29 @@ fn unpacked(x: &Tensor, at: i64) -> Tensor {
     x.select_index(3, at).swap_axes(1, 2)
 }
 
+/// As [`multi_head`], of one query for each sequence, with the operands in another order.
+pub(super) fn masked_multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
+    if c.flag("output_qk", false)? {
+        return unsupported("a result of scores; expected output_qk of 0");
+    }
+    if c.value(1).is_none() {
+        return unsupported("packed queries, keys and values; expected a key and a value");
+    }
+    let beams = c.input_whole(8).and_then(|n| n.as_const());
+    if c.value(9).is_some() && beams != Some(1) {
+        return unsupported("several beams in operand 9 (cache_indirection); expected none, or a beam_width of 1");
+    }
+    let inputs = [0, 1, 2, 10, 3, 4, 5, 6, 7].map(|at| c.value(at).cloned());
+    let all = std::mem::replace(&mut c.inputs, inputs.into());
+    let results = multi_head(c);
+    c.inputs = all;
+    results
+}
+
 /// Attention of queries, keys and values that are projected before it, but for their bias.
 pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
-    if c.value(8).is_some() || c.value(9).is_some() {
-        return unsupported("a past and present in one buffer; expected no operands 8 and 9");
+    if c.value(9).is_some() {
+        return unsupported("several beams in operand 9 (cache_indirection); expected none");
     }
     let heads = heads(c, "num_heads")?;
     let (q, k, v) = (c.tensor(0)?, c.optional(1)?, c.optional(2)?);
@@ -228,18 +294,42 @@ pub(super) fn multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
             ));
         }
     };
-    let mut length = Dim::from(0);
+    let mut length = Past::Length(0.into());
     match (c.optional(6)?, c.optional(7)?) {
+        (Some(past_key), Some(past_value)) if past_key.rank() != 4 || past_value.rank() != 4 => {
+            return invalid(format!(
+                "a past of rank {} and {}; expected 4",
+                past_key.rank(),
+                past_value.rank()
+            ));
+        }
+        (Some(past_key), Some(past_value)) if c.value(8).is_some() => {
+            let before = c.tensor(8)?.cast(DType::I64).reshape([1, 1, 1, 1]);
+            if k.is_poisoned() || v.is_poisoned() {
+                return Ok(vec![k.clone().into(), k.into(), v.into()]);
+            }
+            let room = past_key.dim(2);
+            k = placed(&k, Some(&past_key), &room, &before)?;
+            v = placed(&v, Some(&past_value), &room, &before)?;
+            length = Past::Within(before);
+        }
         (Some(past_key), Some(past_value)) => {
-            length = past_key.dim(2);
+            length = Past::Length(past_key.dim(2));
             k = tlc_record::concat(&[&past_key, &k], 2);
             v = tlc_record::concat(&[&past_value, &v], 2);
+        }
+        (None, None) if c.value(8).is_some() => {
+            return invalid("a past_sequence_length without a past; expected both");
         }
         (None, None) => {}
         _ => return invalid("a past key without a past value, or the other way round; expected both"),
     }
-    let masks = Masks { padding: 4, bias: 5 };
-    let Attended { y, scores } = attended(c, (&q, &k, &v), &length, &masks)?;
+    let slots = Slots {
+        padding: 4,
+        bias: Some(5),
+        past: 6,
+    };
+    let Attended { y, scores } = attended(c, (&q, &k, &v), &length, &slots)?;
     let dtype = y.dtype();
     Ok(vec![y.into(), k.into(), v.into(), scores.cast(dtype).into()])
 }

@@ -9,6 +9,7 @@ use super::attention::{Turn, apart, joined, number, shared, shares, turned, weig
 use super::fused_attention::heads;
 use crate::call::{Answer, Call};
 use crate::refusal::{Outcome, invalid, unsupported};
+use crate::value::Value;
 use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 use tlc_record::keep;
@@ -22,12 +23,12 @@ const TABLES: [usize; 2] = [7, 8];
 const PLACES: usize = 9;
 const BIAS: usize = 10;
 const SINK: usize = 11;
+/// Scales by which each head of queries, and of keys, is normed.
+const NORMS: [usize; 2] = [14, 15];
 
 /// The sizes that the operator's operands have in common.
 struct Sizes {
     heads: i64,
-    /// Heads of keys and values.
-    kept: i64,
     /// Elements of a head.
     size: i64,
     /// New queries, and keys, of each sequence.
@@ -45,10 +46,14 @@ pub(super) fn grouped(c: &mut Call<'_, '_, '_>) -> Answer {
             return unsupported(format!("{name} of {kind}; expected a cache that is not quantized"));
         }
     }
-    if c.int("qk_output", 0)? != 0 {
-        return unsupported("a result of scores; expected qk_output of 0");
+    if c.flag("sliding_window_cache", false)? {
+        return unsupported("a cache of a window; expected sliding_window_cache of 0");
     }
-    c.at_most_outputs(3)?;
+    for (at, what) in [(12, "k_scale"), (13, "v_scale"), (16, "query_seqlens")] {
+        if c.value(at).is_some() {
+            return unsupported(format!("operand {at} ({what}); expected none"));
+        }
+    }
     let (heads, kept) = (heads(c, "num_heads")?, heads(c, "kv_num_heads")?);
     if heads % kept != 0 {
         return invalid(format!("{heads} query heads for {kept} of keys; expected a multiple"));
@@ -90,7 +95,6 @@ pub(super) fn grouped(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let sizes = Sizes {
         heads,
-        kept,
         size,
         new: q.dim(2),
         room,
@@ -99,13 +103,37 @@ pub(super) fn grouped(c: &mut Call<'_, '_, '_>) -> Answer {
         return Ok(vec![q.clone().into(), k.into(), v.into()]);
     }
     let before = before(c, &sizes, &total)?;
+    (q, k) = normed(c, (q, k))?;
     if c.flag("do_rotary", false)? {
         (q, k) = rotated(c, &sizes, (q, k), &before)?;
     }
-    let k = cached(&sizes, &k, past[0].as_ref(), &before)?;
-    let v = cached(&sizes, &v, past[1].as_ref(), &before)?;
-    let y = attended(c, &sizes, (&q, &k, &v), &before)?;
-    Ok(vec![y.into(), k.into(), v.into()])
+    let k = placed(&k, past[0].as_ref(), &sizes.room, &before)?;
+    let v = placed(&v, past[1].as_ref(), &sizes.room, &before)?;
+    let (y, shown) = attended(c, &sizes, (&q, &k, &v), &before)?;
+    let mut results = vec![y.into(), k.into(), v.into()];
+    results.extend(shown.map(Value::from));
+    Ok(results)
+}
+
+/// Queries and keys, each head over the root of its mean square if scales for that are given.
+fn normed(c: &Call<'_, '_, '_>, (q, k): (Tensor, Tensor)) -> Outcome<(Tensor, Tensor)> {
+    let (Some(of_queries), Some(of_keys)) = (c.optional(NORMS[0])?, c.optional(NORMS[1])?) else {
+        return match c.value(NORMS[0]).is_some() || c.value(NORMS[1]).is_some() {
+            true => invalid("q_norm_weight without k_norm_weight, or the other way round; expected both"),
+            false => Ok((q, k)),
+        };
+    };
+    let both = c.float("qk_norm_epsilon", 1e-6)?;
+    let each = |x: &Tensor, scale: Tensor, name: &str| -> Outcome<Tensor> {
+        let eps = c.maybe_float(name)?.unwrap_or(both);
+        let wide = x.cast(x.dtype().accumulator());
+        let y = &wide * (wide.square().mean(keep(-1)) + eps).rsqrt() * scale.cast(wide.dtype());
+        Ok(y.cast(x.dtype()))
+    };
+    Ok((
+        each(&q, of_queries, "q_norm_epsilon")?,
+        each(&k, of_keys, "k_norm_epsilon")?,
+    ))
 }
 
 /// How many keys each sequence had before: `[batch, 1, 1, 1]`.
@@ -159,20 +187,20 @@ fn rotated(
     Ok((each(&q)?, each(&k)?))
 }
 
-/// The cache with the new keys, or values, behind those that were there before.
-fn cached(sizes: &Sizes, new: &Tensor, past: Option<&Tensor>, before: &Tensor) -> Outcome<Tensor> {
-    let shape = [new.dim(0), sizes.kept.into(), sizes.room.clone(), sizes.size.into()];
+/// New keys, or values, `[batch, heads, new, size]` behind the `before` that were there, in a buffer with `room`; what is behind them stays as it was.
+pub(super) fn placed(new: &Tensor, past: Option<&Tensor>, room: &Dim, before: &Tensor) -> Outcome<Tensor> {
+    let shape = [new.dim(0), new.dim(1), room.clone(), new.dim(3)];
     let at = new
         .graph()
-        .iota([Dim::from(1), 1.into(), sizes.room.clone(), 1.into()], 2, DType::I64)
+        .iota([Dim::from(1), 1.into(), room.clone(), 1.into()], 2, DType::I64)
         - before;
-    let count = number(new, &sizes.new)?;
+    let count = number(new, &new.dim(2))?;
     let is_new = at.ge(0).logical_and(at.lt(&count));
     let from = at.minimum(count - 1).maximum(0);
     let placed = new.take_along_axis(&from.expand(shape), 2);
     Ok(match past {
         Some(past) => {
-            let more = (&sizes.room - past.dim(2)).max(0);
+            let more = (room - past.dim(2)).max(0);
             let none = (Dim::from(0), Dim::from(0));
             let padded = past.pad(&[none.clone(), none.clone(), (0.into(), more), none], 0.0);
             is_new.select(placed, padded)
@@ -181,13 +209,13 @@ fn cached(sizes: &Sizes, new: &Tensor, past: Option<&Tensor>, before: &Tensor) -
     })
 }
 
-/// What queries see of the keys that are not behind them, `[batch, new, heads * size]`.
+/// What queries see of the keys that are not behind them, `[batch, new, heads * size]`, and the scores or shares if they are a result.
 fn attended(
     c: &Call<'_, '_, '_>,
     sizes: &Sizes,
     (q, k, v): (&Tensor, &Tensor, &Tensor),
     before: &Tensor,
-) -> Outcome<Tensor> {
+) -> Outcome<(Tensor, Option<Tensor>)> {
     let dtype = q.dtype();
     let all = Dim::from(sizes.heads);
     let (k, v) = (shared(k, &all)?, shared(v, &all)?);
@@ -208,7 +236,11 @@ fn attended(
     let graph = q.graph();
     let query = graph.iota([Dim::from(1), 1.into(), sizes.new.clone(), 1.into()], 2, DType::I64) + before;
     let key = graph.iota([Dim::from(1), 1.into(), 1.into(), sizes.room.clone()], 3, DType::I64);
-    let mut seen = key.le(&query);
+    let mut seen = match c.flag("causal", true)? {
+        true => key.le(&query),
+        // All that are there.
+        false => key.lt(before + number(q, &sizes.new)?),
+    };
     let window = c.int("local_window_size", -1)?;
     if window >= 0 {
         seen = seen.logical_and(key.gt(&query - window));
@@ -224,10 +256,17 @@ fn attended(
         // A further key without a value.
         Some(sink) => {
             let highest = scores.max(keep(-1)).maximum(&sink);
-            let powers = (scores - &highest).exp();
+            let powers = (&scores - &highest).exp();
             let total = powers.sum(keep(-1)) + (sink - highest).exp();
             powers / total
         }
     };
-    Ok(joined(&weighted(&parts, &v, dtype)))
+    let shown = match c.int("qk_output", 0)? {
+        0 => None,
+        // Keys that are not seen are shown as zeros.
+        1 => Some(seen.select(scores, 0.0)),
+        2 => Some(parts.clone()),
+        n => return invalid(format!("qk_output {n}; expected 0 to 2")),
+    };
+    Ok((joined(&weighted(&parts, &v, dtype)), shown.map(|t| t.cast(dtype))))
 }

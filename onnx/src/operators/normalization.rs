@@ -10,7 +10,7 @@ use tlc_record::dim::Dim;
 use tlc_record::keep;
 
 /// A vector along axis 1.
-fn per_channel(v: &Tensor, rank: usize) -> Outcome<Tensor> {
+pub(super) fn per_channel(v: &Tensor, rank: usize) -> Outcome<Tensor> {
     if v.rank() != 1 || rank < 2 {
         return invalid(format!(
             "a parameter of rank {} for a tensor of rank {rank}; expected a vector along axis 1",
@@ -117,10 +117,8 @@ pub(super) fn rms(c: &mut Call<'_, '_, '_>) -> Answer {
     one(y.cast(dtype) * c.tensor(1)?)
 }
 
-pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
-    let (x, scale, bias) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
-    let eps = c.float("epsilon", 1e-5)?;
-    let groups = c.int("num_groups", 0)?;
+/// Each of `groups` groups of channels less its mean over its deviation, in the accumulator's type and with the groups apart, `[batch, groups, ..]`.
+pub(super) fn group_standardized(x: &Tensor, groups: i64, eps: f64) -> Outcome<Tensor> {
     if x.rank() < 3 {
         return invalid(format!("rank {}; expected at least 3", x.rank()));
     }
@@ -131,12 +129,19 @@ pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
             "channels that {groups} groups do not divide; expected a divisor"
         ));
     }
-    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     let mut shape = x.shape();
     shape[1] = channels / groups;
     shape.insert(1, groups.into());
     let axes: Vec<i64> = (2..=x.rank() as i64).collect();
-    let y = x.cast(wide).reshape(shape).standardize(axes, eps);
+    let wide = x.cast(x.dtype().accumulator());
+    Ok(wide.reshape(shape).standardize(axes, eps))
+}
+
+pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, scale, bias) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let eps = c.float("epsilon", 1e-5)?;
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let y = group_standardized(&x, c.int("num_groups", 0)?, eps)?;
     let fit = |v: &Tensor, like: &Tensor| per_channel(&v.cast(wide), like.rank());
     // Scale and bias are one a group before opset 21, one a channel from then on.
     one(match c.version < 21 {

@@ -244,6 +244,11 @@ pub(super) fn col2im(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    averaged(c, false)
+}
+
+/// Means of windows. With `whole` one that `ceil_mode` adds, and that counts padding, counts what lies beyond the padding too.
+pub(super) fn averaged(c: &mut Call<'_, '_, '_>, whole: bool) -> Answer {
     let x = c.tensor(0)?;
     let dtype = x.dtype();
     let pooling = Pooling::of(c, &x)?;
@@ -256,7 +261,7 @@ pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
     let include_pad = c.flag("count_include_pad", false)?;
     let none = |pads: &[Dim]| pads.iter().all(|d| d.as_const() == Some(0));
     let padded = !none(&pooling.windows.before) || !none(&pooling.windows.behind);
-    if none(&pooling.over) && (include_pad || !padded) {
+    if (include_pad && whole) || (none(&pooling.over) && (include_pad || !padded)) {
         return one((sums / all).cast(dtype));
     }
     // How many elements of each window count: those of the tensor, or of its padding too. A float counts so far exactly.

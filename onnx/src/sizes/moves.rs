@@ -80,6 +80,18 @@ fn taken(s: &Sizes, axis: usize, places: &[usize]) -> Option<Sizes> {
     })
 }
 
+/// Parts of an axis, one behind the other.
+pub(super) fn parts(s: &Sizes, axis: usize, lengths: &[usize]) -> Option<Vec<Sizes>> {
+    let all = lengths.iter().try_fold(0usize, |n, &d| n.checked_add(d))?;
+    let mut at = 0;
+    let part = |&length: &usize| {
+        let places: Vec<usize> = (at..at + length).collect();
+        at += length;
+        taken(s, axis, &places)
+    };
+    (s.shape.get(axis) == Some(&all)).then(|| lengths.iter().map(part).collect())?
+}
+
 pub(super) fn concat(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
     let axis = call.int("axis", 0)?;
     let all: Option<Vec<&Sizes>> = (0..call.inputs.len()).map(|i| any(call, i)).collect();
