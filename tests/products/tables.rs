@@ -76,7 +76,7 @@ fn function(x: &Tensor, rng: &mut Rng) -> Tensor {
         2 => x / (1.0 + (-x).exp()).log(),
         3 => x.tanh() + x.log(),
         4 => (x * 3.0).sigmoid().sqrt().cos(),
-        5 => x.gt(0.5).select(&x.exp(), &x.sinh()),
+        5 => x.gt(0.5).select(x.exp(), x.sinh()),
         _ => x.pow(3.0) + x.reciprocal().exp(),
     }
 }

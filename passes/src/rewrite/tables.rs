@@ -115,7 +115,7 @@ fn looked_up(
     for i in 0..VALUES {
         all.set(i, Scalar::from_bits(dtype, i as u64));
     }
-    let all = re.add(NodeKind::Data(ConstData(all.into())), &[])?;
+    let all = re.add(NodeKind::Data(ConstData(all)), &[])?;
     let mut values: FxHashMap<NodeId, NodeId> = [(byte, all)].into_iter().collect();
     let table = value_of(re, graph, id, &mut values)?;
     let of = graph.ty(id).dtype;
