@@ -165,8 +165,7 @@ pub(super) fn inverse(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let wide = x.dtype().accumulator();
     let graph = c.graph();
-    let mut unit = x.shape();
-    let unit = graph.eye(n, n, 0, wide).broadcast_to(std::mem::take(&mut unit));
+    let unit = graph.eye(n, n, 0, wide).broadcast_to(x.shape());
     let mut both = tlc_record::concat(&[&x.cast(wide), &unit], -1);
     let place = graph.iota([n, 1], 0, DType::I64);
     for k in 0..n {

@@ -34,7 +34,7 @@ impl Pass for Hoist {
 }
 
 /// Takes values out of the graph's loops, constants as `layouts` say. The matrices of words that the emitter of `tiles` multiplies are laid out for it
-/// ([`pack::run`](super::pack::run)).
+/// ([`pack::run`]).
 ///
 /// # Errors
 /// Never for a verified graph.
