@@ -5,19 +5,23 @@
 //! executable, by the same operations, and looked up.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::{ConstData, GraphError, Shape};
+use tlc_ir::graph::{ConstData, GraphError, Labels, Shape};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::target::AccessKind;
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Scalar};
 
 use super::byte_functions::{Source, operations, sources};
+use super::panels::Fixed;
 use super::{Context, Failure, Pass, Rebuilder, rebuild};
 use crate::cluster::cost;
+use crate::direct::has_overlaps;
 
 /// Values of a byte.
 const VALUES: usize = 256;
 /// What a function costs that takes longer than loads of as many elements as a vector has lanes, which processors do one by one.
 const LEAST_COST: u32 = 60;
+/// Operations that a byte is computed by that are looked at.
+const MOST_BEHIND: usize = 128;
 /// The fewest elements that a table is made for.
 const FEWEST_ELEMENTS: i64 = 1 << 10;
 
@@ -68,7 +72,7 @@ fn functions(graph: &Graph) -> FxHashMap<NodeId, Source> {
     if !graph.nodes().any(|(id, _)| is_byte(id)) {
         return found;
     }
-    let all = sources(graph, false);
+    let (all, fixed) = (sources(graph, false), Fixed::constants(graph));
     // What others read than those that follow from the same byte.
     let mut is_read = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
@@ -87,11 +91,45 @@ fn functions(graph: &Graph) -> FxHashMap<NodeId, Source> {
             let all = operations(graph, id, source.byte).unwrap_or_default();
             all.iter().map(|n| cost(&graph.node(*n).kind)).sum::<u32>()
         };
-        if source.byte != id && many && kept_as(node.ty.dtype).is_some() && cost() >= LEAST_COST {
+        if source.byte != id
+            && many
+            && kept_as(node.ty.dtype).is_some()
+            && cost() >= LEAST_COST
+            && !follows_convolution(graph, source.byte, &fixed)
+        {
             found.insert(id, source.clone());
         }
     }
     found
+}
+
+/// Whether a byte is computed behind a convolution, whose kernels turn tiles of sums or slide along windows and look nothing up in lanes: behind any sum of
+/// products that does not have columns of `fixed` weights side by side.
+fn follows_convolution(graph: &Graph, byte: NodeId, fixed: &Fixed) -> bool {
+    let (mut seen, mut at) = (vec![byte], 0);
+    while let Some(&id) = seen.get(at) {
+        let node = graph.node(id);
+        match &node.kind {
+            NodeKind::Einsum { inputs, output, .. } => {
+                let last = |of: &Labels| output.last().is_some_and(|l| of.contains(l));
+                let mut sides = inputs.iter().zip(&node.operands);
+                if !sides.all(|(of, o)| !has_overlaps(graph, *o) && last(of) == fixed.contains(*o)) {
+                    return true;
+                }
+            }
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_) | NodeKind::View(_) => {
+                let new = node.operands.iter().filter(|o| !seen.contains(o));
+                let new: Vec<NodeId> = new.copied().collect();
+                seen.extend(new);
+            }
+            _ => {}
+        }
+        at += 1;
+        if seen.len() > MOST_BEHIND {
+            return true;
+        }
+    }
+    false
 }
 
 /// What a table has values of a dtype as, which vectors load one by one.
