@@ -213,13 +213,22 @@ impl<'a> Call<'_, '_, 'a> {
         inputs: Vec<Option<Value>>,
         run: impl FnOnce(&mut Self) -> Answer,
     ) -> Outcome<Tensor> {
-        let all = std::mem::replace(&mut self.inputs, inputs);
-        let results = run(self);
-        self.inputs = all;
-        match &results?[..] {
+        match &self.all_with_inputs(inputs, run)?[..] {
             [y] => y.tensor(&self.importer.graph),
             others => unsupported(format!("{} results; supported is one", others.len())),
         }
+    }
+
+    /// All results of an operator's function on other operands.
+    pub(super) fn all_with_inputs(
+        &mut self,
+        inputs: Vec<Option<Value>>,
+        run: impl FnOnce(&mut Self) -> Answer,
+    ) -> Answer {
+        let all = std::mem::replace(&mut self.inputs, inputs);
+        let results = run(self);
+        self.inputs = all;
+        results
     }
 
     /// Refuses more results than the operator's function makes.

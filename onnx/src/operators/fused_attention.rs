@@ -253,10 +253,7 @@ pub(super) fn masked_multi_head(c: &mut Call<'_, '_, '_>) -> Answer {
         return unsupported("several beams in operand 9 (cache_indirection); expected none, or a beam_width of 1");
     }
     let inputs = [0, 1, 2, 10, 3, 4, 5, 6, 7].map(|at| c.value(at).cloned());
-    let all = std::mem::replace(&mut c.inputs, inputs.into());
-    let results = multi_head(c);
-    c.inputs = all;
-    results
+    c.all_with_inputs(inputs.into(), multi_head)
 }
 
 /// Attention of queries, keys and values that are projected before it, but for their bias.

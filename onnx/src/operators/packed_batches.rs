@@ -115,10 +115,7 @@ pub(super) fn multi_head_attention(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let mut inputs = vec![apart(0)?, apart(1)?, apart(2)?, c.value(3).cloned()];
     inputs.extend([Some(lengths(&c.tensor(5)?)?.into()), c.value(6).cloned()]);
-    let all = std::mem::replace(&mut c.inputs, inputs);
-    let results = multi_head(c);
-    c.inputs = all;
-    match &results?[..] {
+    match &c.all_with_inputs(inputs, multi_head)?[..] {
         [y, ..] => one(packed(&y.tensor(&c.graph())?, &x, &offsets)),
         [] => invalid("no result; expected one"),
     }

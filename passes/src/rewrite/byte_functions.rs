@@ -22,9 +22,14 @@ pub(super) struct Source {
     pub views: SmallVec<[NodeId; 2]>,
 }
 
+/// Whether a type has no more than 256 numbers.
+pub(super) fn is_byte(dtype: DType) -> bool {
+    matches!(dtype, DType::U8 | DType::I8)
+}
+
 /// Which values of a graph follow from a byte, by node: from the `nearest` one, or from one that follows from no other. Such a byte follows from itself.
 pub(super) fn sources(graph: &Graph, nearest: bool) -> Vec<Option<Source>> {
-    let is_byte = |id: NodeId| matches!(graph.ty(id).dtype, DType::U8 | DType::I8);
+    let is_byte = |id: NodeId| is_byte(graph.ty(id).dtype);
     let own = |byte: NodeId| Source {
         byte,
         views: SmallVec::new(),

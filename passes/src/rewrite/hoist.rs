@@ -46,11 +46,7 @@ pub fn run(graph: &Graph, layouts: Layouts, tiles: Option<(&Emitter, i64)>) -> R
         let NodeKind::Loop(l) = &node.kind else {
             return re.keep(node, operands);
         };
-        let captures = &node.operands[l.leading() + l.carried + l.slices.len()..];
-        let stays: Vec<bool> = captures
-            .iter()
-            .map(|&o| l.is_fence() && !constant.contains(o))
-            .collect();
+        let stays = stays(l, captures(l, &node.operands), &constant);
         let body = laid_out(l, &stays, layouts, tiles, &mut budget)?;
         let (l, operands) = hoisted(re, l, &stays, &body, operands)?;
         re.add(NodeKind::Loop(Arc::new(l)), &operands)
@@ -60,6 +56,19 @@ pub fn run(graph: &Graph, layouts: Layouts, tiles: Option<(&Emitter, i64)>) -> R
 /// The body's inputs before the captures.
 pub(super) fn first_capture(l: &Loop) -> usize {
     1 + l.carried + l.slices.len()
+}
+
+/// The operands that a loop captures.
+pub(super) fn captures<'o>(l: &Loop, operands: &'o [NodeId]) -> &'o [NodeId] {
+    &operands[l.leading() + l.carried + l.slices.len()..]
+}
+
+/// Of which captures nothing is computed outside, where `constant` tells what is computed once.
+pub(super) fn stays(l: &Loop, captures: &[NodeId], constant: &Fixed) -> Vec<bool> {
+    captures
+        .iter()
+        .map(|&o| l.is_fence() && !constant.contains(o))
+        .collect()
 }
 
 /// What is the same in every iteration; `stays` says of which captures nothing is computed outside.
@@ -156,7 +165,7 @@ fn hoisted(
 ) -> Result<(Loop, Operands), GraphError> {
     let chosen = chosen(l, stays, body);
     let first = first_capture(l);
-    let captures = &operands[l.leading() + l.carried + l.slices.len()..];
+    let captures = captures(l, operands);
     // Outside.
     let mut outside: Vec<Option<NodeId>> = vec![None; body.len()];
     let mut needed = vec![false; body.len()];

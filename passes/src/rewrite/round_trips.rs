@@ -4,9 +4,9 @@
 
 use rustc_hash::FxHashMap;
 use tlc_ir::graph::GraphError;
-use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar};
+use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
-use super::byte_functions::{Source, operations, sources, value_for};
+use super::byte_functions::{Source, is_byte, operations, sources, value_for};
 use super::{Context, Failure, Pass, rebuild};
 
 /// The most operations of what is computed for every byte.
@@ -30,7 +30,7 @@ impl Pass for RoundTrips {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    let to_bytes = |n: &Node| matches!(n.kind, NodeKind::Convert(DType::U8 | DType::I8));
+    let to_bytes = |n: &Node| matches!(n.kind, NodeKind::Convert(to) if is_byte(to));
     if !graph.nodes().any(|(_, n)| to_bytes(n)) {
         return Ok(graph.clone());
     }

@@ -10,7 +10,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::target::AccessKind;
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Scalar};
 
-use super::byte_functions::{Source, operations, sources};
+use super::byte_functions::{Source, is_byte, operations, sources};
 use super::panels::Fixed;
 use super::{Context, Failure, Pass, Rebuilder, rebuild};
 use crate::cluster::cost;
@@ -68,8 +68,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
 /// Values that are looked up, each by a byte.
 fn functions(graph: &Graph) -> FxHashMap<NodeId, Source> {
     let mut found = FxHashMap::default();
-    let is_byte = |id: NodeId| matches!(graph.ty(id).dtype, DType::U8 | DType::I8);
-    if !graph.nodes().any(|(id, _)| is_byte(id)) {
+    if !graph.nodes().any(|(_, n)| is_byte(n.ty.dtype)) {
         return found;
     }
     let (all, fixed) = (sources(graph, false), Fixed::constants(graph));

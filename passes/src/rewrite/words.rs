@@ -17,23 +17,21 @@
 //!
 //! Sums of which no words are made are those of floats, if these have all their values (`words/floats.rs`).
 //!
-//! In a loop's body weights are what it captures: `hoist` takes what is made of them out of it.
+//! In a loop's body weights are what it captures (`words/loops.rs`).
 
-use std::sync::Arc;
-
-use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
-use tlc_ir::graph::{Body, GraphError, Labels, Loop, Monoid, Operands, Semiring, Shape, View};
+use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{Emitter, HostProducts, Support, Width};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::panels::Fixed;
 use super::sink_layout::add_canonical;
-use super::{Context, Failure, Pass, Rebuilder, all_ones, hoist};
+use super::{Context, Failure, Pass, Rebuilder, all_ones};
 use crate::contraction::WORD_PANEL;
 
 mod floats;
+mod loops;
 
 pub(super) use floats::over_floats;
 use floats::over_floats_in_parts;
@@ -61,7 +59,7 @@ impl Pass for Words {
             return Ok(graph.clone());
         };
         let products = context.layouts.products;
-        let graph = in_loops(graph, emitter, products)?;
+        let graph = loops::run(graph, emitter, products)?;
         match word_emitter(context) {
             Some(emitter) => Ok(run(&graph, emitter, products)?),
             None => Ok(graph),
@@ -93,52 +91,6 @@ fn is_sum_of_integers(graph: &Graph, node: &Node) -> bool {
         }
         _ => false,
     }
-}
-
-/// As [`run`], in the bodies of the graph's loops, whose weights are captures that `hoist` computes with outside.
-fn in_loops(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
-    let constant = Fixed::constants(graph);
-    let concerns = |n: &Node| match &n.kind {
-        NodeKind::Loop(l) => l.body.0.nodes().any(|(_, n)| is_sum_of_integers(&l.body.0, n)),
-        _ => false,
-    };
-    super::rebuild_of(graph, &concerns, &mut |re, _, node, operands| {
-        let NodeKind::Loop(l) = &node.kind else {
-            return re.keep(node, operands);
-        };
-        if !concerns(node) {
-            return re.keep(node, operands);
-        }
-        let captures = &node.operands[l.leading() + l.carried + l.slices.len()..];
-        let inputs = &l.body.0.inputs()[hoist::first_capture(l)..];
-        let numbers = inputs.iter().zip(captures).filter_map(|(&input, &o)| {
-            let of_integers = matches!(graph.ty(o).dtype, DType::U8 | DType::I8 | DType::I32);
-            Some((input, number(graph, o).filter(|_| of_integers)?))
-        });
-        let body = with_numbers(&l.body.0, &numbers.collect())?;
-        let stays: Vec<bool> = captures
-            .iter()
-            .map(|&o| l.is_fence() && !constant.contains(o))
-            .collect();
-        let fixed = hoist::fixed(l, &stays, &body);
-        let body = Body(Arc::new(with_words(&body, &fixed, emitter, products)?));
-        re.add(NodeKind::Loop(Arc::new(Loop { body, ..(**l).clone() })), operands)
-    })
-}
-
-/// A body in which inputs of integers, whose elements are all one number, are constants.
-fn with_numbers(body: &Graph, numbers: &FxHashMap<NodeId, i64>) -> Result<Graph, GraphError> {
-    let reads = |n: &Node| n.operands.iter().any(|o| numbers.contains_key(o));
-    super::rebuild_of(body, &reads, &mut |re, _, node, operands| {
-        let mut values = Operands::from_slice(operands);
-        for (value, old) in values.iter_mut().zip(&node.operands) {
-            if let Some(n) = numbers.get(old) {
-                let ty = body.ty(*old);
-                *value = re.splat(Scalar::from_i64(ty.dtype, *n), &ty.shape)?;
-            }
-        }
-        re.keep(node, &values)
-    })
 }
 
 /// As [`run`], where `fixed` tells weights.
