@@ -139,15 +139,19 @@ fn multiplied(semiring: Semiring) -> DType {
     }
 }
 
-/// A product of words with a matrix of weights.
+/// A product of words with a matrix of weights, or each of a stack with its own.
 struct WordProduct {
     /// The label of the weights' columns.
     columns: u16,
     /// The one that is summed.
     summed: u16,
+    /// That of a stack.
+    stack: Option<u16>,
+    /// How many axes the weights have.
+    rank: usize,
 }
 
-/// The product of words with a matrix, the second operand, that an einsum is.
+/// The product of words with a matrix, the second operand, or with a stack of matrices along the first axis of the result, that an einsum is.
 fn word_product(graph: &Graph, id: NodeId) -> Option<WordProduct> {
     let node = graph.node(id);
     let NodeKind::Einsum {
@@ -163,14 +167,24 @@ fn word_product(graph: &Graph, id: NodeId) -> Option<WordProduct> {
     if node.operands.iter().any(|o| has_windows(graph, *o)) || repeats(image) {
         return None;
     }
-    let (columns, summed) = match weights[..] {
+    let (matrix, stack) = match weights[..] {
+        [stack, ref matrix @ ..] if matrix.len() == 2 => (matrix, Some(stack)),
+        ref matrix => (matrix, None),
+    };
+    let (columns, summed) = match *matrix {
         [k, n] if !output.contains(&k) => (n, k),
         [n, k] if !output.contains(&k) => (n, k),
         _ => return None,
     };
     // The columns are the last axis: neighbours in lanes are stored as neighbours.
     let fits = output.last() == Some(&columns) && !image.contains(&columns) && image.contains(&summed);
-    fits.then_some(WordProduct { columns, summed })
+    let stacked = stack.is_none_or(|l| output.first() == Some(&l) && image.contains(&l));
+    (fits && stacked).then_some(WordProduct {
+        columns,
+        summed,
+        stack,
+        rank: weights.len(),
+    })
 }
 
 /// Whether an einsum is a product of words with a matrix, the second operand.
@@ -268,7 +282,7 @@ pub fn weight_blocks(
             block,
             fill: 0,
             many: true,
-            groups: None,
+            groups: p.stack,
             channels_last: false,
             summed: [p.summed].into_iter().collect(),
         });
@@ -345,10 +359,11 @@ fn channels_to_fill(emitter: &Emitter, channels: i64) -> i64 {
 
 /// The image whose windows a direct convolution multiplies; `None` if the einsum is none.
 pub fn direct_image(graph: &Graph, id: NodeId) -> Option<NodeId> {
-    let of_words = is_word_product(graph, id);
-    let (of_weights, rank) = match of_words {
-        true => (1, 2),
-        false => windows(graph, id).map(|w| (w.weights, w.inputs[w.weights].len()))?,
+    let product = word_product(graph, id);
+    let of_words = product.is_some();
+    let (of_weights, rank) = match product {
+        Some(p) => (1, p.rank),
+        None => windows(graph, id).map(|w| (w.weights, w.inputs[w.weights].len()))?,
     };
     let operands = &graph.node(id).operands;
     let below = |at: NodeId| graph.node(at).operands.first().copied();

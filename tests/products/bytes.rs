@@ -208,11 +208,11 @@ impl Data {
 }
 
 /// Whether this machine's code multiplies words.
-fn has_words() -> bool {
+pub(super) fn has_words() -> bool {
     tlc_runtime::cpu::level::wide().is_some_and(|level: Level| level.vector_bits() >= 256)
 }
 
-fn is_by_words(e: &Executable) -> bool {
+pub(super) fn is_by_words(e: &Executable) -> bool {
     fn by_kernel(plan: &Plan) -> bool {
         let of_words = |s: &Stmt| {
             matches!(

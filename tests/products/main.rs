@@ -14,6 +14,7 @@ mod half;
 mod orders;
 mod quotients;
 mod regrouping;
+mod stacks_of_bytes;
 mod tables;
 mod tuned;
 mod vectors;

@@ -23,7 +23,7 @@ use tlc_ir::target::{Emitter, HostProducts};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 use super::panels::Fixed;
-use super::words::{is_zero_point, over_floats, over_words, word_emitter};
+use super::words::{Multipliers, is_zero_point, over_floats, over_words, word_emitter};
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
 
 /// The longest sum: of as many products of differences of bytes none leaves the range of i32.
@@ -53,10 +53,15 @@ impl Pass for Dequantized {
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
     let fixed = Fixed::constants(graph);
+    let by = Multipliers {
+        emitter,
+        products,
+        values: true,
+    };
     super::rebuild(graph, &mut |re, id, node, operands| {
         if !fixed.contains(id)
             && let Some(sides) = sides(&re.graph, node, operands)
-            && let Some(new) = sum_of_integers(re, node, &sides, &fixed, (emitter, products))?
+            && let Some(new) = sum_of_integers(re, node, &sides, &fixed, by)?
         {
             return Ok(new);
         }
@@ -272,7 +277,7 @@ fn sum_of_integers(
     node: &Node,
     sides: &[Side; 2],
     fixed: &Fixed,
-    (emitter, products): (&Emitter, HostProducts),
+    by: Multipliers<'_>,
 ) -> Result<Option<NodeId>, GraphError> {
     let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
         return Ok(None);
@@ -300,9 +305,9 @@ fn sum_of_integers(
         ..node.ty.clone()
     };
     let integers = Node::new(kind, node.operands.clone(), ty, node.origin.clone());
-    let sum = match over_words(re, &integers, &operands, fixed, (emitter, products))? {
+    let sum = match over_words(re, &integers, &operands, fixed, by)? {
         Some(sum) => re.add(NodeKind::Convert(DType::F32), &[sum])?,
-        None => match over_floats(re, &integers, &operands, emitter)? {
+        None => match over_floats(re, &integers, &operands, by.emitter)? {
             Some(sum) => sum,
             None => return Ok(None),
         },

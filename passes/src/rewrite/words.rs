@@ -40,6 +40,8 @@ use floats::over_floats_in_parts;
 const FEWEST_PRODUCTS: i64 = 4 << 10;
 /// The shortest sum: of shorter ones, what is done to each result for zero points takes longer than the sum.
 const SHORTEST_SUM: i64 = 16;
+/// The fewest rows and columns of a product whose operands each call brings.
+const FEWEST_LINES_OF_VALUES: i64 = 8;
 /// The axis of an image's rows.
 const ROWS: usize = 2;
 /// Bytes of a word, and a word of ones.
@@ -81,7 +83,21 @@ fn multiplies_words(e: &Emitter) -> bool {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
-    with_words(graph, &Fixed::constants(graph), emitter, products)
+    let by = Multipliers {
+        emitter,
+        products,
+        values: true,
+    };
+    with_words(graph, &Fixed::constants(graph), by)
+}
+
+/// What multiplies words.
+#[derive(Clone, Copy)]
+pub(super) struct Multipliers<'e> {
+    pub(super) emitter: &'e Emitter,
+    pub(super) products: HostProducts,
+    /// Whether they may be of values that each call brings, and of stacks of matrices: nothing lays these out in a loop's body.
+    pub(super) values: bool,
 }
 
 fn is_sum_of_integers(graph: &Graph, node: &Node) -> bool {
@@ -94,8 +110,8 @@ fn is_sum_of_integers(graph: &Graph, node: &Node) -> bool {
 }
 
 /// As [`run`], where `fixed` tells weights.
-fn with_words(graph: &Graph, fixed: &Fixed, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
-    let by_words = multiplies_words(emitter);
+fn with_words(graph: &Graph, fixed: &Fixed, by: Multipliers<'_>) -> Result<Graph, GraphError> {
+    let by_words = multiplies_words(by.emitter);
     super::rebuild_of(
         graph,
         &|n| is_sum_of_integers(graph, n),
@@ -104,12 +120,12 @@ fn with_words(graph: &Graph, fixed: &Fixed, emitter: &Emitter, products: HostPro
                 && by_words
                 && !fixed.contains(id)
                 && graph.ty(node.operands[0]).dtype == DType::I32
-                && let Some(sum) = over_words(re, node, operands, fixed, (emitter, products))?
+                && let Some(sum) = over_words(re, node, operands, fixed, by)?
             {
                 return Ok(sum);
             }
             if !fixed.contains(id)
-                && let Some(sum) = over_floats_in_parts(re, node, operands, emitter)?
+                && let Some(sum) = over_floats_in_parts(re, node, operands, by.emitter)?
             {
                 return Ok(sum);
             }
@@ -267,6 +283,8 @@ struct Product {
     columns: u16,
     /// Whether it is of windows along a signal.
     is_signal: bool,
+    /// Whether it is of one matrix of weights, which are laid out once: not of a stack nor of values that each call brings.
+    is_laid_out: bool,
     image_zero: Zero,
     weights_zero: Zero,
 }
@@ -278,12 +296,12 @@ pub(super) fn over_words(
     node: &Node,
     operands: &[NodeId],
     fixed: &Fixed,
-    (emitter, products): (&Emitter, HostProducts),
+    by: Multipliers<'_>,
 ) -> Result<Option<NodeId>, GraphError> {
-    let Some(p) = product(&re.graph, node, operands, fixed) else {
+    let Some(p) = product(&re.graph, node, operands, fixed, by.values) else {
         return Ok(None);
     };
-    let unit = p.unit(re, emitter.lanes(DType::I32), products);
+    let unit = p.unit(re, by.emitter.lanes(DType::I32), by.products);
     let p = p.of_bytes(re)?;
     match p.is_signal {
         false => p.add(re, &node.ty.shape, unit).map(Some),
@@ -311,13 +329,22 @@ fn sum_of_integers(node: &Node) -> Option<(&[Labels], &Labels)> {
 }
 
 /// The product of bytes that an einsum is, of operands in the new graph.
-fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Option<Product> {
+fn product(
+    graph: &Graph,
+    node: &Node,
+    operands: &[NodeId],
+    fixed: &Fixed,
+    values: bool,
+) -> Option<Product> {
     let (inputs, output) = sum_of_integers(node)?;
     let [a, b] = operands[..] else { return None };
-    let weights = match [0, 1].map(|k| fixed.contains(node.operands[k])) {
+    let is_fixed = [0, 1].map(|k| fixed.contains(node.operands[k]));
+    let weights = match is_fixed {
         [false, true] => 1,
         [true, false] => 0,
-        _ => return None,
+        [true, true] => return None,
+        // Of two values the one whose lines are columns.
+        [false, false] => usize::from(inputs.get(1)?.contains(output.last()?)),
     };
     let (x, w) = if weights == 1 { (a, b) } else { (b, a) };
     let (of_x, of_w) = (&inputs[1 - weights], &inputs[weights]);
@@ -325,14 +352,31 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
     if repeats(of_x) || repeats(of_w) {
         return None;
     }
-    // One label of the result is the weights' alone, all others are the image's alone; the rest are summed.
-    let mut own = of_w.iter().filter(|l| output.contains(l));
+    // One label of the result is the weights' alone; those that both have are a stack's, all others the image's alone; the rest are summed.
+    let mut own = of_w.iter().filter(|l| output.contains(l) && !of_x.contains(l));
     let (Some(&columns), None) = (own.next(), own.next()) else {
         return None;
     };
     let summed_in_both = |of: &Labels, other: &Labels| of.iter().all(|l| output.contains(l) || other.contains(l));
-    if of_x.contains(&columns) || !summed_in_both(of_x, of_w) || !summed_in_both(of_w, of_x) {
+    if !summed_in_both(of_x, of_w) || !summed_in_both(of_w, of_x) {
         return None;
+    }
+    let is_stack = of_w.iter().any(|l| *l != columns && output.contains(l));
+    let of_values = is_fixed == [false, false];
+    if (is_stack || of_values) && !values {
+        return None;
+    }
+    if of_values {
+        let count = |n: NodeId, of: &Labels, is: &dyn Fn(&u16) -> bool| {
+            let of = of.iter().zip(&graph.ty(n).shape).filter(|(l, _)| is(l));
+            of.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const()
+        };
+        // Fewer rows do not repay that the words of each column are made and laid out.
+        let rows = count(x, of_x, &|l| output.contains(l) && !of_w.contains(l));
+        let columns = columns_of(graph, w, of_w, columns)?;
+        if rows.is_some_and(|n| n < FEWEST_LINES_OF_VALUES) || columns < FEWEST_LINES_OF_VALUES {
+            return None;
+        }
     }
     let (image, weights) = (bytes(graph, x)?, bytes(graph, w)?);
     let extent = |n: NodeId, axis: usize| graph.ty(n).shape[axis].as_const();
@@ -361,7 +405,7 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
         && graph.ty(image.value).rank() == ROWS + 1
         && of_x.get(ROWS) == output.last();
     let is_tiled = output.len() == ROWS + 2 && output[1] == columns || output.last() == Some(&columns);
-    if windows && !is_signal && !is_tiled {
+    if windows && (!is_signal && !is_tiled || is_stack || of_values) {
         return None;
     }
     // One column would be a vector of columns.
@@ -413,7 +457,7 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
             let below = &graph.ty(before_expansion(graph, z)).shape;
             let of_z = &of_w[of_w.len().checked_sub(below.len())?..];
             let along = of_z.iter().zip(below).all(|(l, d)| *l == columns || d.is(1));
-            if !weights.views.is_empty() || !along {
+            if !all_ones(below) && (!weights.views.is_empty() || !along) {
                 return None;
             }
         }
@@ -429,6 +473,7 @@ fn product(graph: &Graph, node: &Node, operands: &[NodeId], fixed: &Fixed) -> Op
         base_axis,
         columns,
         is_signal,
+        is_laid_out: !is_stack && !of_values,
         image_zero,
         weights_zero,
     })
@@ -506,6 +551,32 @@ fn with_number(re: &mut Rebuilder, op: ScalarOp, a: NodeId, n: i64) -> Result<No
     let shape = re.graph.ty(a).shape.clone();
     let n = splat(re, n, &shape)?;
     map(re, op, a, n)
+}
+
+/// A sum of products of words.
+fn over_i32() -> NodeKind {
+    NodeKind::Einsum {
+        inputs: SmallVec::new(),
+        output: Labels::new(),
+        semiring: Semiring::AddDot4,
+        accumulator: DType::I32,
+        dtype: DType::I32,
+    }
+}
+
+/// How many columns are missing to a multiple of `unit`, where it is known how many there are.
+fn missing(columns: &IndexExpr, unit: i64) -> i64 {
+    columns.as_const().map_or(0, |n| (unit - n % unit) % unit)
+}
+
+/// A value whose axes have labels, with its axes in another order of them.
+fn in_order(re: &mut Rebuilder, x: NodeId, labels: &[u16], order: &[&[u16]]) -> Result<NodeId, GraphError> {
+    let place = |l: &u16| labels.iter().position(|x| x == l).map(|axis| axis as u8);
+    let axes: SmallVec<[u8; 4]> = order.iter().copied().flatten().filter_map(place).collect();
+    match axes.is_sorted() {
+        true => Ok(x),
+        false => re.add(NodeKind::View(View::Permute(axes)), &[x]),
+    }
 }
 
 /// A value with so many zeros behind an axis.
@@ -684,7 +755,8 @@ impl Product {
             };
             let shape = &re.graph.ty(value).shape;
             let of = self.labels[side].iter().zip(shape);
-            let of = of.filter(|(l, _)| self.output.contains(l) == own);
+            let is_own = |l: &u16| !self.labels[1 - side].contains(l);
+            let of = of.filter(|(l, _)| is_own(l) == own && self.output.contains(l) == own);
             of.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const()
         };
         let (rows, columns) = (extents(0, true), extents(1, true));
@@ -692,7 +764,7 @@ impl Product {
         match products.takes_words(rows, columns, words) {
             // An emitter without vectors fills nothing.
             false => lanes.max(1),
-            true if self.base_axis.is_some() || columns.is_none_or(|n| n < WORD_PANEL) => 1,
+            true if !self.is_laid_out || self.base_axis.is_some() || columns.is_none_or(|n| n < WORD_PANEL) => 1,
             true => WORD_PANEL,
         }
     }
@@ -709,6 +781,23 @@ impl Product {
             Zero::Value(_) => 0,
         };
         let image_bytes = self.image.through_views(re, fill)?;
+        let flips = [flip_image, flip_weights];
+        let sum = match self.is_laid_out {
+            true => self.sum_of_words(re, image_bytes, flips, unit)?,
+            false => self.sum_of_stack(re, image_bytes, flips, unit)?,
+        };
+        let sum = self.less_image_zero(re, sum, flip_image, shape)?;
+        self.less_weights_zero(re, sum, image_bytes, flips, shape)
+    }
+
+    /// The einsum over words of a matrix of weights that stay.
+    fn sum_of_words(
+        &self,
+        re: &mut Rebuilder,
+        image_bytes: NodeId,
+        [flip_image, flip_weights]: [bool; 2],
+        unit: i64,
+    ) -> Result<NodeId, GraphError> {
         let image = match self.base_axis {
             Some(axis) => {
                 let made = words(re, self.image.value, axis, flip_image)?;
@@ -722,26 +811,89 @@ impl Product {
         let at = |of: &Labels| of.iter().position(|l| *l == self.columns).unwrap_or(0);
         let in_weights = at(&self.labels[1]);
         let columns = re.graph.ty(weights).shape[in_weights].clone();
-        let missing = columns.as_const().map_or(0, |n| (unit - n % unit) % unit);
+        let missing = missing(&columns, unit);
         let mut weights = lengthened(re, weights, in_weights, missing)?;
         if missing > 0 {
             weights = re.add(NodeKind::Copy, &[weights])?;
         }
-        let like = NodeKind::Einsum {
-            inputs: SmallVec::new(),
-            output: Labels::new(),
-            semiring: Semiring::AddDot4,
-            accumulator: DType::I32,
-            dtype: DType::I32,
-        };
-        let mut sum = add_canonical(re, &like, self.labels.to_vec(), self.output.clone(), &[image, weights])?;
-        if missing > 0
-            && let Some(n) = columns.as_const()
-        {
-            sum = part(re, sum, at(&self.output), 0, n)?;
+        let labels = self.labels.to_vec();
+        let sum = add_canonical(re, &over_i32(), labels, self.output.clone(), &[image, weights])?;
+        match columns.as_const() {
+            Some(n) if missing > 0 => part(re, sum, at(&self.output), 0, n),
+            _ => Ok(sum),
         }
-        let sum = self.less_image_zero(re, sum, flip_image, shape)?;
-        self.less_weights_zero(re, sum, image_bytes, [flip_image, flip_weights], shape)
+    }
+
+    /// The einsum over words of a stack of matrices, or of values that each call brings: of three axes at most each, with that of the stack the first one.
+    fn sum_of_stack(
+        &self,
+        re: &mut Rebuilder,
+        image_bytes: NodeId,
+        [flip_image, flip_weights]: [bool; 2],
+        unit: i64,
+    ) -> Result<NodeId, GraphError> {
+        let [of_image, of_weights] = &self.labels;
+        let in_both = |l: &&u16| of_image.contains(l) && of_weights.contains(l);
+        let is_result = |l: &&u16| self.output.contains(l);
+        let stack: Labels = self.output.iter().filter(in_both).copied().collect();
+        let summed: Labels = of_weights.iter().filter(|l| !is_result(l)).copied().collect();
+        let rows: Labels = self.output.iter().filter(|l| !of_weights.contains(l)).copied().collect();
+        let columns: Labels = [self.columns].into_iter().collect();
+        // Words of the image are stored in the order of the product; those of weights as their bytes lie, of which a copy in blocks is made.
+        let image = in_order(re, image_bytes, of_image, &[&stack, &rows, &summed])?;
+        let along = of_image[self.axes[0]];
+        let order = [&stack[..], &rows, &summed].concat();
+        let axis = order.iter().position(|l| *l == along).unwrap_or(0);
+        let image = words(re, image, axis, flip_image)?;
+        let permuted = |v: &NodeId| matches!(re.graph.node(*v).kind, NodeKind::View(View::Permute(_)));
+        let first = self.weights.views.iter().rposition(|v| !permuted(v)).map_or(0, |i| i + 1);
+        let (below, above) = self.weights.views.split_at(first);
+        let mut axis = self.axes[1];
+        for v in above.iter().rev() {
+            if let NodeKind::View(View::Permute(order)) = &re.graph.node(*v).kind {
+                axis = usize::from(order[axis]);
+            }
+        }
+        let part_of = |views: &[NodeId]| Bytes {
+            views: views.iter().copied().collect(),
+            ..self.weights
+        };
+        let bytes = part_of(below).through_views(re, 0)?;
+        let made = words(re, bytes, axis, flip_weights)?;
+        let weights = part_of(above).above(re, made, DType::I32.zero())?;
+        let in_weights = of_weights.iter().position(|l| *l == self.columns).unwrap_or(0);
+        let extent = re.graph.ty(weights).shape[in_weights].clone();
+        let missing = missing(&extent, unit);
+        let weights = lengthened(re, weights, in_weights, missing)?;
+        let weights = in_order(re, weights, of_weights, &[&stack, &summed, &columns])?;
+        // Each of the groups of axes as one.
+        let image_shape = re.graph.ty(image).shape.clone();
+        let weights_shape = re.graph.ty(weights).shape.clone();
+        let (stacked, counted) = (stack.len(), stack.len() + rows.len());
+        let size = |of: &[IndexExpr]| IndexExpr::product(of.iter());
+        let [b, m, k] = [
+            size(&image_shape[..stacked]),
+            size(&image_shape[stacked..counted]),
+            size(&image_shape[counted..]),
+        ];
+        let n = weights_shape.last().cloned().unwrap_or(IndexExpr::ONE);
+        let is_stack = !stack.is_empty();
+        let of = |dims: [&IndexExpr; 2]| -> Shape { is_stack.then_some(&b).into_iter().chain(dims).cloned().collect() };
+        let image = re.reshape(image, &of([&m, &k]))?;
+        let weights = re.reshape(weights, &of([&k, &n]))?;
+        let labels = |of: [u16; 2]| -> Labels { is_stack.then_some(0).into_iter().chain(of).collect() };
+        let inputs = vec![labels([1, 2]), labels([2, 3])];
+        let sum = add_canonical(re, &over_i32(), inputs, labels([1, 3]), &[image, weights])?;
+        let mut shape: Shape = image_shape[..counted].iter().cloned().collect();
+        shape.push(n);
+        let mut sum = re.reshape(sum, &shape)?;
+        if let Some(n) = extent.as_const()
+            && missing > 0
+        {
+            sum = part(re, sum, counted, 0, n)?;
+        }
+        let made = [&stack[..], &rows, &columns].concat();
+        in_order(re, sum, &made, &[&self.output])
     }
 
     /// The image's views over what is made of its bytes, where a byte counts so many times: padding is that of the zero point, as of unsigned bytes.

@@ -7,7 +7,7 @@ use tlc_ir::graph::{Body, GraphError, Loop, Operands};
 use tlc_ir::target::{Emitter, HostProducts};
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind, Scalar};
 
-use super::{is_sum_of_integers, number, with_words};
+use super::{Multipliers, is_sum_of_integers, number, with_words};
 use crate::rewrite::panels::Fixed;
 use crate::rewrite::{hoist, rebuild_of};
 
@@ -36,7 +36,12 @@ pub(super) fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> R
         });
         let body = with_numbers(&l.body.0, &numbers.collect())?;
         let fixed = hoist::fixed(l, &hoist::stays(l, captures, &constant), &body);
-        let body = Body(Arc::new(with_words(&body, &fixed, emitter, products)?));
+        let by = Multipliers {
+            emitter,
+            products,
+            values: false,
+        };
+        let body = Body(Arc::new(with_words(&body, &fixed, by)?));
         re.add(NodeKind::Loop(Arc::new(Loop { body, ..(**l).clone() })), operands)
     })
 }
