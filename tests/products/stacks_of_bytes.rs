@@ -61,8 +61,8 @@ impl Case {
             zeros,
             stack,
             of_second,
-            rows: rng.pick(&[0, 1, 2, 7, 8, 9, 16, 33, 50, 64]),
-            columns: rng.pick(&[1, 2, 7, 8, 9, 16, 31, 32, 50, 65]),
+            rows: rng.pick(&[0, 1, 2, 7, 8, 9, 16, 33, 50, 64, 77, 100]),
+            columns: rng.pick(&[1, 2, 7, 8, 9, 16, 31, 32, 50, 65, 77, 96]),
             sum: rng.pick(&[1, 4, 15, 16, 17, 31, 32, 50, 64, 197, 300]),
             apart: [0, 1].map(|_| rng.chance(40, 100)),
             turned: rng.chance(40, 100),
@@ -145,8 +145,9 @@ impl Case {
         let fixed = self.fixed && self.columns * self.sum <= 4096;
         let least = self.rows.min(self.columns);
         let products = stack * self.rows * self.columns * self.sum;
-        // Scales are taken out of sums whose zero points a call brings as well.
-        least >= 8 && self.sum >= 16 && products >= 4 << 10 && !fixed
+        // Floats that were bytes stay floats where they are few.
+        let fewest = if self.scales.is_some() && !self.fixed { 64 } else { 8 };
+        least >= fewest && self.sum >= 16 && products >= 4 << 10 && !fixed
     }
 }
 

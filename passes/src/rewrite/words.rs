@@ -19,6 +19,8 @@
 //!
 //! In a loop's body weights are what it captures (`words/loops.rs`).
 
+use std::ops::Range;
+
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
 use tlc_ir::index::IndexExpr;
@@ -40,7 +42,7 @@ use floats::over_floats_in_parts;
 const FEWEST_PRODUCTS: i64 = 4 << 10;
 /// The shortest sum: of shorter ones, what is done to each result for zero points takes longer than the sum.
 const SHORTEST_SUM: i64 = 16;
-/// The fewest rows and columns of a product whose operands each call brings.
+/// The fewest rows and columns of a product whose operands each call brings: of integers.
 const FEWEST_LINES_OF_VALUES: i64 = 8;
 /// The axis of an image's rows.
 const ROWS: usize = 2;
@@ -86,7 +88,7 @@ pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<G
     let by = Multipliers {
         emitter,
         products,
-        values: true,
+        fewest_lines: Some(FEWEST_LINES_OF_VALUES),
     };
     with_words(graph, &Fixed::constants(graph), by)
 }
@@ -96,8 +98,9 @@ pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<G
 pub(super) struct Multipliers<'e> {
     pub(super) emitter: &'e Emitter,
     pub(super) products: HostProducts,
-    /// Whether they may be of values that each call brings, and of stacks of matrices: nothing lays these out in a loop's body.
-    pub(super) values: bool,
+    /// The fewest rows and columns of a product of values that each call brings, words of which are made and laid out in each. `None` where neither these
+    /// are multiplied so nor stacks of matrices: nothing lays them out in a loop's body.
+    pub(super) fewest_lines: Option<i64>,
 }
 
 fn is_sum_of_integers(graph: &Graph, node: &Node) -> bool {
@@ -298,7 +301,7 @@ pub(super) fn over_words(
     fixed: &Fixed,
     by: Multipliers<'_>,
 ) -> Result<Option<NodeId>, GraphError> {
-    let Some(p) = product(&re.graph, node, operands, fixed, by.values) else {
+    let Some(p) = product(&re.graph, node, operands, fixed, by.fewest_lines) else {
         return Ok(None);
     };
     let unit = p.unit(re, by.emitter.lanes(DType::I32), by.products);
@@ -334,7 +337,7 @@ fn product(
     node: &Node,
     operands: &[NodeId],
     fixed: &Fixed,
-    values: bool,
+    fewest_lines: Option<i64>,
 ) -> Option<Product> {
     let (inputs, output) = sum_of_integers(node)?;
     let [a, b] = operands[..] else { return None };
@@ -363,18 +366,13 @@ fn product(
     }
     let is_stack = of_w.iter().any(|l| *l != columns && output.contains(l));
     let of_values = is_fixed == [false, false];
-    if (is_stack || of_values) && !values {
-        return None;
-    }
-    if of_values {
-        let count = |n: NodeId, of: &Labels, is: &dyn Fn(&u16) -> bool| {
-            let of = of.iter().zip(&graph.ty(n).shape).filter(|(l, _)| is(l));
-            of.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const()
-        };
-        // Fewer rows do not repay that the words of each column are made and laid out.
-        let rows = count(x, of_x, &|l| output.contains(l) && !of_w.contains(l));
-        let columns = columns_of(graph, w, of_w, columns)?;
-        if rows.is_some_and(|n| n < FEWEST_LINES_OF_VALUES) || columns < FEWEST_LINES_OF_VALUES {
+    if is_stack || of_values {
+        let fewest = fewest_lines?;
+        let rows = of_x.iter().zip(&graph.ty(x).shape);
+        let rows = rows.filter(|(l, _)| output.contains(l) && !of_w.contains(l));
+        let rows = rows.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const();
+        let few = rows.is_some_and(|n| n < fewest) || columns_of(graph, w, of_w, columns)? < fewest;
+        if of_values && few {
             return None;
         }
     }
@@ -457,7 +455,8 @@ fn product(
             let below = &graph.ty(before_expansion(graph, z)).shape;
             let of_z = &of_w[of_w.len().checked_sub(below.len())?..];
             let along = of_z.iter().zip(below).all(|(l, d)| *l == columns || d.is(1));
-            if !all_ones(below) && (!weights.views.is_empty() || !along) {
+            let is_one = all_ones(below);
+            if !is_one && (is_stack || of_values || !weights.views.is_empty() || !along) {
                 return None;
             }
         }
@@ -567,6 +566,27 @@ fn over_i32() -> NodeKind {
 /// How many columns are missing to a multiple of `unit`, where it is known how many there are.
 fn missing(columns: &IndexExpr, unit: i64) -> i64 {
     columns.as_const().map_or(0, |n| (unit - n % unit) % unit)
+}
+
+/// What the bytes of words add up to along an axis, which has one element then, stored: bytes of an image are unsigned, those of weights signed.
+fn added_up_words(re: &mut Rebuilder, words: NodeId, axis: usize, of_image: bool) -> Result<NodeId, GraphError> {
+    let mut shape = re.graph.ty(words).shape.clone();
+    let ones = splat(re, ONES, &shape)?;
+    let products = match of_image {
+        true => map(re, ScalarOp::Dot4, words, ones)?,
+        false => map(re, ScalarOp::Dot4, ones, words)?,
+    };
+    let axes = [axis as u8].into_iter().collect();
+    let monoid = Monoid::Add;
+    let sums = re.add(NodeKind::Reduce { monoid, axes }, &[products])?;
+    shape[axis] = IndexExpr::ONE;
+    re.reshape(sums, &shape)
+}
+
+/// A sum less what is the same along one of its axes.
+fn less(re: &mut Rebuilder, sum: NodeId, each: NodeId, shape: &Shape) -> Result<NodeId, GraphError> {
+    let each = re.add(NodeKind::View(View::Expand(shape.clone())), &[each])?;
+    map(re, ScalarOp::Sub, sum, each)
 }
 
 /// A value whose axes have labels, with its axes in another order of them.
@@ -782,10 +802,10 @@ impl Product {
         };
         let image_bytes = self.image.through_views(re, fill)?;
         let flips = [flip_image, flip_weights];
-        let sum = match self.is_laid_out {
-            true => self.sum_of_words(re, image_bytes, flips, unit)?,
-            false => self.sum_of_stack(re, image_bytes, flips, unit)?,
-        };
+        if !self.is_laid_out {
+            return self.sum_of_stack(re, image_bytes, flips, unit);
+        }
+        let sum = self.sum_of_words(re, image_bytes, flips, unit)?;
         let sum = self.less_image_zero(re, sum, flip_image, shape)?;
         self.less_weights_zero(re, sum, image_bytes, flips, shape)
     }
@@ -824,7 +844,8 @@ impl Product {
         }
     }
 
-    /// The einsum over words of a stack of matrices, or of values that each call brings: of three axes at most each, with that of the stack the first one.
+    /// The sum of a stack of matrices, or of values that each call brings: the einsum is of three axes at most each, with that of the stack the first one.
+    /// What each row and each column adds up to, for zero points, is added up over words as well, once for all results that it is taken off.
     fn sum_of_stack(
         &self,
         re: &mut Rebuilder,
@@ -833,20 +854,86 @@ impl Product {
         unit: i64,
     ) -> Result<NodeId, GraphError> {
         let [of_image, of_weights] = &self.labels;
-        let in_both = |l: &&u16| of_image.contains(l) && of_weights.contains(l);
-        let is_result = |l: &&u16| self.output.contains(l);
-        let stack: Labels = self.output.iter().filter(in_both).copied().collect();
-        let summed: Labels = of_weights.iter().filter(|l| !is_result(l)).copied().collect();
-        let rows: Labels = self.output.iter().filter(|l| !of_weights.contains(l)).copied().collect();
+        let is_result = |l: &u16| self.output.contains(l);
+        let labels = |from: &Labels, keep: &dyn Fn(&u16) -> bool| -> Labels {
+            from.iter().copied().filter(|l| keep(l)).collect()
+        };
+        let stack = labels(&self.output, &|l| of_image.contains(l) && of_weights.contains(l));
+        let rows = labels(&self.output, &|l| !of_weights.contains(l));
+        let summed = labels(of_weights, &|l| !is_result(l));
         let columns: Labels = [self.columns].into_iter().collect();
         // Words of the image are stored in the order of the product; those of weights as their bytes lie, of which a copy in blocks is made.
         let image = in_order(re, image_bytes, of_image, &[&stack, &rows, &summed])?;
-        let along = of_image[self.axes[0]];
         let order = [&stack[..], &rows, &summed].concat();
-        let axis = order.iter().position(|l| *l == along).unwrap_or(0);
+        let axis = order.iter().position(|l| *l == of_image[self.axes[0]]).unwrap_or(0);
         let image = words(re, image, axis, flip_image)?;
-        let permuted = |v: &NodeId| matches!(re.graph.node(*v).kind, NodeKind::View(View::Permute(_)));
-        let first = self.weights.views.iter().rposition(|v| !permuted(v)).map_or(0, |i| i + 1);
+        let weights = self.words_as_they_lie(re, flip_weights)?;
+        let weights = in_order(re, weights, of_weights, &[&stack, &summed, &columns])?;
+        let extent = |re: &Rebuilder, n: NodeId, axes: Range<usize>| {
+            let shape = &re.graph.ty(n).shape;
+            IndexExpr::product(shape[axes].iter())
+        };
+        let (stacked, counted) = (stack.len(), stack.len() + rows.len());
+        let b = extent(re, image, 0..stacked);
+        let (m, k) = (extent(re, image, stacked..counted), extent(re, image, counted..order.len()));
+        let all_columns = of_weights.len() - 1;
+        let n = extent(re, weights, all_columns..all_columns + 1);
+        let shape_of = |dims: [&IndexExpr; 2]| -> Shape { [&b].into_iter().chain(dims).cloned().collect() };
+        let image = re.reshape(image, &shape_of([&m, &k]))?;
+        let weights = re.reshape(weights, &shape_of([&k, &n]))?;
+        let shape = shape_of([&m, &n]);
+        let sum = self.of_matrices(re, [image, weights], unit, !stack.is_empty())?;
+        // Zero points as of unsigned images and signed weights.
+        let zeros = [
+            self.zero_point(re, self.image_zero, if flip_image { 128 } else { 0 })?,
+            self.zero_point(re, self.weights_zero, if flip_weights { -128 } else { 0 })?,
+        ];
+        let sum = match zeros[0] {
+            None => sum,
+            Some(z) => {
+                let bytes = self.bytes_of_a_sum(re);
+                // Of columns `z Σ w - count z v`, for zero points `z` and `v`.
+                let of_columns = added_up_words(re, weights, 1, false)?;
+                let small = re.graph.ty(of_columns).shape.clone();
+                let mut each = of_columns;
+                if let Some(v) = zeros[1] {
+                    let v = with_number(re, ScalarOp::Mul, v, bytes)?;
+                    let v = re.add(NodeKind::View(View::Expand(small.clone())), &[v])?;
+                    each = map(re, ScalarOp::Sub, each, v)?;
+                }
+                let z = re.add(NodeKind::View(View::Expand(small)), &[z])?;
+                let each = map(re, ScalarOp::Mul, each, z)?;
+                let each = re.add(NodeKind::Copy, &[each])?;
+                less(re, sum, each, &shape)?
+            }
+        };
+        let sum = match zeros[1] {
+            None => sum,
+            Some(z) => {
+                let of_rows = added_up_words(re, image, 2, true)?;
+                let small = re.graph.ty(of_rows).shape.clone();
+                let z = re.add(NodeKind::View(View::Expand(small)), &[z])?;
+                let each = map(re, ScalarOp::Mul, of_rows, z)?;
+                let each = re.add(NodeKind::Copy, &[each])?;
+                less(re, sum, each, &shape)?
+            }
+        };
+        let made = [&stack[..], &rows, &columns].concat();
+        let mut whole = Shape::new();
+        for l in &made {
+            let side = usize::from(*l == self.columns);
+            let operand = [self.image_operand, self.weights_less][side];
+            let axis = self.labels[side].iter().position(|x| x == l).unwrap_or(0);
+            whole.push(re.graph.ty(operand).shape[axis].clone());
+        }
+        let sum = re.reshape(sum, &whole)?;
+        in_order(re, sum, &made, &[&self.output])
+    }
+
+    /// Words of the weights, seen through their views, but stored in the order in which their bytes lie.
+    fn words_as_they_lie(&self, re: &mut Rebuilder, flip: bool) -> Result<NodeId, GraphError> {
+        let is_permuted = |v: &NodeId| matches!(re.graph.node(*v).kind, NodeKind::View(View::Permute(_)));
+        let first = self.weights.views.iter().rposition(|v| !is_permuted(v)).map_or(0, |i| i + 1);
         let (below, above) = self.weights.views.split_at(first);
         let mut axis = self.axes[1];
         for v in above.iter().rev() {
@@ -854,46 +941,66 @@ impl Product {
                 axis = usize::from(order[axis]);
             }
         }
-        let part_of = |views: &[NodeId]| Bytes {
+        let through = |views: &[NodeId]| Bytes {
             views: views.iter().copied().collect(),
             ..self.weights
         };
-        let bytes = part_of(below).through_views(re, 0)?;
-        let made = words(re, bytes, axis, flip_weights)?;
-        let weights = part_of(above).above(re, made, DType::I32.zero())?;
-        let in_weights = of_weights.iter().position(|l| *l == self.columns).unwrap_or(0);
-        let extent = re.graph.ty(weights).shape[in_weights].clone();
-        let missing = missing(&extent, unit);
-        let weights = lengthened(re, weights, in_weights, missing)?;
-        let weights = in_order(re, weights, of_weights, &[&stack, &summed, &columns])?;
-        // Each of the groups of axes as one.
-        let image_shape = re.graph.ty(image).shape.clone();
-        let weights_shape = re.graph.ty(weights).shape.clone();
-        let (stacked, counted) = (stack.len(), stack.len() + rows.len());
-        let size = |of: &[IndexExpr]| IndexExpr::product(of.iter());
-        let [b, m, k] = [
-            size(&image_shape[..stacked]),
-            size(&image_shape[stacked..counted]),
-            size(&image_shape[counted..]),
-        ];
-        let n = weights_shape.last().cloned().unwrap_or(IndexExpr::ONE);
-        let is_stack = !stack.is_empty();
-        let of = |dims: [&IndexExpr; 2]| -> Shape { is_stack.then_some(&b).into_iter().chain(dims).cloned().collect() };
-        let image = re.reshape(image, &of([&m, &k]))?;
-        let weights = re.reshape(weights, &of([&k, &n]))?;
-        let labels = |of: [u16; 2]| -> Labels { is_stack.then_some(0).into_iter().chain(of).collect() };
-        let inputs = vec![labels([1, 2]), labels([2, 3])];
-        let sum = add_canonical(re, &over_i32(), inputs, labels([1, 3]), &[image, weights])?;
-        let mut shape: Shape = image_shape[..counted].iter().cloned().collect();
-        shape.push(n);
-        let mut sum = re.reshape(sum, &shape)?;
-        if let Some(n) = extent.as_const()
-            && missing > 0
-        {
-            sum = part(re, sum, counted, 0, n)?;
+        let bytes = through(below).through_views(re, 0)?;
+        let made = words(re, bytes, axis, flip)?;
+        through(above).above(re, made, DType::I32.zero())
+    }
+
+    /// The einsum over words of matrices, or of a stack of one, with columns filled up to a multiple of `unit`.
+    fn of_matrices(
+        &self,
+        re: &mut Rebuilder,
+        mut operands: [NodeId; 2],
+        unit: i64,
+        is_stack: bool,
+    ) -> Result<NodeId, GraphError> {
+        let n = re.graph.ty(operands[1]).shape[2].clone();
+        let missing = missing(&n, unit);
+        operands[1] = lengthened(re, operands[1], 2, missing)?;
+        let label = |of: [u16; 2]| -> Labels { is_stack.then_some(0).into_iter().chain(of).collect() };
+        let mut shape: Shape = re.graph.ty(operands[0]).shape.clone();
+        shape[2] = re.graph.ty(operands[1]).shape[2].clone();
+        if !is_stack {
+            for o in &mut operands {
+                let matrix: Shape = re.graph.ty(*o).shape[1..].into();
+                *o = re.reshape(*o, &matrix)?;
+            }
         }
-        let made = [&stack[..], &rows, &columns].concat();
-        in_order(re, sum, &made, &[&self.output])
+        let sum = add_canonical(re, &over_i32(), vec![label([1, 2]), label([2, 3])], label([1, 3]), &operands)?;
+        let sum = re.reshape(sum, &shape)?;
+        match n.as_const() {
+            Some(n) if missing > 0 => part(re, sum, 2, 0, n),
+            _ => Ok(sum),
+        }
+    }
+
+    /// A zero point of rank 3 and one element, with a number added; `None` if that is zero.
+    fn zero_point(&self, re: &mut Rebuilder, zero: Zero, more: i64) -> Result<Option<NodeId>, GraphError> {
+        let one: Shape = smallvec![IndexExpr::ONE; 3];
+        match zero {
+            Zero::Known(z) if z + more == 0 => Ok(None),
+            Zero::Known(z) => splat(re, z + more, &one).map(Some),
+            Zero::Value(z) => {
+                let z = before_expansion(&re.graph, z);
+                let z = re.reshape(z, &one)?;
+                match more {
+                    0 => Ok(Some(z)),
+                    more => with_number(re, ScalarOp::Add, z, more).map(Some),
+                }
+            }
+        }
+    }
+
+    /// How many bytes a sum adds up; sums wrap, and so may this.
+    fn bytes_of_a_sum(&self, re: &Rebuilder) -> i64 {
+        let shape = &re.graph.ty(self.weights_less).shape;
+        let summed = self.labels[1].iter().zip(shape).filter(|(l, _)| !self.output.contains(l));
+        let count = summed.fold(1i64, |n, (_, d)| n.wrapping_mul(d.as_const().unwrap_or(1)));
+        i64::from(count as i32)
     }
 
     /// The image's views over what is made of its bytes, where a byte counts so many times: padding is that of the zero point, as of unsigned bytes.

@@ -39,7 +39,7 @@ pub(super) fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> R
         let by = Multipliers {
             emitter,
             products,
-            values: false,
+            fewest_lines: None,
         };
         let body = Body(Arc::new(with_words(&body, &fixed, by)?));
         re.add(NodeKind::Loop(Arc::new(Loop { body, ..(**l).clone() })), operands)
