@@ -10,7 +10,7 @@ mod emitter;
 mod library;
 mod multiprocessor;
 
-pub use emitter::{AccessKind, Emitter, MatrixTile, Support, TileShape, Width};
+pub use emitter::{AccessKind, BYTE_TABLE, Emitter, MatrixTile, Support, TileShape, Width};
 pub use library::{HostProducts, LibraryGain, LibraryShare, ProductLibrary, Products, UnknownProducts};
 pub use multiprocessor::{Limiter, Multiprocessor, Occupancy, half_full_blocks};
 

@@ -124,6 +124,7 @@ struct Features {
     avx2: bool,
     dots: bool,
     narrow_dots: bool,
+    byte_tables: bool,
 }
 
 impl Features {
@@ -139,12 +140,14 @@ impl Features {
                 && is_x86_feature_detected!("f16c"),
             dots: is_x86_feature_detected!("avx512vnni"),
             narrow_dots: is_x86_feature_detected!("avxvnni"),
+            byte_tables: is_x86_feature_detected!("avx512vbmi"),
         }
     }
 
     fn have(&self, form: &Form) -> bool {
         match form.name.as_str() {
             n if n.starts_with("EVEX_Vpdpbusd") => self.avx512 && self.dots,
+            n if n.starts_with("EVEX_Vpermt2b") => self.avx512 && self.byte_tables,
             n if n.starts_with("VEX_Vpdpbusd") => self.narrow_dots,
             n if n.starts_with("EVEX") || n.starts_with("VEX_K") => self.avx512,
             n if n.starts_with("VEX") => self.avx2,

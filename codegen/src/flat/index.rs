@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 use tlc_ir::index::IndexNode;
 use tlc_ir::kernel::{Memory, Scope, ValueId};
+use tlc_ir::target::BYTE_TABLE;
 use tlc_ir::{DType, IndexExpr, Scalar, ScalarOp, VarId};
 
 use super::build::{Builder, Val};
@@ -350,6 +351,9 @@ impl Builder<'_, '_> {
     /// The elements that an index names whose lanes go by clamped data: what they count from, and how far each is behind it, if 32
     /// bits hold that. The rest of the index is linear in the lane.
     pub(super) fn gathered(&mut self, memory: Memory, index: &IndexExpr) -> Result<Option<(Address, Value)>> {
+        if let Some(found) = self.looked_up(memory, index)? {
+            return Ok(Some(found));
+        }
         let dtype = self.kernel.memory_dtype(memory);
         let plain = matches!(memory, Memory::Param(_)) && self.has.gathers_lanes(dtype);
         if !plain || !self.fits(dtype) || !self.fits(DType::I32) {
@@ -425,6 +429,31 @@ impl Builder<'_, '_> {
             at = self.map(ScalarOp::Add, DType::I32, &[at, Val::Vector(series)])?;
         }
         let at = self.vector(&at);
+        Ok(Some((self.address(memory, &r), at)))
+    }
+
+    /// As [`Self::gathered`], of bytes in a table of as many as a byte numbers, if the emitter picks these from registers. All bits of such a number but the
+    /// low ones are zero.
+    fn looked_up(&mut self, memory: Memory, index: &IndexExpr) -> Result<Option<(Address, Value)>> {
+        let (Memory::Param(p), Some(v)) = (memory, index.as_var()) else {
+            return Ok(None);
+        };
+        let param = &self.kernel.params[p as usize];
+        let whole = param.len.is(BYTE_TABLE) && self.kernel.extents[v.0 as usize].is(BYTE_TABLE);
+        let of_bytes = matches!(param.dtype, DType::U8 | DType::I8);
+        let VarState::Lanes(Clamped { data, lanes, .. }) = &self.vars[v.0 as usize] else {
+            return Ok(None);
+        };
+        if !whole || !of_bytes || !self.has.looks_bytes_up() || !self.fits(DType::I32) {
+            return Ok(None);
+        }
+        // A byte needs no clamping.
+        let is_byte = |data: Value| matches!(self.info(data).op, Op::Convert(x) if self.dtype(x) == DType::U8);
+        let at = match data {
+            Val::Vector(data) if self.dtype(*data) == DType::I32 && is_byte(*data) => *data,
+            _ => *lanes,
+        };
+        let r = self.resolve(&IndexExpr::ZERO)?;
         Ok(Some((self.address(memory, &r), at)))
     }
 

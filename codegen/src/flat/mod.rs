@@ -785,6 +785,11 @@ pub trait Capability {
         false
     }
 
+    /// Whether lanes load bytes that data numbers from a table of [`BYTE_TABLE`](tlc_ir::target::BYTE_TABLE) by one operation.
+    fn looks_bytes_up(&self) -> bool {
+        false
+    }
+
     /// Whether such an access begins at a multiple of as many elements. Memories begin at one.
     fn aligns_lanes(&self) -> bool {
         false

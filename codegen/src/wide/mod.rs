@@ -93,7 +93,24 @@ pub fn instructions() -> impl Iterator<Item = iced_x86::Code> {
 /// # Errors
 /// [`CodegenError`] if the kernel uses what this emitter lacks.
 pub fn flatten(kernel: &Kernel, level: Level) -> Result<Flat<'_>> {
-    flat::flatten(kernel, &table::Machine::of(level))
+    flatten_with(kernel, level, Extensions::default())
+}
+
+/// As [`flatten`], for a processor that has these instructions too.
+///
+/// # Errors
+/// As [`flatten`].
+pub fn flatten_with(kernel: &Kernel, level: Level, extensions: Extensions) -> Result<Flat<'_>> {
+    flat::flatten(kernel, &table::Machine::of(level, extensions))
+}
+
+/// Instructions that a processor may have beside those of its level. No level asks for them, and the bits of results are the same without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extensions {
+    /// Products of bytes (`vpdpbusd`: AVX512-VNNI with VL, and AVX-VNNI on AVX2).
+    pub dots: bool,
+    /// Bytes picked from two vectors of them (`vpermt2b`: AVX512-VBMI).
+    pub byte_tables: bool,
 }
 
 /// The machine code of a kernel.
@@ -104,9 +121,15 @@ pub fn compile(kernel: &Kernel, level: Level, text: EmitText) -> Result<Compiled
     Generator::new(level, text).emit(kernel)
 }
 
-fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context: &mut Ctx) -> Result<CompiledCode> {
-    let flat = flatten(kernel, level)?;
-    let machine = select::select(&flat, level, dots, text.disasm)?;
+fn compile_in(
+    kernel: &Kernel,
+    level: Level,
+    extensions: Extensions,
+    text: EmitText,
+    context: &mut Ctx,
+) -> Result<CompiledCode> {
+    let flat = flatten_with(kernel, level, extensions)?;
+    let machine = select::select(&flat, level, extensions.dots, text.disasm)?;
     let linear = allocate::Linear::new(&machine);
     let scanned = scan::scan(&linear);
     if cfg!(debug_assertions)
@@ -129,8 +152,7 @@ fn compile_in(kernel: &Kernel, level: Level, dots: bool, text: EmitText, context
 /// The emitter for one level. One per thread.
 pub struct Generator {
     level: Level,
-    /// Whether the processor has `vpdpbusd`.
-    dots: bool,
+    extensions: Extensions,
     text: EmitText,
     /// Of the register allocation, whose tables are the better part of the memory that a compilation asks for.
     context: Ctx,
@@ -141,16 +163,15 @@ impl Generator {
     pub fn new(level: Level, text: EmitText) -> Generator {
         Generator {
             level,
-            dots: false,
+            extensions: Extensions::default(),
             text,
             context: Ctx::default(),
         }
     }
 
-    /// The emitter for a processor that has the instruction for products of bytes too (`vpdpbusd`: AVX512-VNNI with VL, and AVX-VNNI on AVX2),
-    /// if it has it: no level asks for it, and the bits of results are the same without.
-    pub fn with_dots(self, dots: bool) -> Generator {
-        Generator { dots, ..self }
+    /// The emitter for a processor that has these instructions too.
+    pub fn with_extensions(self, extensions: Extensions) -> Generator {
+        Generator { extensions, ..self }
     }
 }
 
@@ -163,6 +184,6 @@ impl CodeGenerator for Generator {
     }
 
     fn emit(&mut self, kernel: &Kernel) -> Result<CompiledCode> {
-        compile_in(kernel, self.level, self.dots, self.text, &mut self.context)
+        compile_in(kernel, self.level, self.extensions, self.text, &mut self.context)
     }
 }

@@ -7,7 +7,7 @@ use tlc_ir::scalar::Form;
 use tlc_ir::target::{AccessKind, Emitter, Support, Width};
 use tlc_ir::{DType, ScalarOp};
 
-use super::Level;
+use super::{Extensions, Level};
 use crate::flat::Capability;
 use crate::host::is_called;
 
@@ -99,13 +99,15 @@ fn convert(level: Level, from: DType, to: DType, width: Width) -> Support {
 /// What the emitter has on one level.
 pub(super) struct Machine {
     level: Level,
+    extensions: Extensions,
     table: &'static Emitter,
 }
 
 impl Machine {
-    pub(super) fn of(level: Level) -> Machine {
+    pub(super) fn of(level: Level, extensions: Extensions) -> Machine {
         Machine {
             level,
+            extensions,
             table: shared_emitter(level),
         }
     }
@@ -171,6 +173,10 @@ impl Capability for Machine {
 
     fn gathers_lanes(&self, dtype: DType) -> bool {
         is_gathered(dtype)
+    }
+
+    fn looks_bytes_up(&self) -> bool {
+        self.level == Level::Avx512 && self.extensions.byte_tables
     }
 
     fn takes_parts(&self) -> bool {

@@ -55,6 +55,9 @@ impl Width {
     pub const ALL: [Width; 2] = [Width::Scalar, Width::Lanes];
 }
 
+/// Bytes of a table that a byte numbers ([`Emitter::looks_bytes_up`]).
+pub const BYTE_TABLE: i64 = 256;
+
 /// How the elements of an access lie that lanes make together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum AccessKind {
@@ -151,6 +154,8 @@ pub struct Emitter {
     pub prefetches: bool,
     /// Whether it multiplies by powers of two in one operation, as fast where the result underflows ([`crate::kernel::Op::Scale`]).
     pub scales: bool,
+    /// Whether lanes load bytes of a table of 256 that bytes number by instructions for it, in a few cycles for all of them.
+    pub looks_bytes_up: bool,
 }
 
 impl Emitter {
@@ -191,6 +196,7 @@ impl Emitter {
             has_blocks: false,
             prefetches: false,
             scales: false,
+            looks_bytes_up: false,
         }
     }
 
@@ -253,6 +259,12 @@ impl Emitter {
     /// The emitter, which also multiplies by powers of two in one operation.
     pub fn with_scales(mut self) -> Emitter {
         self.scales = true;
+        self
+    }
+
+    /// The emitter, which also looks bytes up in tables of 256.
+    pub fn with_byte_tables(mut self) -> Emitter {
+        self.looks_bytes_up = true;
         self
     }
 

@@ -3,11 +3,14 @@
 //! Quantized networks compute an activation in several steps, each of which is put into bytes: what follows from a byte and from numbers alone,
 //! however many operations it takes, has no more than 256 values. Where that takes longer than to load one of them, they are computed once per
 //! executable, by the same operations, and looked up.
+//!
+//! Bytes are picked from tables of bytes in a few cycles for a whole vector where a processor has instructions for it; what follows from such a byte further
+//! is then computed from it, if that is little.
 
 use rustc_hash::FxHashMap;
 use tlc_ir::graph::{ConstData, GraphError, Labels, Shape};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::AccessKind;
+use tlc_ir::target::{AccessKind, BYTE_TABLE};
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Scalar};
 
 use super::byte_functions::{Source, is_byte, operations, sources};
@@ -17,7 +20,9 @@ use crate::cluster::cost;
 use crate::direct::has_overlaps;
 
 /// Values of a byte.
-const VALUES: usize = 256;
+const VALUES: usize = BYTE_TABLE as usize;
+/// What a function costs that takes longer than to pick bytes from registers, for which numbers are put in lanes and taken out of them.
+const LEAST_COST_OF_BYTES: u32 = 12;
 /// What a function costs that takes longer than loads of as many elements as a vector has lanes, which processors do one by one.
 const LEAST_COST: u32 = 60;
 /// Operations that a byte is computed by that are looked at.
@@ -35,18 +40,18 @@ impl Pass for Tables {
 
     fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
         match context.tiles {
-            Some(e) if e.access(AccessKind::Indexed).is_vector() => Ok(run(graph)?),
+            Some(e) if e.access(AccessKind::Indexed).is_vector() => Ok(run(graph, e.looks_bytes_up)?),
             _ => Ok(graph.clone()),
         }
     }
 }
 
-/// Looks up what follows from a byte and is costly.
+/// Looks up what follows from a byte and is costly; `of_bytes` says whether tables of bytes are looked up faster.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    let functions = functions(graph);
+pub fn run(graph: &Graph, of_bytes: bool) -> Result<Graph, GraphError> {
+    let functions = functions(graph, of_bytes);
     if functions.is_empty() {
         return Ok(graph.clone());
     }
@@ -56,7 +61,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         let new = match functions.get(&id) {
             Some(of) => {
                 let byte = of.shown(re, graph, &bytes)?;
-                looked_up(re, graph, id, (of.byte, byte))?
+                looked_up(re, graph, id, (of.byte, byte), of_bytes)?
             }
             None => re.keep(node, operands)?,
         };
@@ -66,12 +71,13 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
 }
 
 /// Values that are looked up, each by a byte.
-fn functions(graph: &Graph) -> FxHashMap<NodeId, Source> {
+fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
     let mut found = FxHashMap::default();
     if !graph.nodes().any(|(_, n)| is_byte(n.ty.dtype)) {
         return found;
     }
     let (all, fixed) = (sources(graph, false), Fixed::constants(graph));
+    let nearest = if of_bytes { sources(graph, true) } else { Vec::new() };
     // What others read than those that follow from the same byte.
     let mut is_read = vec![false; graph.len()];
     for (id, node) in graph.nodes() {
@@ -86,16 +92,26 @@ fn functions(graph: &Graph) -> FxHashMap<NodeId, Source> {
             continue;
         };
         let many = node.ty.elements().as_const().is_none_or(|n| n >= FEWEST_ELEMENTS);
-        let cost = || {
-            let all = operations(graph, id, source.byte).unwrap_or_default();
+        let cost = |from: NodeId, to: NodeId| {
+            let all = operations(graph, to, from).unwrap_or_default();
             all.iter().map(|n| cost(&graph.node(*n).kind)).sum::<u32>()
         };
-        if source.byte != id
-            && many
-            && kept_as(node.ty.dtype).is_some()
-            && cost() >= LEAST_COST
-            && !follows_convolution(graph, source.byte, &fixed)
+        if source.byte == id
+            || !many
+            || kept_as(node.ty.dtype, of_bytes).is_none()
+            || follows_convolution(graph, source.byte, &fixed)
         {
+            continue;
+        }
+        // The last byte on the way, if what follows from it is not worth a table.
+        let last = nearest.get(id.index()).and_then(|s| s.as_ref()).map(|s| s.byte);
+        let last = if is_byte(node.ty.dtype) { Some(id) } else { last };
+        if let Some(byte) = last.filter(|b| *b != source.byte && cost(*b, id) < LEAST_COST)
+            && let Some(of_byte) = &all[byte.index()]
+            && cost(source.byte, byte) >= LEAST_COST_OF_BYTES
+        {
+            found.insert(byte, of_byte.clone());
+        } else if cost(source.byte, id) >= LEAST_COST {
             found.insert(id, source.clone());
         }
     }
@@ -131,9 +147,10 @@ fn follows_convolution(graph: &Graph, byte: NodeId, fixed: &Fixed) -> bool {
     false
 }
 
-/// What a table has values of a dtype as, which vectors load one by one.
-fn kept_as(dtype: DType) -> Option<DType> {
+/// What a table has values of a dtype as, which vectors load one by one, but for bytes where they pick those.
+fn kept_as(dtype: DType, of_bytes: bool) -> Option<DType> {
     match dtype {
+        _ if of_bytes && is_byte(dtype) => Some(dtype),
         DType::U8 | DType::I8 | DType::U16 | DType::I16 | DType::I32 => Some(DType::I32),
         DType::F32 => Some(DType::F32),
         _ => None,
@@ -146,6 +163,7 @@ fn looked_up(
     graph: &Graph,
     id: NodeId,
     (byte, new): (NodeId, NodeId),
+    of_bytes: bool,
 ) -> Result<NodeId, GraphError> {
     let dtype = graph.ty(byte).dtype;
     let mut all = HostTensor::zeros(dtype, &[VALUES]).expect("a few bytes");
@@ -156,7 +174,7 @@ fn looked_up(
     let mut values: FxHashMap<NodeId, NodeId> = [(byte, all)].into_iter().collect();
     let table = value_of(re, graph, id, &mut values)?;
     let of = graph.ty(id).dtype;
-    let kept = kept_as(of).expect("tables have such values");
+    let kept = kept_as(of, of_bytes).expect("tables have such values");
     let table = converted(re, table, kept)?;
     let table = re.add(NodeKind::Copy, &[table])?;
     let index = match dtype {

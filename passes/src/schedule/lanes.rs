@@ -4,7 +4,7 @@ use std::fmt;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Memory, Op, Stmt};
-use tlc_ir::target::{AccessKind, Emitter, Width};
+use tlc_ir::target::{AccessKind, BYTE_TABLE, Emitter, Width};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Scheduler;
@@ -232,9 +232,21 @@ impl Scheduler<'_> {
         else {
             return false;
         };
+        let dtype = self.kernel.memory_dtype(*memory);
+        if matches!(dtype, DType::U8 | DType::I8) {
+            return self.looks_up(*memory, index);
+        }
         let linear = |v: VarId| index.affine_in(v).is_some_and(|(k, _)| k.as_const().is_some());
-        let wide = matches!(self.kernel.memory_dtype(*memory).bytes(), 4 | 8);
+        let wide = matches!(dtype.bytes(), 4 | 8);
         wide && linear(var) && chosen.iter().filter(|v| index.uses(**v)).all(|v| linear(*v))
+    }
+
+    /// Whether what data says is in a table of all bytes, and the emitter picks bytes from these.
+    fn looks_up(&self, memory: Memory, index: &IndexExpr) -> bool {
+        let Memory::Param(p) = memory else { return false };
+        let whole = |n: &IndexExpr| n.is(BYTE_TABLE);
+        let is_number = index.as_var().is_some_and(|v| whole(&self.kernel.extents[v.0 as usize]));
+        self.emitter.looks_bytes_up && whole(&self.kernel.params[p as usize].len) && is_number
     }
 }
 

@@ -22,7 +22,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
 use tlc_codegen::flat::Flat;
-use tlc_codegen::wide::Level;
+use tlc_codegen::wide::{Extensions, Level};
 use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction, wide};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
@@ -102,6 +102,14 @@ fn ops_per_second(level: Level) -> f64 {
     }
 }
 
+/// What the wide emitter has on a level of this machine.
+fn wide_emitter(level: Level) -> Emitter {
+    let mut table = wide::emitter(level);
+    table.scales = level == Level::Avx512 && scales();
+    table.looks_bytes_up = level::extensions(level).byte_tables;
+    table
+}
+
 /// The code generators of a host; an [`EmitterId`] is a position in this list. The first has every operation.
 const GENERATORS: &[GeneratorEntry] = &[
     GeneratorEntry {
@@ -117,17 +125,17 @@ const GENERATORS: &[GeneratorEntry] = &[
     GeneratorEntry {
         has: |_, level| {
             level.map(|level| CpuEmitter {
-                table: Arc::new(match level == Level::Avx512 && scales() {
-                    true => wide::emitter(level).with_scales(),
-                    false => wide::emitter(level),
-                }),
+                table: Arc::new(wide_emitter(level)),
                 vector_ops_per_second: ops_per_second(level),
             })
         },
         make: |_, level, options| {
             level.map(|level| {
-                let dots = !options.level_alone && level::multiplies_bytes(level);
-                Box::new(wide::Generator::new(level, options.text).with_dots(dots)) as Box<HostGenerator>
+                let extensions = match options.level_alone {
+                    true => Extensions::default(),
+                    false => level::extensions(level),
+                };
+                Box::new(wide::Generator::new(level, options.text).with_extensions(extensions)) as Box<HostGenerator>
             })
         },
     },
@@ -290,7 +298,7 @@ pub fn compile_wide(level: Level, kernels: &[&Kernel], options: &JitOptions) -> 
 pub fn flatten(kernel: &Kernel, emitter: EmitterId) -> Result<Result<Flat<'_>, CodegenError>, JitError> {
     let isa = host_isa()?;
     Ok(match (emitter.0, level::wide()) {
-        (1, Some(level)) => wide::flatten(kernel, level),
+        (1, Some(level)) => wide::flatten_with(kernel, level, level::extensions(level)),
         _ => clif::flatten(kernel, &*isa),
     })
 }

@@ -6,7 +6,7 @@
 
 use std::sync::OnceLock;
 
-use tlc_codegen::wide::Level;
+use tlc_codegen::wide::{Extensions, Level};
 
 use super::amx::{Refusal, permitted};
 
@@ -148,7 +148,7 @@ pub fn all() -> &'static [Level] {
 
 /// Whether the processor has the instruction for products of bytes in the encoding of a level (`vpdpbusd`).
 #[cfg(all(target_arch = "x86_64", unix))]
-pub fn multiplies_bytes(level: Level) -> bool {
+fn multiplies_bytes(level: Level) -> bool {
     match level {
         Level::Avx512 => is_x86_feature_detected!("avx512vnni"),
         Level::Avx2 => is_x86_feature_detected!("avxvnni"),
@@ -157,7 +157,27 @@ pub fn multiplies_bytes(level: Level) -> bool {
 
 /// No code is made for its level.
 #[cfg(not(all(target_arch = "x86_64", unix)))]
-pub fn multiplies_bytes(_: Level) -> bool {
+fn multiplies_bytes(_: Level) -> bool {
+    false
+}
+
+/// What the processor has beside the instructions of a level.
+pub fn extensions(level: Level) -> Extensions {
+    Extensions {
+        dots: multiplies_bytes(level),
+        byte_tables: level == Level::Avx512 && has_byte_tables(),
+    }
+}
+
+/// Whether the processor picks bytes from two vectors (`vpermt2b`).
+#[cfg(all(target_arch = "x86_64", unix))]
+fn has_byte_tables() -> bool {
+    is_x86_feature_detected!("avx512vbmi")
+}
+
+/// No code is made for its level.
+#[cfg(not(all(target_arch = "x86_64", unix)))]
+fn has_byte_tables() -> bool {
     false
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::settings::Configurable;
 use smallvec::SmallVec;
-use tlc_codegen::wide::Level;
+use tlc_codegen::wide::{Extensions, Level};
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
@@ -147,7 +147,11 @@ pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
     }
     for level in Level::ALL {
         // With the instruction for products of bytes or without, the bits are the same.
-        let these = evaluate(kernel, (level, true), &before, symbols);
+        let extensions = Extensions {
+            dots: true,
+            byte_tables: level == Level::Avx512,
+        };
+        let these = evaluate(kernel, (level, extensions), &before, symbols);
         for (p, (one, other)) in kernel.params.iter().zip(buffers.iter().zip(&these)) {
             let (one, other) = (scalars(p.dtype, one), scalars(p.dtype, other));
             let differs = one.iter().zip(&other).position(|(a, b)| !same(*a, *b));
@@ -162,10 +166,15 @@ pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
     }
 }
 
-/// What a kernel leaves in its buffers on the evaluated processor, with the instruction for products of bytes or without.
-pub fn evaluate(kernel: &Kernel, (level, dots): (Level, bool), buffers: &[Vec<u8>], symbols: &[i64]) -> Vec<Vec<u8>> {
+/// What a kernel leaves in its buffers on the evaluated processor, of one with these instructions beside its level's.
+pub fn evaluate(
+    kernel: &Kernel,
+    (level, extensions): (Level, Extensions),
+    buffers: &[Vec<u8>],
+    symbols: &[i64],
+) -> Vec<Vec<u8>> {
     let mut these = buffers.to_vec();
-    let code = evaluated::code(kernel, level, dots).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
+    let code = evaluated::code(kernel, level, extensions).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
     let end = kernel.parallel_extent().eval_symbols(symbols).unwrap();
     let ran = evaluated::run(kernel, &code, &mut these, (symbols, &[(0, end)]), 1 << 28);
     ran.unwrap_or_else(|e| panic!("{level:?}: {e}\n{kernel}"));

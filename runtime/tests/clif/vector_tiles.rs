@@ -1,7 +1,7 @@
 //! Contractions as tiles of vectors: by every level's form, against the interpreter, bit for bit, and what the inner loop is made of.
 
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::wide::{self, Level};
+use tlc_codegen::wide::{self, Extensions, Level};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::verify::{Report, verify};
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
@@ -40,7 +40,7 @@ fn agrees(kernel: &Kernel, symbols: &[i64], arguments: &[Vec<Scalar>]) -> usize 
         let mut again = tensors(kernel, arguments);
         interpret(&legal, &mut again, symbols).unwrap_or_else(|e| panic!("{e}\n{legal}"));
         let mut buffers: Vec<Vec<u8>> = arguments.iter().map(|v| bytes(v)).collect();
-        let evaluated = evaluate(&legal, (level, false), &buffers, symbols);
+        let evaluated = evaluate(&legal, (level, Extensions::default()), &buffers, symbols);
         if level::all().contains(&level) {
             let f = compile_all(&Maker::Wide(level), &[&legal]).remove(0).function;
             let mut alone = buffers.clone();

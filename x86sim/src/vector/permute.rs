@@ -9,6 +9,7 @@ impl Execution<'_> {
     /// Executes such an instruction; says whether it is one.
     pub(super) fn permutes(&mut self) -> Step<bool> {
         match self.inst.mnemonic() {
+            M::Vpermt2b => self.of_two::<u8>(usize::from)?,
             M::Vpermt2w => self.of_two::<u16>(usize::from)?,
             M::Vpermt2d => self.of_two::<u32>(|i| i as usize)?,
             M::Vpermt2q => self.of_two::<u64>(|i| i as usize)?,

@@ -3,7 +3,7 @@
 
 use tlc_codegen::clif::EmitText;
 use tlc_codegen::code::{CompiledCode, RelocKind};
-use tlc_codegen::wide::{Generator, Level};
+use tlc_codegen::wide::{Extensions, Generator, Level};
 use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction};
 use tlc_ir::kernel::{Access, Kernel};
 use tlc_ir::{DType, Scalar, ScalarOp};
@@ -20,12 +20,14 @@ const SCRATCH: u64 = 0x2000_0000_0000;
 /// Where host functions are said to be.
 const HOSTS: u64 = 0x6000_0000_0000;
 
-/// The code of a kernel, with the instruction for products of bytes or without.
+/// The code of a kernel for a processor with these instructions beside its level's.
 ///
 /// # Errors
 /// That the emitter lacks something.
-pub fn code(kernel: &Kernel, level: Level, dots: bool) -> Result<CompiledCode, CodegenError> {
-    Generator::new(level, EmitText::default()).with_dots(dots).emit(kernel)
+pub fn code(kernel: &Kernel, level: Level, extensions: Extensions) -> Result<CompiledCode, CodegenError> {
+    Generator::new(level, EmitText::default())
+        .with_extensions(extensions)
+        .emit(kernel)
 }
 
 /// What ran.

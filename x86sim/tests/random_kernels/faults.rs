@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tlc_codegen::wide::Level;
+use tlc_codegen::wide::{Extensions, Level};
 use tlc_ir::rng::Rng;
 use tlc_x86sim::Fault;
 use tlc_x86sim::iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic as M, OpKind, Register};
@@ -218,7 +218,7 @@ fn mistakes_show() {
             let mut rng = Rng::new(seed);
             for call in &calls {
                 let code =
-                    evaluated::code(&call.kernel, level, false).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
+                    evaluated::code(&call.kernel, level, Extensions::default()).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
                 let parts = call.parts(&mut rng);
                 let mut right = call.buffers();
                 let ran = evaluated::run(&call.kernel, &code, &mut right, (&call.symbols, &parts), crate::LIMIT);

@@ -14,10 +14,9 @@ use tlc_passes::{Options, compile};
 
 /// A machine whose widest level is this one.
 fn machine(level: Level, scales: bool) -> Cpu {
-    let table = match scales && level == Level::Avx512 {
-        true => wide::emitter(level).with_scales(),
-        false => wide::emitter(level),
-    };
+    let mut table = wide::emitter(level);
+    table.scales = scales && level == Level::Avx512;
+    table.looks_bytes_up = table.scales;
     Cpu::with_emitters(vec![
         CpuEmitter::modest(Arc::new(tlc_codegen::clif::emitter(true))),
         CpuEmitter::modest(Arc::new(table)),

@@ -11,7 +11,7 @@ mod graphs;
 use std::collections::BTreeSet;
 
 use tlc_codegen::code::CompiledCode;
-use tlc_codegen::wide::{self, Level};
+use tlc_codegen::wide::{self, Extensions, Level};
 use tlc_ir::kernel::Memory;
 use tlc_ir::kernel::interp::{KernelError, interpret};
 use tlc_ir::rng::Rng;
@@ -23,11 +23,20 @@ use tlc_x86sim::iced_x86;
 
 use graphs::{Call, calls};
 
+/// What the processor has beside its level's instructions, in every other case.
+fn extensions(seed: u64, level: Level) -> Extensions {
+    let all = seed.is_multiple_of(2);
+    Extensions {
+        dots: all,
+        byte_tables: all && level == Level::Avx512,
+    }
+}
+
 /// Runs a kernel on this machine's processor.
-fn on_silicon(call: &Call, level: Level, dots: bool, parts: &[(i64, i64)]) -> Vec<Vec<u8>> {
+fn on_silicon(call: &Call, level: Level, extended: bool, parts: &[(i64, i64)]) -> Vec<Vec<u8>> {
     let options = JitOptions {
         threads: 1,
-        level_alone: !dots,
+        level_alone: !extended,
         ..JitOptions::default()
     };
     let loaded = jit::compile_wide(level, &[&call.kernel], &options).unwrap_or_else(|e| panic!("{e}"));
@@ -104,11 +113,11 @@ fn close(a: Scalar, b: Scalar) -> bool {
 fn check(
     call: &Call,
     code: &CompiledCode,
-    (level, dots): (Level, bool),
+    (level, extensions): (Level, Extensions),
     rng: &mut Rng,
     totals: &mut Totals,
 ) -> Result<(), String> {
-    let kernel = &call.kernel;
+    let (kernel, extended) = (&call.kernel, extensions != Extensions::default());
     let mut meant = call.arguments.clone();
     let has_meaning = match interpret(kernel, &mut meant, &call.symbols) {
         Ok(()) => true,
@@ -127,9 +136,9 @@ fn check(
     totals.instructions += ran.counts.instructions;
     totals.accesses += ran.counts.accesses;
     totals.codes.extend(ran.instructions.iter().map(|i| i.code()));
-    if level::all().contains(&level) && (!dots || level::multiplies_bytes(level)) {
+    if level::all().contains(&level) && (!extended || extensions == level::extensions(level)) {
         totals.on_silicon += 1;
-        let native = on_silicon(call, level, dots, &parts);
+        let native = on_silicon(call, level, extended, &parts);
         for (p, (a, b)) in native.iter().zip(&found).enumerate() {
             if let Some(at) = a.iter().zip(b).position(|(a, b)| a != b) {
                 let dtype = kernel.params[p].dtype;
@@ -174,7 +183,7 @@ fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
     let seeds = seeds(0..600);
     for seed in seeds.clone() {
         for level in Level::ALL {
-            let dots = seed.is_multiple_of(2);
+            let extensions = extensions(seed, level);
             let calls = match calls(seed, level) {
                 Ok(calls) => calls,
                 Err(e) => panic!("seed {seed}, {level:?}: {e}"),
@@ -182,8 +191,8 @@ fn kernels_of_random_graphs_mean_on_it_what_they_mean() {
             let mut rng = Rng::new(seed);
             for call in &calls {
                 let code =
-                    evaluated::code(&call.kernel, level, dots).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
-                if let Err(e) = check(call, &code, (level, dots), &mut rng, &mut totals) {
+                    evaluated::code(&call.kernel, level, extensions).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
+                if let Err(e) = check(call, &code, (level, extensions), &mut rng, &mut totals) {
                     println!("seed {seed}, {}: {e}", level.name());
                     failures.push(format!("seed {seed}, {}: {e}\n{}", level.name(), call.kernel));
                 }

@@ -206,6 +206,9 @@ impl Selector<'_, '_> {
         mask: Option<Value>,
     ) -> Result<Reg> {
         let bytes = dtype.bytes();
+        if bytes == 1 {
+            return self.look_bytes_up(lanes, a, at, mask);
+        }
         if !matches!(bytes, 4 | 8) {
             return unsupported(format!("a gather of elements of {bytes} bytes"));
         }
@@ -224,6 +227,39 @@ impl Selector<'_, '_> {
             Some(given) => self.logic(Logic::And, given, all, lanes),
         };
         Ok(self.gather_masked(bytes, w, each, Size::VECTORS[width(count, 32)], mask))
+    }
+
+    /// The bytes of a table of 256 whose numbers are in lanes of 32 bits, those that a mask says, or all: picked from halves of the table, each two registers
+    /// long, by the low seven bits of a number, the eighth of which says from which half. What is picked by the other bytes of a lane is dropped.
+    fn look_bytes_up(&mut self, lanes: u32, a: &Address, at: Value, mask: Option<Value>) -> Result<Reg> {
+        const REGISTER: i32 = 64;
+        const WHOLE: usize = 2;
+        let mask = mask.map(|m| self.mask(m, 32)).transpose()?;
+        let place = self.place(a, i64::from(4 * REGISTER - 1))?;
+        let at = self.vector(at)?;
+        let of_half = |s: &mut Self, place: Place| {
+            let first = s.vector_op(opcodes::LOAD_D, WHOLE, &[Arg::Memory(place)]);
+            let args = [Arg::Use(at, Size::Z), Arg::Memory(behind(place, REGISTER))];
+            s.vector_update(opcodes::PERMT2_B, WHOLE, first, &args)
+        };
+        let low = of_half(self, place);
+        let high = of_half(self, behind(place, 2 * REGISTER));
+        let highest = self.constant(0x80, 32);
+        let of_high = self.common_bits(4, WHOLE, at, highest);
+        let to = self.vector_reg();
+        let args = [Arg::Def(to, Size::Z), Arg::Use(low, Size::Z), Arg::Use(high, Size::Z)];
+        let mut blend = Inst::new(opcodes::BLEND_D[WHOLE], &args);
+        blend.mask = Some((of_high.reg, false));
+        self.push(blend);
+        let bytes = self.vector_reg();
+        let mut narrow = Inst::new(
+            opcodes::NARROW_DB[WHOLE],
+            &[Arg::Def(bytes, Size::X), Arg::Use(to, Size::Z)],
+        );
+        narrow.mask = mask.map(|m| (m.reg, true));
+        self.push(narrow);
+        debug_assert!(lanes <= 16);
+        Ok(bytes)
     }
 
     /// Elements that lie anywhere, each loaded by its lane where the mask is true, else zero.
