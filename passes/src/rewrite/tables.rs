@@ -8,7 +8,7 @@
 //! is then computed from it, if that is little.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::{ConstData, GraphError, Labels, Shape};
+use tlc_ir::graph::{ConstData, GraphError, Labels, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::target::{AccessKind, BYTE_TABLE};
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Scalar};
@@ -99,7 +99,7 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
         if source.byte == id
             || !many
             || kept_as(node.ty.dtype, of_bytes).is_none()
-            || follows_convolution(graph, source.byte, &fixed)
+            || follows_convolution(graph, source.byte, &fixed) && !(of_bytes && is_turned(graph, source))
         {
             continue;
         }
@@ -145,6 +145,14 @@ fn follows_convolution(graph: &Graph, byte: NodeId, fixed: &Fixed) -> bool {
         }
     }
     false
+}
+
+/// Whether the elements of a byte are seen in another order along the last axis: what follows from them is not computed where it is.
+fn is_turned(graph: &Graph, of: &Source) -> bool {
+    of.views.iter().any(|v| match &graph.node(*v).kind {
+        NodeKind::View(View::Permute(order)) => order.last().is_some_and(|&a| usize::from(a) + 1 != order.len()),
+        _ => false,
+    })
 }
 
 /// What a table has values of a dtype as, which vectors load one by one, but for bytes where they pick those.
