@@ -49,7 +49,9 @@ impl Case {
             let middle = if d == DType::U8 { 128 } else { 0 };
             rng.pick(&[Zero::None, Zero::One(7), Zero::One(middle), Zero::One(119), Zero::Given])
         });
-        let stack = rng.pick(&[&[][..], &[1], &[2], &[5], &[2, 3], &[1, 4], &[0, 2]]).to_vec();
+        let stack = rng
+            .pick(&[&[][..], &[1], &[2], &[5], &[2, 3], &[1, 4], &[0, 2]])
+            .to_vec();
         let mut of_second = stack.clone();
         match rng.pick(&[0, 0, 0, 1, 2]) {
             1 => of_second.iter_mut().for_each(|d| *d = 1),
@@ -67,7 +69,9 @@ impl Case {
             apart: [0, 1].map(|_| rng.chance(40, 100)),
             turned: rng.chance(40, 100),
             fixed: rng.chance(15, 100),
-            scales: rng.chance(50, 100).then(|| [rng.pick(&[0.02, 1.0, -0.5]), rng.pick(&[0.01, 3.0])]),
+            scales: rng
+                .chance(50, 100)
+                .then(|| [rng.pick(&[0.02, 1.0, -0.5]), rng.pick(&[0.01, 3.0])]),
             quantized: rng.chance(30, 100),
         }
     }
@@ -183,7 +187,9 @@ fn random_stacks_of_bytes_are_right_to_the_bit() {
         let sums = interpret(&case.record(false, true, &data), &inputs, &interp::Options::default());
         let sums = sums.unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}")).remove(0);
         if case.quantized {
-            let halves: Vec<f32> = (0..data[0].len()).map(|i| data[0].get(i).as_f64() as f32 / 2.0).collect();
+            let halves: Vec<f32> = (0..data[0].len())
+                .map(|i| data[0].get(i).as_f64() as f32 / 2.0)
+                .collect();
             inputs[0] = HostTensor::from_slice(&shapes[0], &halves).unwrap();
         }
         for (symbolic, threads) in [(false, 1), (true, 3)] {

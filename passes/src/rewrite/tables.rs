@@ -77,6 +77,7 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
         return found;
     }
     let (all, fixed) = (sources(graph, false), Fixed::constants(graph));
+    let padded = if of_bytes { read_by_padding(graph) } else { Vec::new() };
     let nearest = if of_bytes { sources(graph, true) } else { Vec::new() };
     // What others read than those that follow from the same byte.
     let mut is_read = vec![false; graph.len()];
@@ -99,7 +100,8 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
         if source.byte == id
             || !many
             || kept_as(node.ty.dtype, of_bytes).is_none()
-            || follows_convolution(graph, source.byte, &fixed) && !(of_bytes && is_turned(graph, source))
+            || follows_convolution(graph, source.byte, &fixed)
+                && !(of_bytes && (is_turned(graph, source) || padded[id.index()]))
         {
             continue;
         }
@@ -153,6 +155,27 @@ fn is_turned(graph: &Graph, of: &Source) -> bool {
         NodeKind::View(View::Permute(order)) => order.last().is_some_and(|&a| usize::from(a) + 1 != order.len()),
         _ => false,
     })
+}
+
+/// Values that are read where they are padded alone, by node: what stores an image with its padding computes them, whatever made what they follow from.
+fn read_by_padding(graph: &Graph) -> Vec<bool> {
+    let mut padded = vec![true; graph.len()];
+    let mut is_read = vec![false; graph.len()];
+    graph.outputs().iter().for_each(|o| padded[o.node.index()] = false);
+    // Users come behind what they read.
+    for (id, node) in graph.nodes().collect::<Vec<_>>().into_iter().rev() {
+        let pads = matches!(node.kind, NodeKind::View(View::Pad { .. }));
+        let passes_on = matches!(
+            node.kind,
+            NodeKind::View(_) | NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_)
+        );
+        let by_padding = pads || passes_on && padded[id.index()] && is_read[id.index()];
+        for o in &node.operands {
+            padded[o.index()] &= by_padding;
+            is_read[o.index()] = true;
+        }
+    }
+    padded
 }
 
 /// What a table has values of a dtype as, which vectors load one by one, but for bytes where they pick those.

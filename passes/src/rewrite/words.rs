@@ -17,7 +17,8 @@
 //!
 //! Sums of which no words are made are those of floats, if these have all their values (`words/floats.rs`).
 //!
-//! In a loop's body weights are what it captures (`words/loops.rs`).
+//! In a loop's body weights are what it captures (`words/loops.rs`). Windows over bytes of which the largest is taken read padding from memory
+//! (`words/pools.rs`).
 
 use std::ops::Range;
 
@@ -34,6 +35,7 @@ use crate::contraction::WORD_PANEL;
 
 mod floats;
 mod loops;
+mod pools;
 
 pub(super) use floats::over_floats;
 use floats::over_floats_in_parts;
@@ -117,8 +119,13 @@ fn with_words(graph: &Graph, fixed: &Fixed, by: Multipliers<'_>) -> Result<Graph
     let by_words = multiplies_words(by.emitter);
     super::rebuild_of(
         graph,
-        &|n| is_sum_of_integers(graph, n),
+        &|n| is_sum_of_integers(graph, n) || pools::is_pool(graph, n),
         &mut |re, id, node, operands| {
+            if pools::is_pool(graph, node)
+                && let Some(pool) = pools::over_stored(re, node, operands, by.emitter)?
+            {
+                return Ok(pool);
+            }
             if let NodeKind::Einsum { .. } = node.kind
                 && by_words
                 && !fixed.contains(id)
@@ -875,7 +882,10 @@ impl Product {
         };
         let (stacked, counted) = (stack.len(), stack.len() + rows.len());
         let b = extent(re, image, 0..stacked);
-        let (m, k) = (extent(re, image, stacked..counted), extent(re, image, counted..order.len()));
+        let (m, k) = (
+            extent(re, image, stacked..counted),
+            extent(re, image, counted..order.len()),
+        );
         let all_columns = of_weights.len() - 1;
         let n = extent(re, weights, all_columns..all_columns + 1);
         let shape_of = |dims: [&IndexExpr; 2]| -> Shape { [&b].into_iter().chain(dims).cloned().collect() };
@@ -933,7 +943,12 @@ impl Product {
     /// Words of the weights, seen through their views, but stored in the order in which their bytes lie.
     fn words_as_they_lie(&self, re: &mut Rebuilder, flip: bool) -> Result<NodeId, GraphError> {
         let is_permuted = |v: &NodeId| matches!(re.graph.node(*v).kind, NodeKind::View(View::Permute(_)));
-        let first = self.weights.views.iter().rposition(|v| !is_permuted(v)).map_or(0, |i| i + 1);
+        let first = self
+            .weights
+            .views
+            .iter()
+            .rposition(|v| !is_permuted(v))
+            .map_or(0, |i| i + 1);
         let (below, above) = self.weights.views.split_at(first);
         let mut axis = self.axes[1];
         for v in above.iter().rev() {
@@ -970,7 +985,13 @@ impl Product {
                 *o = re.reshape(*o, &matrix)?;
             }
         }
-        let sum = add_canonical(re, &over_i32(), vec![label([1, 2]), label([2, 3])], label([1, 3]), &operands)?;
+        let sum = add_canonical(
+            re,
+            &over_i32(),
+            vec![label([1, 2]), label([2, 3])],
+            label([1, 3]),
+            &operands,
+        )?;
         let sum = re.reshape(sum, &shape)?;
         match n.as_const() {
             Some(n) if missing > 0 => part(re, sum, 2, 0, n),
@@ -998,7 +1019,10 @@ impl Product {
     /// How many bytes a sum adds up; sums wrap, and so may this.
     fn bytes_of_a_sum(&self, re: &Rebuilder) -> i64 {
         let shape = &re.graph.ty(self.weights_less).shape;
-        let summed = self.labels[1].iter().zip(shape).filter(|(l, _)| !self.output.contains(l));
+        let summed = self.labels[1]
+            .iter()
+            .zip(shape)
+            .filter(|(l, _)| !self.output.contains(l));
         let count = summed.fold(1i64, |n, (_, d)| n.wrapping_mul(d.as_const().unwrap_or(1)));
         i64::from(count as i32)
     }

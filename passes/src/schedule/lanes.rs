@@ -245,7 +245,9 @@ impl Scheduler<'_> {
     fn looks_up(&self, memory: Memory, index: &IndexExpr) -> bool {
         let Memory::Param(p) = memory else { return false };
         let whole = |n: &IndexExpr| n.is(BYTE_TABLE);
-        let is_number = index.as_var().is_some_and(|v| whole(&self.kernel.extents[v.0 as usize]));
+        let is_number = index
+            .as_var()
+            .is_some_and(|v| whole(&self.kernel.extents[v.0 as usize]));
         self.emitter.looks_bytes_up && whole(&self.kernel.params[p as usize].len) && is_number
     }
 }

@@ -217,8 +217,8 @@ fn mistakes_show() {
             let calls = calls(seed, level).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let mut rng = Rng::new(seed);
             for call in &calls {
-                let code =
-                    evaluated::code(&call.kernel, level, Extensions::default()).unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
+                let code = evaluated::code(&call.kernel, level, Extensions::default())
+                    .unwrap_or_else(|e| panic!("{e}\n{}", call.kernel));
                 let parts = call.parts(&mut rng);
                 let mut right = call.buffers();
                 let ran = evaluated::run(&call.kernel, &code, &mut right, (&call.symbols, &parts), crate::LIMIT);
