@@ -17,7 +17,7 @@
 //!
 //! Sums of which no words are made are those of floats, if these have all their values (`words/floats.rs`).
 //!
-//! In a loop's body weights are what it captures (`words/loops.rs`). Windows over bytes of which the largest is taken read padding from memory
+//! In a loop's body weights are what it captures (`words/loops.rs`). The largest of windows over bytes is that of words too
 //! (`words/pools.rs`).
 
 use std::ops::Range;
@@ -121,10 +121,8 @@ fn with_words(graph: &Graph, fixed: &Fixed, by: Multipliers<'_>) -> Result<Graph
         graph,
         &|n| is_sum_of_integers(graph, n) || pools::is_pool(graph, n),
         &mut |re, id, node, operands| {
-            if pools::is_pool(graph, node)
-                && let Some(pool) = pools::over_stored(re, node, operands, by.emitter)?
-            {
-                return Ok(pool);
+            if pools::is_pool(graph, node) {
+                return pools::in_words(re, node, operands, by.emitter);
             }
             if let NodeKind::Einsum { .. } = node.kind
                 && by_words
