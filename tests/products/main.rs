@@ -12,6 +12,7 @@ mod epilogues;
 mod few_rows;
 mod half;
 mod orders;
+mod pools_of_bytes;
 mod quotients;
 mod regrouping;
 mod stacks_of_bytes;
