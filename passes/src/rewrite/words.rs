@@ -576,16 +576,25 @@ fn missing(columns: &IndexExpr, unit: i64) -> i64 {
 /// What the bytes of words add up to along an axis, which has one element then, stored: bytes of an image are unsigned, those of weights signed.
 fn added_up_words(re: &mut Rebuilder, words: NodeId, axis: usize, of_image: bool) -> Result<NodeId, GraphError> {
     let mut shape = re.graph.ty(words).shape.clone();
-    let ones = splat(re, ONES, &shape)?;
     let products = match of_image {
-        true => map(re, ScalarOp::Dot4, words, ones)?,
-        false => map(re, ScalarOp::Dot4, ones, words)?,
+        true => bytes_of_words(re, words)?,
+        false => {
+            let ones = splat(re, ONES, &shape)?;
+            map(re, ScalarOp::Dot4, ones, words)?
+        }
     };
     let axes = [axis as u8].into_iter().collect();
     let monoid = Monoid::Add;
     let sums = re.add(NodeKind::Reduce { monoid, axes }, &[products])?;
     shape[axis] = IndexExpr::ONE;
     re.reshape(sums, &shape)
+}
+
+/// What the bytes of each word of an image add up to.
+fn bytes_of_words(re: &mut Rebuilder, words: NodeId) -> Result<NodeId, GraphError> {
+    let shape = re.graph.ty(words).shape.clone();
+    let ones = splat(re, ONES, &shape)?;
+    map(re, ScalarOp::Dot4, words, ones)
 }
 
 /// A sum less what is the same along one of its axes.
@@ -810,25 +819,28 @@ impl Product {
         if !self.is_laid_out {
             return self.sum_of_stack(re, image_bytes, flips, unit);
         }
-        let sum = self.sum_of_words(re, image_bytes, flips, unit)?;
+        let (sum, made) = self.sum_of_words(re, image_bytes, flips, unit)?;
         let sum = self.less_image_zero(re, sum, flip_image, shape)?;
-        self.less_weights_zero(re, sum, image_bytes, flips, shape)
+        self.less_weights_zero(re, sum, made, flips, shape)
     }
 
-    /// The einsum over words of a matrix of weights that stay.
+    /// The einsum over words of a matrix of weights that stay, and the words of the image, those below its windows if there are any.
     fn sum_of_words(
         &self,
         re: &mut Rebuilder,
         image_bytes: NodeId,
         [flip_image, flip_weights]: [bool; 2],
         unit: i64,
-    ) -> Result<NodeId, GraphError> {
-        let image = match self.base_axis {
+    ) -> Result<(NodeId, NodeId), GraphError> {
+        let (image, made) = match self.base_axis {
             Some(axis) => {
                 let made = words(re, self.image.value, axis, flip_image)?;
-                self.above_zeros(re, made, ONES, flip_image)?
+                (self.above_zeros(re, made, ONES, flip_image)?, made)
             }
-            None => words(re, image_bytes, self.axes[0], flip_image)?,
+            None => {
+                let made = words(re, image_bytes, self.axes[0], flip_image)?;
+                (made, made)
+            }
         };
         let weights = self.weights.through_views(re, 0)?;
         let weights = words(re, weights, self.axes[1], flip_weights)?;
@@ -843,10 +855,11 @@ impl Product {
         }
         let labels = self.labels.to_vec();
         let sum = add_canonical(re, &over_i32(), labels, self.output.clone(), &[image, weights])?;
-        match columns.as_const() {
-            Some(n) if missing > 0 => part(re, sum, at(&self.output), 0, n),
-            _ => Ok(sum),
-        }
+        let sum = match columns.as_const() {
+            Some(n) if missing > 0 => part(re, sum, at(&self.output), 0, n)?,
+            _ => sum,
+        };
+        Ok((sum, made))
     }
 
     /// The sum of a stack of matrices, or of values that each call brings: the einsum is of three axes at most each, with that of the stack the first one.
@@ -1077,12 +1090,12 @@ impl Product {
         map(re, ScalarOp::Sub, sum, all)
     }
 
-    /// A sum less the weights' zero point times what the bytes of each row add up to.
+    /// A sum less the weights' zero point times what the bytes of each row add up to, which is added up over the words that were made and stored.
     fn less_weights_zero(
         &self,
         re: &mut Rebuilder,
         sum: NodeId,
-        image: NodeId,
+        made: NodeId,
         [flip_image, flip_weights]: [bool; 2],
         shape: &Shape,
     ) -> Result<NodeId, GraphError> {
@@ -1090,30 +1103,21 @@ impl Product {
         if matches!(self.weights_zero, Zero::Known(z) if z == less) {
             return Ok(sum);
         }
-        let unsigned = |re: &mut Rebuilder, image: NodeId| {
-            let bytes = re.add(NodeKind::Convert(DType::I32), &[image])?;
-            match flip_image {
-                true => with_number(re, ScalarOp::Add, bytes, 128),
-                false => Ok(bytes),
+        let of_rows = match self.base_axis {
+            None => {
+                let bytes = bytes_of_words(re, made)?;
+                self.added_up(re, bytes, 0)?
             }
-        };
-        let bytes = match self.base_axis {
-            None => unsigned(re, image)?,
             // Channels first: their sums are what the windows then are of.
             Some(axis) => {
-                let bytes = unsigned(re, self.image.value)?;
-                let mut shape = re.graph.ty(bytes).shape.clone();
-                let channels = std::mem::replace(&mut shape[axis], IndexExpr::ONE)
-                    .as_const()
-                    .unwrap_or(0);
-                let monoid = Monoid::Add;
-                let axes = [axis as u8].into_iter().collect();
-                let sums = re.add(NodeKind::Reduce { monoid, axes }, &[bytes])?;
-                let sums = re.reshape(sums, &shape)?;
-                self.above_zeros(re, sums, channels, flip_image)?
+                let channels = re.graph.ty(self.image.value).shape[axis].as_const().unwrap_or(0);
+                let sums = added_up_words(re, made, axis, true)?;
+                let sums = re.add(NodeKind::Copy, &[sums])?;
+                let bytes = self.above_zeros(re, sums, channels, flip_image)?;
+                self.added_up(re, bytes, 0)?
             }
         };
-        let of_rows = self.added_up(re, bytes, 0)?;
+        let of_rows = re.add(NodeKind::Copy, &[of_rows])?;
         let rows = self.spread(re, of_rows, 0, shape)?;
         let zeros = match self.weights_zero {
             Zero::Known(z) => splat(re, z - less, shape)?,
