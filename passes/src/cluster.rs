@@ -72,6 +72,8 @@ struct ConeSize {
     cost: u32,
     /// Statements after legalization.
     statements: u32,
+    /// Parts of concatenations that it is asked of which it is in.
+    parts: u32,
 }
 
 struct Group {
@@ -231,7 +233,14 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
         interleaved: FxHashSet::default(),
         demands: std::iter::repeat_with(Vec::new).take(graph.len()).collect(),
         costly: FxHashMap::default(),
-        cone_sizes: vec![ConeSize { cost: 1, statements: 1 }; graph.len()],
+        cone_sizes: vec![
+            ConeSize {
+                cost: 1,
+                statements: 1,
+                parts: 0
+            };
+            graph.len()
+        ],
         groups: Vec::new(),
         binders: graph.binders(),
         group_of: vec![None; graph.len()],

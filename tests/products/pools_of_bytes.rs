@@ -68,7 +68,12 @@ fn random_pools_of_bytes_are_right_to_the_bit() {
             let found = e.run(&[(&x).into()]).unwrap_or_else(|e| panic!("seed {seed}: {e}"))[0].to_host();
             assert_eq!(found.shape(), expected[0].shape(), "seed {seed}");
             for i in 0..found.len() {
-                let what = || format!("seed {seed}: {shape:?} of {dtype}, {size:?} by {stride}, {i}\n{}", e.explain());
+                let what = || {
+                    format!(
+                        "seed {seed}: {shape:?} of {dtype}, {size:?} by {stride}, {i}\n{}",
+                        e.explain()
+                    )
+                };
                 assert_eq!(found.get(i), expected[0].get(i), "{}", what());
             }
         }

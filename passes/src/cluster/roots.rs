@@ -96,6 +96,8 @@ struct Cone {
     scalar: bool,
     /// Reshapes on the longest way down that do more than drop or add axes of one element.
     regrouped: u32,
+    /// Choices between parts of concatenations.
+    parts: u32,
 }
 
 /// Operations among which the uses of a value may meet again.
@@ -301,6 +303,7 @@ impl Clusterer<'_> {
                 loads: 0,
                 scalar: self.has_no_vector_form(id),
                 regrouped: 0,
+                parts: u32::from(self.chooses_part(id)),
             };
             for (k, o) in node.operands.iter().enumerate() {
                 // A square loads once.
@@ -320,6 +323,7 @@ impl Clusterer<'_> {
                 cone.loads = cone.loads.saturating_add(below.loads);
                 cone.scalar |= below.scalar;
                 cone.regrouped = cone.regrouped.max(below.regrouped);
+                cone.parts = cone.parts.saturating_add(below.parts);
             }
             cone.regrouped += u32::from(self.regroups(id));
             let own = own_root(&node.kind);
@@ -374,6 +378,7 @@ impl Clusterer<'_> {
                     cost: cone.cost.saturating_add(own as u32),
                     // It may be stored.
                     statements: cone.statements.saturating_add(1),
+                    parts: cone.parts,
                 };
                 self.cone_sizes[id.index()] = size;
                 continue;

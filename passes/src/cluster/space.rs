@@ -27,6 +27,9 @@ const FEW_AXES: usize = 32;
 /// Loads of single elements that take longer than a kernel of their sum's own.
 const MANY_STRIDED: i64 = 4096;
 
+/// Choices between parts of a concatenation, for each of its elements, which a kernel of its own leaves out.
+const MANY_CHOICES: u32 = 3;
+
 /// Whether there is a quotient or a remainder in it.
 fn divides(e: &IndexExpr) -> bool {
     let IndexExpr::Node(n) = e else { return false };
@@ -289,6 +292,13 @@ impl Clusterer<'_> {
         }
         if self.joins_rows(roots, merged) {
             return Some(FusionReason::OtherIndices);
+        }
+        let parts = |r: &NodeId| self.cone_size(*r).parts;
+        if merged.is_column_local() && roots.iter().any(|r| sums_up(self.kind(*r))) {
+            // A kernel of columns would ask for each element of a concatenation again which part it is of.
+            if roots.iter().any(|r| parts(r) >= MANY_CHOICES) {
+                return Some(FusionReason::OtherIndices);
+            }
         }
         if merged.is_column_local() {
             return self.tall_columns(roots, merged);

@@ -64,7 +64,10 @@ pub(super) fn in_words(
             re.add(NodeKind::View(view), &[wide])?
         }
     };
-    let seen = windows.into_iter().rev().try_fold(wide, |at, view| re.add(view, &[at]))?;
+    let seen = windows
+        .into_iter()
+        .rev()
+        .try_fold(wide, |at, view| re.add(view, &[at]))?;
     let whole = re.add(node.kind.clone(), &[seen])?;
     re.add(NodeKind::Convert(dtype), &[whole])
 }
