@@ -83,7 +83,8 @@ pub(super) fn free<'a>(graph: Graph<'a>) -> BTreeSet<&'a str> {
     mentioned
 }
 
-fn subgraphs<'a>(node: Node<'a>) -> impl Iterator<Item = Graph<'a>> {
+/// The graphs in a node's attributes.
+pub(super) fn subgraphs<'a>(node: Node<'a>) -> impl Iterator<Item = Graph<'a>> {
     let inner = node.attributes().filter(|a| a.kind() == AttributeKind::Graph);
     inner.filter_map(|a| a.graph())
 }

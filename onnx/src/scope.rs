@@ -139,18 +139,24 @@ impl<'o, 'a> Importer<'o, 'a> {
             _ if bodies == 0 => value.clone(),
             // Expressions over symbols mean the same in a body, which has the symbols of the graph around it.
             Value::Sizes(_) | Value::Ratio(_) => value.clone(),
-            Value::Sequence(s) => Value::Sequence(Rc::new(Sequence {
-                items: s.items.iter().map(|item| self.captured(item, bodies)).collect(),
-                dtype: s.dtype,
+            Value::Sequence(s) => Value::Sequence(Rc::new(match &**s {
+                Sequence::Known(items, dtype) => {
+                    let inside = |item| self.captured(item, bodies);
+                    Sequence::Known(items.iter().map(inside).collect(), *dtype)
+                }
+                Sequence::Stacked(parts) => Sequence::Stacked(self.inside(parts, bodies)),
             })),
             // What is known stays known in a body. Differentiation takes such constants out again, and tells them by their names.
             Value::Tensor(tensor, Some(data)) => Value::Tensor(self.again(tensor, data), Some(data.clone())),
-            Value::Tensor(tensor, None) => {
-                let inside = |t: Tensor, l: &(Iteration, Entered)| l.0.capture(&t);
-                let bodies = &self.loops[self.loops.len() - bodies..];
-                Value::from(bodies.iter().fold(tensor.clone(), inside))
-            }
+            Value::Tensor(tensor, None) => Value::from(self.inside(tensor, bodies)),
         }
+    }
+
+    /// A tensor from outside of the innermost `bodies` bodies, captured by each of them.
+    fn inside(&self, tensor: &Tensor, bodies: usize) -> Tensor {
+        let capture = |t: Tensor, l: &(Iteration, Entered)| l.0.capture(&t);
+        let bodies = &self.loops[self.loops.len() - bodies..];
+        bodies.iter().fold(tensor.clone(), capture)
     }
 
     /// A constant once more, in the graph that is recorded now, under the name that it has where it was recorded first.

@@ -63,6 +63,7 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "CastLike" => cast(call, call.required(1)?.dtype()),
         "Concat" => moves::concat(call)?,
         "Gather" => moves::gather(call)?,
+        "Scatter" | "ScatterElements" => moves::scatter(call)?,
         "Slice" => moves::slice(call)?,
         "Squeeze" => moves::squeeze(call)?,
         "Unsqueeze" => moves::unsqueeze(call)?,
@@ -99,7 +100,7 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
     let found = match (found, call.node.op_type()) {
         (Some(found), _) => Some(Value::Sizes(found.into())),
         (None, "Add" | "Sub" | "Mul" | "Div") => floats::arithmetic(call),
-        (None, "Cast" | "CastLike" | "Identity") => same_ratio(call)?,
+        (None, "Cast" | "CastLike" | "Identity") => floats::converted(call)?,
         (None, _) => None,
     };
     let fits = |found: &Value| match found {
@@ -231,19 +232,6 @@ fn cast(call: &Call<'_, '_, '_>, dtype: DType) -> Option<Sizes> {
         return Some(Sizes { dims, dtype, ..s });
     }
     s.dims.iter().all(exact).then(|| Sizes { dtype, ..s.clone() })
-}
-
-/// Operand 0 as it is, if it is carried as quotients and its type stays the same.
-fn same_ratio(call: &Call<'_, '_, '_>) -> Outcome<Option<Value>> {
-    let Some(value @ Value::Ratio(r)) = call.value(0) else {
-        return Ok(None);
-    };
-    let to = match call.node.op_type() {
-        "Cast" => call.dtype("to")?,
-        "CastLike" => Some(call.required(1)?.dtype()),
-        _ => Some(r.sizes.dtype),
-    };
-    Ok((to == Some(r.sizes.dtype)).then(|| value.clone()))
 }
 
 fn unary(call: &Call<'_, '_, '_>, f: impl Fn(Dim) -> Dim) -> Option<Sizes> {

@@ -23,17 +23,18 @@ pub(super) enum Value {
     Sizes(Rc<Sizes>),
     /// A few floats, as quotients of index expressions.
     Ratio(Rc<Ratio>),
-    /// A sequence, whose length is known.
+    /// A sequence.
     Sequence(Rc<Sequence>),
 }
 
 /// Values that an index picks one of. The graph has no sequences: nodes put them together and take them apart while the model is
 /// imported.
 #[derive(Clone, Debug)]
-pub(super) struct Sequence {
-    /// Tensors or sizes, all of that element type.
-    pub(super) items: Vec<Value>,
-    pub(super) dtype: DType,
+pub(super) enum Sequence {
+    /// Of a known length: tensors or sizes, all of that element type.
+    Known(Vec<Value>, DType),
+    /// As many tensors of one shape as a size says: the parts of a tensor along its first axis.
+    Stacked(Tensor),
 }
 
 /// Integers known as expressions over the graph's symbols.
@@ -120,7 +121,10 @@ impl Value {
             Value::Tensor(t, _) => t.dtype(),
             Value::Sizes(s) => s.dtype,
             Value::Ratio(r) => r.sizes.dtype,
-            Value::Sequence(s) => s.dtype,
+            Value::Sequence(s) => match &**s {
+                Sequence::Known(_, dtype) => *dtype,
+                Sequence::Stacked(parts) => parts.dtype(),
+            },
         }
     }
 

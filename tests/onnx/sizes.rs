@@ -3,8 +3,10 @@
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, Executable, HostTensor, Input, compile_ir};
 
-use crate::proto::A::I;
+use crate::proto::A::{I, T};
 use crate::proto::*;
+
+const DOUBLE: i64 = 11;
 
 /// One compilation of nodes from `x` to `y`, with the constants.
 fn compiled(nodes: Vec<Message>, constants: Vec<Message>, x: &[D]) -> Executable {
@@ -62,6 +64,53 @@ fn parts_of_sizes_are_sizes() {
     for [n, m, k] in [[2, 3, 4], [1, 5, 2]] {
         let numbers = (1..=n * m * k).map(|i| i as f32).collect();
         assert_eq!(run(&e, &[n, m, k]), Ok((vec![k, n, m], numbers)));
+    }
+}
+
+/// Rows replaced in a batch of any size: exporters make the shape of the places to write to of the operand's, with one axis exchanged.
+#[test]
+fn a_shape_with_an_axis_exchanged_is_a_shape() {
+    let nodes = |places: &str| {
+        vec![
+            op("Shape x -> s", &[]),
+            op(&format!("ScatterElements s {places} one -> t"), &[]),
+            op("Expand rows t -> r", &[]),
+            op("Slice x zero one second -> v", &[]),
+            op("ScatterElements x r v -> y", &[("axis", I(1))]),
+        ]
+    };
+    let constants = vec![
+        list("one", &[1]),
+        list("zero", &[0]),
+        list("second", &[1]),
+        list("last", &[-1]),
+        ints("rows", &[1, 1], &[2]),
+    ];
+    for places in ["second", "last"] {
+        let e = compiled(nodes(places), constants.clone(), &[D::Sym("n"), D::N(3)]);
+        for n in [0, 1, 2, 5] {
+            let all = (0..n).flat_map(|i| [1, 2, 1].map(|k| (3 * i + k) as f32)).collect();
+            assert_eq!(run(&e, &[n, 3]), Ok((vec![n, 3], all)), "{places}");
+        }
+    }
+    // Which of two stays is not said, and sums are not carried: neither is a number.
+    for (places, reduction) in [("twice", "none"), ("second", "add")] {
+        let mut nodes = nodes(places);
+        let updates = if places == "twice" { "ones" } else { "one" };
+        nodes[1] = op(
+            &format!("ScatterElements s {places} {updates} -> t"),
+            &[("reduction", T(reduction))],
+        );
+        let mut constants = constants.clone();
+        constants.extend([list("twice", &[1, 1]), list("ones", &[1, 1])]);
+        let g = graph(
+            nodes,
+            constants,
+            vec![value("x", FLOAT, &[D::Sym("n"), D::N(3)])],
+            vec![value("y", FLOAT, &[])],
+        );
+        let error = import(&model(g, vec![]), &ImportOptions::default()).expect_err("it is refused");
+        assert!(error.to_string().contains("which each call decides"), "{error}");
     }
 }
 
@@ -279,7 +328,6 @@ fn sizes_that_must_be_numbers_are_unsupported_where_they_are_symbols() {
 /// ONNX has statistics of layers in f32 (or bf16) alone, whatever they are of.
 #[test]
 fn the_statistics_of_a_layer_of_f64_are_f32() {
-    const DOUBLE: i64 = 11;
     let x = value("x", DOUBLE, &[D::N(2), D::N(3)]);
     let s = value("s", DOUBLE, &[D::N(3)]);
     let results = ["y", "mean", "inverse"].map(|name| value(name, 0, &[]));
@@ -421,6 +469,49 @@ fn quotients_in_floats_are_sizes_where_they_are_rounded() {
         for n in [1usize, 2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 29, 30, 31, 100, 1023] {
             let parts = expected(n as f32).trunc() as usize;
             assert_eq!(run(&e, &[n]), Ok((vec![parts], vec![0.0; parts])), "{nodes:?} at {n}");
+        }
+    }
+}
+
+/// Exporters of networks of doubles write a scale of 0.5 as a double, and round its product with a size as a float.
+#[test]
+fn quotients_stay_quotients_in_another_type_of_floats() {
+    let to = |text: &str, to: i64| op(text, &[("to", I(to))]);
+    type Case = (&'static str, f64, fn(usize) -> usize);
+    let cases: [Case; 4] = [
+        ("Mul", 0.5, |n| n / 2),
+        ("Mul", 1.5, |n| 3 * n / 2),
+        ("Div", 2.0, |n| n / 2),
+        ("Div", 3.0, |n| n / 3),
+    ];
+    for (first, second) in [(FLOAT, DOUBLE), (DOUBLE, FLOAT)] {
+        for (operator, number, expected) in cases {
+            let nodes = vec![
+                op("Shape x -> s", &[]),
+                to("Cast s -> f", first),
+                op(&format!("{operator} f by -> p"), &[]),
+                to("Cast p -> q", second),
+                op("Floor q -> w", &[]),
+                to("Cast w -> t", INT64),
+                op("ConstantOfShape t -> y", &[]),
+            ];
+            let by = match first {
+                FLOAT => floats("by", &[1], &[number as f32]),
+                _ => Message::default()
+                    .int(1, 1)
+                    .int(2, DOUBLE)
+                    .bytes(8, "by")
+                    .bytes(9, number.to_le_bytes()),
+            };
+            let e = compiled(nodes, vec![by], &[D::Sym("n")]);
+            for n in [0, 1, 2, 3, 5, 6, 7, 30, 31, 1023] {
+                let parts = expected(n);
+                assert_eq!(
+                    run(&e, &[n]),
+                    Ok((vec![parts], vec![0.0; parts])),
+                    "{operator} {number} at {n}"
+                );
+            }
         }
     }
 }

@@ -1,12 +1,15 @@
 //! Loop and Scan: a subgraph as the body of the graph's loop.
 
+use std::rc::Rc;
+
 use tlc_formats::onnx::Graph;
 use tlc_ir::{DType, HostTensor, Scalar};
 
 use super::control::graph_of;
 use crate::call::{Answer, Call};
+use crate::order::{free, subgraphs};
 use crate::refusal::{Outcome, invalid, limit, unsupported};
-use crate::value::Value;
+use crate::value::{Sequence, Value};
 use tlc_record::Tensor;
 use tlc_record::dim::Dim;
 use tlc_record::ops::repeat::{Iteration, Repeat};
@@ -31,19 +34,28 @@ fn as_declared(body: Graph<'_>, input: usize, scalar: Tensor) -> Tensor {
 
 pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let body = graph_of(c, "body")?;
-    if c.inputs.iter().flatten().any(|v| v.sequence().is_some()) {
-        return with_sequences(c, body);
+    let is_sequence = |i: usize| c.value(i).is_some_and(|v| v.sequence().is_some());
+    let (lists, tensors): (Vec<usize>, Vec<usize>) = (2..c.inputs.len()).partition(|&i| is_sequence(i));
+    if !lists.is_empty() {
+        let few = |n: &[i64]| matches!(n, [n] if *n <= MAX_UNROLLED);
+        let few = c.input_ints(0).is_ok_and(|n| n.is_some_and(|n| few(&n)));
+        if few || !lists.iter().all(|&i| is_appended_to(body, i)) {
+            return with_sequences(c, body);
+        }
     }
     let graph = c.graph();
-    let carried: Vec<Tensor> = (2..c.inputs.len()).map(|i| c.tensor(i)).collect::<Outcome<_>>()?;
-    let names = formals(body, 2 + carried.len())?;
+    let carried: Vec<Tensor> = tensors.iter().map(|&i| c.tensor(i)).collect::<Outcome<_>>()?;
+    let operands = c.inputs.len().max(2);
+    let names = formals(body, operands)?;
     let outputs = body.outputs().count();
-    let Some(stacked) = outputs.checked_sub(1 + carried.len()) else {
+    if outputs + 1 < operands {
         return invalid(format!(
             "a body of {outputs} outputs; expected at least {}",
-            1 + carried.len()
+            operands - 1
         ));
-    };
+    }
+    // What is appended to a sequence in each iteration is stacked, as other results are.
+    let stacked = outputs - 1 - carried.len();
     let known = |c: &Call<'_, '_, '_>, i: usize| {
         let value = c.required(i).ok()?;
         let data = c.importer.constant(value, "an operand").ok()?;
@@ -103,10 +115,17 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let condition = as_declared(body, 1, iteration.graph().constant(true_()));
     let condition = Value::Tensor(condition, None);
     let mut values = vec![Value::from(number), condition];
-    values.extend(iteration.carried.iter().cloned().map(Value::from));
+    let mut inner = iteration.carried.iter().cloned().map(Value::from);
+    for i in 2..c.inputs.len() {
+        match c.required(i)? {
+            list if lists.contains(&i) => values.push(Value::Sequence(Rc::new(Sequence::Known(vec![], list.dtype())))),
+            _ => values.extend(inner.next()),
+        }
+    }
     let pairs = names.iter().copied().zip(values).collect();
     let around = std::mem::replace(&mut c.importer.iterations, 1);
     let attempt = c.importer.iteration(body, iteration, pairs);
+    let attempt = attempt.map(|(iteration, results)| (iteration, appended_last(results, &lists, operands)));
     let inside = std::mem::replace(&mut c.importer.iterations, around);
     let alike = |from: &Tensor, to: &Value| from.shape() == to.shape() && from.dtype() == to.dtype();
     let same = |(iteration, results): &(Iteration, Vec<Value>)| {
@@ -182,7 +201,68 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
             *stacked = stacked.take_from_start(&places, 0);
         }
     }
-    Ok(results.into_iter().map(Into::into).collect())
+    let mut stacked = results.split_off(carried.len()).into_iter();
+    let mut carried = results.into_iter();
+    let mut all = vec![];
+    for i in 2..c.inputs.len() {
+        match c.required(i)?.sequence() {
+            Some(before) => all.extend(stacked.next().map(|parts| behind(before, parts, &graph)).transpose()?),
+            None => all.extend(carried.next().map(Value::from)),
+        }
+    }
+    all.extend(stacked.map(Value::from));
+    Ok(all)
+}
+
+/// Whether all that an iteration does with the sequence of that operand is to append one tensor to it and hand it on.
+fn is_appended_to(body: Graph<'_>, operand: usize) -> bool {
+    let formal = body.inputs().nth(operand).map(|i| i.name());
+    let result = body.outputs().nth(operand - 1).map(|o| o.name());
+    let (Some(formal), Some(result)) = (formal, result) else {
+        return false;
+    };
+    let mut appends = 0;
+    for node in body.nodes() {
+        let mut operands = node.inputs();
+        let appending = node.op_type() == "SequenceInsert" && node.outputs().eq([result]);
+        if appending && operands.next() == Some(formal) && operands.nth(1).is_none_or(str::is_empty) {
+            appends += 1;
+        } else if node.inputs().any(|n| n == formal || n == result) {
+            return false;
+        }
+        if subgraphs(node).any(|g| free(g).iter().any(|n| *n == formal || *n == result)) {
+            return false;
+        }
+    }
+    let handed_on = body.outputs().filter(|o| o.name() == formal || o.name() == result);
+    appends == 1 && handed_on.count() == 1
+}
+
+/// The results of a body for so many operands, with the one tensor that is appended to each sequence behind what is carried.
+fn appended_last(mut results: Vec<Value>, lists: &[usize], operands: usize) -> Vec<Value> {
+    let stacked = results.split_off(results.len().min(operands - 1));
+    let (mut ordered, mut appended) = (vec![], vec![]);
+    for (k, value) in results.into_iter().enumerate() {
+        match value.sequence() {
+            Some(Sequence::Known(items, _)) if lists.contains(&(k + 1)) => appended.extend(items.iter().cloned()),
+            _ => ordered.push(value),
+        }
+    }
+    ordered.into_iter().chain(appended).chain(stacked).collect()
+}
+
+/// A sequence with tensors appended to it that are the parts of one.
+fn behind(before: &Sequence, parts: Tensor, graph: &tlc_record::Graph) -> Outcome<Value> {
+    let parts = match before {
+        Sequence::Known(items, _) if items.is_empty() => parts,
+        Sequence::Known(items, _) => {
+            let items: Vec<Tensor> = items.iter().map(|i| i.tensor(graph)).collect::<Outcome<_>>()?;
+            let first = tlc_record::stack(&items.iter().collect::<Vec<_>>(), 0);
+            tlc_record::concat(&[&first, &parts], 0)
+        }
+        Sequence::Stacked(first) => tlc_record::concat(&[first, &parts], 0),
+    };
+    Ok(Value::Sequence(Rc::new(Sequence::Stacked(parts))))
 }
 
 /// The most iterations of a loop that nothing but its trip count ends, those of loops inside it included: more take longer than

@@ -1,13 +1,14 @@
-//! Sequences of tensors whose length is known: they are put together and taken apart while the model is imported, and the graph
-//! has their tensors alone.
+//! Sequences of tensors. Those of a known length are put together and taken apart while the model is imported, and the graph has their
+//! tensors alone; of those as long as a size says, which a loop appends to, it has one tensor, whose parts they are.
 
 use std::rc::Rc;
 
 use tlc_ir::{DType, HostTensor, Scalar};
 
+use super::indexing::from_start;
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, limit, unsupported};
-use crate::value::{Sequence, Value};
+use crate::value::{Sequence, Sizes, Value};
 use tlc_record::dim::Dim;
 
 /// The operators that take sequences. An `If` reads those around it by name.
@@ -31,7 +32,7 @@ fn sequence_of(items: Vec<Value>, dtype: DType) -> Answer {
             items.len()
         ));
     }
-    one(Value::Sequence(Rc::new(Sequence { items, dtype })))
+    one(Value::Sequence(Rc::new(Sequence::Known(items, dtype))))
 }
 
 /// Operand 0, which must be a sequence.
@@ -39,6 +40,16 @@ fn given(c: &Call<'_, '_, '_>) -> Outcome<Sequence> {
     match c.required(0)?.sequence() {
         Some(sequence) => Ok(sequence.clone()),
         None => invalid("operand 0 is a tensor; expected a sequence"),
+    }
+}
+
+/// The tensors of operand 0, which must be a sequence of a known length.
+fn known(c: &Call<'_, '_, '_>) -> Outcome<(Vec<Value>, DType)> {
+    match given(c)? {
+        Sequence::Known(items, dtype) => Ok((items, dtype)),
+        Sequence::Stacked(_) => {
+            unsupported("a sequence whose length depends on a size; expected one of a known length")
+        }
     }
 }
 
@@ -78,15 +89,21 @@ pub(super) fn construct(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn at(c: &mut Call<'_, '_, '_>) -> Answer {
-    let sequence = given(c)?;
-    match place(c, 1, sequence.items.len())? {
-        Some(place) => one(sequence.items[place].clone()),
+    let items = match given(c)? {
+        Sequence::Known(items, _) => items,
+        Sequence::Stacked(parts) => {
+            let position = c.tensor(1)?.reshape(());
+            return one(parts.take_from_start(&from_start(&position, &parts.dim(0))?, 0));
+        }
+    };
+    match place(c, 1, items.len())? {
+        Some(place) => one(items[place].clone()),
         None => invalid("no position; expected one"),
     }
 }
 
 pub(super) fn insert(c: &mut Call<'_, '_, '_>) -> Answer {
-    let Sequence { mut items, dtype } = given(c)?;
+    let (mut items, dtype) = known(c)?;
     let item = c.required(1)?.clone();
     if item.sequence().is_some() || item.dtype() != dtype {
         return invalid(format!(
@@ -106,7 +123,7 @@ pub(super) fn insert(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn erase(c: &mut Call<'_, '_, '_>) -> Answer {
-    let Sequence { mut items, dtype } = given(c)?;
+    let (mut items, dtype) = known(c)?;
     let place = match place(c, 1, items.len())? {
         Some(place) => place,
         None if items.is_empty() => return invalid("an empty sequence; expected a tensor in it"),
@@ -117,7 +134,16 @@ pub(super) fn erase(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn length(c: &mut Call<'_, '_, '_>) -> Answer {
-    let length = given(c)?.items.len() as i64;
+    let length = match given(c)? {
+        Sequence::Known(items, _) => items.len() as i64,
+        Sequence::Stacked(parts) => {
+            return one(Value::Sizes(Rc::new(Sizes {
+                dims: vec![parts.dim(0)],
+                shape: vec![],
+                dtype: DType::I64,
+            })));
+        }
+    };
     let number = HostTensor::scalar(Scalar::from_i64(DType::I64, length));
     one(Value::constant(&c.graph(), number))
 }
@@ -125,13 +151,25 @@ pub(super) fn length(c: &mut Call<'_, '_, '_>) -> Answer {
 /// The tensors of a sequence behind each other, along an axis of theirs or along a new one.
 pub(super) fn concat(c: &mut Call<'_, '_, '_>) -> Answer {
     let graph = c.graph();
-    let all = given(c)?
-        .items
-        .iter()
-        .map(|item| item.tensor(&graph))
-        .collect::<Outcome<Vec<_>>>()?;
+    let sequence = given(c)?;
     let Some(axis) = c.maybe_int("axis")? else {
         return invalid("no axis; expected one");
+    };
+    let all = match sequence {
+        Sequence::Known(items, _) => items.iter().map(|i| i.tensor(&graph)).collect::<Outcome<Vec<_>>>()?,
+        Sequence::Stacked(parts) => {
+            let new = c.flag("new_axis", false)?;
+            let axis = c.axis(axis, parts.rank() - usize::from(!new))?;
+            let moved = parts.move_axis(0, axis as i64);
+            if new {
+                return one(moved);
+            }
+            // The parts of an axis behind each other are that axis and theirs in one.
+            let mut shape = moved.shape();
+            let each = shape.remove(axis + 1);
+            shape[axis] = &shape[axis] * each;
+            return one(moved.reshape(shape));
+        }
     };
     if all.is_empty() {
         return invalid("an empty sequence; expected at least one tensor");
@@ -151,6 +189,13 @@ pub(super) fn split(c: &mut Call<'_, '_, '_>) -> Answer {
     let list = c.value(1).is_some_and(|v| !v.shape().is_empty());
     let given = c.input_dims(1)?;
     let single = given.is_none();
+    let unit = |d: &Dim| d.as_const() == Some(1);
+    if extent.as_const().is_none() && !list && given.as_ref().is_none_or(|g| unit(&g[0])) {
+        let front = x.move_axis(axis as i64, 0);
+        let kept = !single || c.flag("keepdims", true)?;
+        let parts = if kept { front.unsqueeze(axis as i64 + 1) } else { front };
+        return one(Value::Sequence(Rc::new(Sequence::Stacked(parts))));
+    }
     let sizes = match given {
         Some(sizes) if list => sizes,
         Some(size) => equal_parts(&extent, &size[0])?,

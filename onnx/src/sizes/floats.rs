@@ -12,6 +12,7 @@ use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
 
 use super::{Call, Sizes, Value, any, becomes_nonnegative, broadcast, lowest, whole};
+use crate::refusal::Outcome;
 use crate::value::{Product, Ratio, size_value};
 use tlc_record::Graph;
 use tlc_record::dim::Dim;
@@ -274,6 +275,30 @@ pub(super) fn arithmetic(call: &Call<'_, '_, '_>) -> Option<Value> {
     }
     let product = None;
     Some(Value::Ratio(Ratio { sizes, over, product }.into()))
+}
+
+/// Operand 0, if it is carried as quotients, in the type of floats that the node says: they are as exact there, or rounded to the same side
+/// of an integer, where numerators are as small as that type asks for.
+pub(super) fn converted(call: &Call<'_, '_, '_>) -> Outcome<Option<Value>> {
+    let Some(value @ Value::Ratio(r)) = call.value(0) else {
+        return Ok(None);
+    };
+    let to = match call.node.op_type() {
+        "Cast" => call.dtype("to")?,
+        "CastLike" => Some(call.required(1)?.dtype()),
+        _ => None,
+    };
+    let Some(to) = to.filter(|to| *to != r.sizes.dtype) else {
+        return Ok(Some(value.clone()));
+    };
+    let most = whole_numbers(to).map(|most| if r.over.count_ones() == 1 { most } else { most / 2 });
+    // What each call computes is computed in one type.
+    let fits = most.is_some_and(|most| r.product.is_none() && stay_within(&call.graph(), &r.sizes.dims, most));
+    let sizes = Sizes {
+        dtype: to,
+        ..r.sizes.clone()
+    };
+    Ok(fits.then(|| Value::Ratio(Ratio { sizes, ..(**r).clone() }.into())))
 }
 
 /// The largest integer that is not above.

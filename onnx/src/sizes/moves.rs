@@ -1,4 +1,4 @@
-//! Carried sizes moved: joined, picked, reshaped, broadcast.
+//! Carried sizes moved: joined, picked, replaced, reshaped, broadcast.
 
 use super::{any, numbers};
 use crate::call::Call;
@@ -142,6 +142,35 @@ fn gathered(data: &Sizes, indices: &Sizes, axis: i64) -> Option<Sizes> {
     let taken = taken(data, axis, &places.collect::<Option<Vec<usize>>>()?)?;
     let shape = [&data.shape[..axis], &indices.shape, &data.shape[axis + 1..]].concat();
     Some(Sizes { shape, ..taken })
+}
+
+/// A list in which some are replaced, as an exporter makes of its operand's shape that of what `index_copy` writes.
+pub(super) fn scatter(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
+    let (axis, reduction) = (call.int("axis", 0)?, call.text("reduction", "none")?);
+    let (Some(data), Some(indices), Some(updates)) = (any(call, 0), any(call, 1), any(call, 2)) else {
+        return Ok(None);
+    };
+    if reduction != "none" || resolve_axis(axis, data.shape.len()).is_none() {
+        return Ok(None);
+    }
+    Ok(replaced(data, indices, updates))
+}
+
+fn replaced(data: &Sizes, indices: &Sizes, updates: &Sizes) -> Option<Sizes> {
+    let [extent] = data.shape[..] else { return None };
+    if data.dtype != updates.dtype || indices.shape.len() != 1 || updates.shape != indices.shape {
+        return None;
+    }
+    let whole = indices.numbers().filter(|_| indices.dtype.is_int())?;
+    let places = whole.into_iter().map(|i| resolve_axis(i, extent));
+    let places = places.collect::<Option<Vec<usize>>>()?;
+    // Of two in one place ONNX does not say which stays.
+    if (1..places.len()).any(|k| places[..k].contains(&places[k])) {
+        return None;
+    }
+    let mut dims = data.dims.clone();
+    places.iter().zip(&updates.dims).for_each(|(&i, d)| dims[i] = d.clone());
+    Some(Sizes { dims, ..data.clone() })
 }
 
 pub(super) fn slice(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
