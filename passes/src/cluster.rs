@@ -74,6 +74,8 @@ struct ConeSize {
     statements: u32,
     /// Parts of concatenations that it is asked of which it is in.
     parts: u32,
+    /// Whether bytes are looked up.
+    looks_up: bool,
 }
 
 struct Group {
@@ -237,7 +239,8 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
             ConeSize {
                 cost: 1,
                 statements: 1,
-                parts: 0
+                parts: 0,
+                looks_up: false,
             };
             graph.len()
         ],

@@ -174,6 +174,8 @@ pub enum FusionReason {
     ScalarInEveryRow,
     /// Refused: one of the two keeps a tile of a convolution's results in registers, and the other one sums up in its way.
     OwnTile,
+    /// Refused: one of the two slides along windows or turns tiles of sums, and the other one looks bytes up, which kernels of that kind do for each element.
+    LooksUp,
     /// Refused: each of the two sums up products in tiles, whose operands the threads of a GPU's block share. Of two sums in one kernel one at most
     /// would be, and each thread would load all that the other one multiplies.
     OwnProducts,
@@ -352,6 +354,7 @@ impl fmt::Display for FusionReason {
                 "storing and loading it takes {stored} operations, computing it wherever it is read {computed}"
             ),
             Self::ScalarInEveryRow => f.write_str("it has no vector form, and every row would compute it again"),
+            Self::LooksUp => f.write_str("what slides along windows would look bytes up one by one"),
             Self::OwnProducts => {
                 f.write_str("the threads of a block share what one sum of products loads, and not what two do")
             }

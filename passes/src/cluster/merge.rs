@@ -10,7 +10,7 @@ use tlc_ir::{NodeId, NodeKind};
 
 use super::{Clusterer, Demand, Group, MAX_KERNEL_STATEMENTS};
 use crate::access::space;
-use crate::direct::direct_image;
+use crate::direct::{direct_image, has_overlaps};
 use crate::made::{Made, made};
 use crate::partition::{LoopSpace, Role};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
@@ -67,6 +67,16 @@ impl Clusterer<'_> {
             .any(|(one, other)| tiles(one) && (siblings || sums(other)))
         {
             return FusionReason::OwnTile;
+        }
+        let slides = |g: usize| {
+            let over_windows = |r: &NodeId| {
+                sums_up(self.kind(*r)) && (self.graph.node(*r).operands.iter()).any(|o| has_overlaps(self.graph, *o))
+            };
+            tiles(g) || self.groups[g].roots.iter().any(over_windows)
+        };
+        let looks_up = |g: usize| self.groups[g].roots.iter().any(|r| self.cone_size(*r).looks_up);
+        if looks_up(a) && slides(b) || looks_up(b) && slides(a) {
+            return FusionReason::LooksUp;
         }
         let multiplies = |g: usize| self.groups[g].roots.iter().any(|r| self.is_multiplied_in_tiles(*r));
         if multiplies(a) && multiplies(b) {

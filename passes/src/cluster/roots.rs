@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::{Emitter, Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
+use tlc_ir::target::{BYTE_TABLE, Emitter, Gpu, HostProducts, LibraryGain, LibraryShare, Support, Target, Width};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, ConeSize, attention};
@@ -81,6 +81,9 @@ fn statements(graph: &Graph, id: NodeId) -> u32 {
     }
 }
 
+/// Operations that make a value of bytes again.
+const MOST_BEHIND_BYTES: usize = 4;
+
 /// What is known of the part of a cone that is computed inline.
 #[derive(Clone, Copy, Default)]
 struct Cone {
@@ -98,6 +101,8 @@ struct Cone {
     regrouped: u32,
     /// Choices between parts of concatenations.
     parts: u32,
+    /// Whether bytes are looked up.
+    looks_up: bool,
 }
 
 /// Operations among which the uses of a value may meet again.
@@ -247,6 +252,39 @@ impl Clusterer<'_> {
         last
     }
 
+    /// Makes roots of bytes of which little makes a value that several read: they are a fourth of its elements' size, and each reader makes it again. What
+    /// is padded, as parts of concatenations are, may be stored where it is padded.
+    fn mark_bytes(&mut self) {
+        let cheap = |kind: &NodeKind| match kind {
+            NodeKind::Map(op) => op.cost() < Cost::Division,
+            NodeKind::Convert(_) => true,
+            _ => false,
+        };
+        for (id, node) in self.graph.nodes() {
+            let users = &self.users[id.index()];
+            let pads = |u: &NodeId| matches!(self.kind(*u), NodeKind::View(View::Pad { .. }));
+            if node.ty.dtype.bytes() < 4 || users.len() < 2 || users.iter().any(pads) {
+                continue;
+            }
+            let mut at = id;
+            for _ in 0..MOST_BEHIND_BYTES {
+                if !cheap(self.kind(at)) {
+                    break;
+                }
+                let operands = &self.graph.node(at).operands;
+                let mut values = operands.iter().filter(|o| self.graph.splat_value(**o).is_none());
+                let (Some(&below), None) = (values.next(), values.next()) else {
+                    break;
+                };
+                at = below;
+                if self.graph.ty(at).dtype.bytes() == 1 {
+                    self.is_root[at.index()] |= matches!(self.kind(at), NodeKind::Convert(_));
+                    break;
+                }
+            }
+        }
+    }
+
     pub(super) fn mark_roots(&mut self, once: bool) {
         // Library calls first: they decide which values must exist in memory.
         for (id, node) in self.graph.nodes() {
@@ -288,6 +326,7 @@ impl Clusterer<'_> {
             self.mark_constants();
         }
         self.mark_joins();
+        self.mark_bytes();
         let mut cones = vec![Cone::default(); self.graph.len()];
         for (id, node) in self.graph.nodes() {
             let i = id.index();
@@ -304,6 +343,7 @@ impl Clusterer<'_> {
                 scalar: self.has_no_vector_form(id),
                 regrouped: 0,
                 parts: u32::from(self.chooses_part(id)),
+                looks_up: self.looks_bytes_up(id),
             };
             for (k, o) in node.operands.iter().enumerate() {
                 // A square loads once.
@@ -324,6 +364,7 @@ impl Clusterer<'_> {
                 cone.scalar |= below.scalar;
                 cone.regrouped = cone.regrouped.max(below.regrouped);
                 cone.parts = cone.parts.saturating_add(below.parts);
+                cone.looks_up |= below.looks_up;
             }
             cone.regrouped += u32::from(self.regroups(id));
             let own = own_root(&node.kind);
@@ -379,6 +420,7 @@ impl Clusterer<'_> {
                     // It may be stored.
                     statements: cone.statements.saturating_add(1),
                     parts: cone.parts,
+                    looks_up: cone.looks_up,
                 };
                 self.cone_sizes[id.index()] = size;
                 continue;
@@ -706,6 +748,15 @@ impl Clusterer<'_> {
     }
 
     /// Whether the elements of a row are computed one at a time, because the emitter has no vector form of the operation.
+    /// Whether a value is a byte of a table of as many as a byte numbers.
+    fn looks_bytes_up(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let of_bytes = matches!(node.ty.dtype, DType::U8 | DType::I8);
+        of_bytes
+            && matches!(node.kind, NodeKind::Gather { .. })
+            && self.graph.ty(node.operands[0]).elements().is(BYTE_TABLE)
+    }
+
     fn has_no_vector_form(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         if node.ty.shape.last().is_none_or(|d| *d == IndexExpr::ONE) {

@@ -23,6 +23,8 @@ use crate::direct::has_overlaps;
 const VALUES: usize = BYTE_TABLE as usize;
 /// What a function costs that takes longer than to pick bytes from registers, for which numbers are put in lanes and taken out of them.
 const LEAST_COST_OF_BYTES: u32 = 12;
+/// What a function costs behind a convolution that takes longer than to store its bytes, load them and look them up.
+const LEAST_COST_OF_STORED: u32 = 40;
 /// What a function costs that takes longer than loads of as many elements as a vector has lanes, which processors do one by one.
 const LEAST_COST: u32 = 60;
 /// Operations that a byte is computed by that are looked at.
@@ -59,8 +61,11 @@ pub fn run(graph: &Graph, of_bytes: bool) -> Result<Graph, GraphError> {
     let mut bytes: FxHashMap<NodeId, NodeId> = FxHashMap::default();
     rebuild(graph, &mut |re, id, node, operands| {
         let new = match functions.get(&id) {
-            Some(of) => {
-                let byte = of.shown(re, graph, &bytes)?;
+            Some(f) => {
+                let (of, mut byte) = (&f.of, f.of.shown(re, graph, &bytes)?);
+                if f.is_stored {
+                    byte = re.add(NodeKind::Copy, &[byte])?;
+                }
                 looked_up(re, graph, id, (of.byte, byte), of_bytes)?
             }
             None => re.keep(node, operands)?,
@@ -70,14 +75,22 @@ pub fn run(graph: &Graph, of_bytes: bool) -> Result<Graph, GraphError> {
     })
 }
 
+/// A function that is looked up.
+struct Function {
+    of: Source,
+    /// Whether its bytes are stored first, and what reads them looks them up.
+    is_stored: bool,
+}
+
 /// Values that are looked up, each by a byte.
-fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
+fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Function> {
     let mut found = FxHashMap::default();
     if !graph.nodes().any(|(_, n)| is_byte(n.ty.dtype)) {
         return found;
     }
     let (all, fixed) = (sources(graph, false), Fixed::constants(graph));
     let padded = if of_bytes { read_by_padding(graph) } else { Vec::new() };
+    let in_windows = if of_bytes { read_in_windows(graph) } else { Vec::new() };
     let nearest = if of_bytes { sources(graph, true) } else { Vec::new() };
     // What others read than those that follow from the same byte.
     let mut is_read = vec![false; graph.len()];
@@ -97,12 +110,12 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
             let all = operations(graph, to, from).unwrap_or_default();
             all.iter().map(|n| cost(&graph.node(*n).kind)).sum::<u32>()
         };
-        if source.byte == id
-            || !many
-            || kept_as(node.ty.dtype, of_bytes).is_none()
-            || follows_convolution(graph, source.byte, &fixed)
-                && !(of_bytes && (is_turned(graph, source) || padded[id.index()]))
-        {
+        if source.byte == id || !many || kept_as(node.ty.dtype, of_bytes).is_none() {
+            continue;
+        }
+        let behind = follows_convolution(graph, source.byte, &fixed);
+        let is_stored = behind && of_bytes && !is_turned(graph, source) && !padded[id.index()];
+        if behind && (!of_bytes || is_stored && in_windows[id.index()]) {
             continue;
         }
         // The last byte on the way, if what follows from it is not worth a table.
@@ -110,11 +123,18 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Source> {
         let last = if is_byte(node.ty.dtype) { Some(id) } else { last };
         if let Some(byte) = last.filter(|b| *b != source.byte && cost(*b, id) < LEAST_COST)
             && let Some(of_byte) = &all[byte.index()]
-            && cost(source.byte, byte) >= LEAST_COST_OF_BYTES
+            && cost(source.byte, byte)
+                >= if is_stored {
+                    LEAST_COST_OF_STORED
+                } else {
+                    LEAST_COST_OF_BYTES
+                }
         {
-            found.insert(byte, of_byte.clone());
-        } else if cost(source.byte, id) >= LEAST_COST {
-            found.insert(id, source.clone());
+            let of = of_byte.clone();
+            found.insert(byte, Function { of, is_stored });
+        } else if !is_stored && cost(source.byte, id) >= LEAST_COST {
+            let of = source.clone();
+            found.insert(id, Function { of, is_stored });
         }
     }
     found
@@ -176,6 +196,23 @@ fn read_by_padding(graph: &Graph) -> Vec<bool> {
         }
     }
     padded
+}
+
+/// Values of which some are read through windows or by a product, where nothing stores them before, by node.
+fn read_in_windows(graph: &Graph) -> Vec<bool> {
+    let mut found = vec![false; graph.len()];
+    for (id, node) in graph.nodes().collect::<Vec<_>>().into_iter().rev() {
+        let passes_on = match &node.kind {
+            NodeKind::View(View::Window { .. }) | NodeKind::Einsum { .. } => true,
+            NodeKind::View(View::Pad { .. }) => false,
+            NodeKind::View(_) | NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_) => found[id.index()],
+            _ => false,
+        };
+        for o in &node.operands {
+            found[o.index()] |= passes_on;
+        }
+    }
+    found
 }
 
 /// What a table has values of a dtype as, which vectors load one by one, but for bytes where they pick those.
