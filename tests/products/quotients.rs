@@ -68,7 +68,10 @@ fn bytes_are_those_of_the_quotients() {
         let expected = interpret(&graph, std::slice::from_ref(&x), &interp::Options::default()).unwrap();
         let e = compile_ir(&graph, &CompileOptions::default()).unwrap();
         let what = format!("seed {seed}: {n} of {scale:e} by {by:e} + {point} as {to}");
-        assert_eq!(divides(&e), !multiplies() && n > 0, "{what}\n{}", e.explain());
+        // Of no elements nothing matters.
+        if n > 0 {
+            assert_eq!(divides(&e), !multiplies(), "{what}\n{}", e.explain());
+        }
         let found = e.run(&[(&x).into()]).unwrap()[0].to_host();
         for i in 0..n {
             assert_eq!(found.get(i), expected[0].get(i), "{what}: {}", x.get(i));

@@ -179,11 +179,8 @@ fn random_stacks_of_bytes_are_right_to_the_bit() {
         if !case.fixed {
             inputs.push(data[1].clone());
         }
-        for i in 0..2 {
-            if case.zeros[i] == Zero::Given {
-                inputs.push(zeros[i].clone());
-            }
-        }
+        let given = case.zeros.iter().zip(&zeros).filter(|(z, _)| **z == Zero::Given);
+        inputs.extend(given.map(|(_, z)| z.clone()));
         let sums = interpret(&case.record(false, true, &data), &inputs, &interp::Options::default());
         let sums = sums.unwrap_or_else(|e| panic!("seed {seed}: {case:?}: {e}")).remove(0);
         if case.quantized {
