@@ -105,6 +105,27 @@ def product_of_values(batch, m, n):
     return model(nodes, [batch, m, m], [batch, m, n], T.INT32, inits)
 
 
+def pool(c, side):
+    """The largest of windows, every other one."""
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    return model([node], [1, c, side, side], [1, c, side // 2, side // 2], T.UINT8, {})
+
+
+def sigmoid_linear_unit(c, side):
+    """A function of a byte in two steps."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["f"]),
+        helper.make_node("Sigmoid", ["f"], ["g"]),
+        helper.make_node("QuantizeLinear", ["g", "gs", "gz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "gs", "gz"], ["h"]),
+        helper.make_node("Mul", ["f", "h"], ["m"]),
+        helper.make_node("QuantizeLinear", ["m", "ys", "yz"], ["y"]),
+    ]
+    inits = dict(xs=number(0.06), xz=number(120, np.uint8), gs=number(1 / 256), gz=number(0, np.uint8))
+    inits.update(ys=number(0.04), yz=number(7, np.uint8))
+    return model(nodes, [1, c, side, side], [1, c, side, side], T.UINT8, inits)
+
+
 CASES = {
     "MatMulInteger 1x1024x1024": lambda: integer_product(1, 1024, 1024),
     "MatMulInteger 4x1024x1024": lambda: integer_product(4, 1024, 1024),
@@ -127,6 +148,8 @@ CASES = {
     "dynamic convolution 3x3 64->4 56x56": lambda: dynamic_convolution(64, 4, 3, 56),
     "dynamic convolution 3x3 64 28x28, two groups": lambda: dynamic_convolution(64, 64, 3, 28, 2),
     "dynamic convolution 3x3 depthwise 96 56x56": lambda: dynamic_convolution(96, 96, 3, 56, 96),
+    "MaxPool 3x3 stride 2 64 112x112": lambda: pool(64, 112),
+    "SiLU in steps 96 112x112": lambda: sigmoid_linear_unit(96, 112),
     "values 12x384x384x64": lambda: product_of_values(12, 384, 64),
     "values 1x512x512x512": lambda: product_of_values(1, 512, 512),
 }
