@@ -1,6 +1,6 @@
 //! Sums of products of bytes as sums over words of four bytes each, for which machines have instructions ([`Semiring::AddDot4`]).
 //!
-//! Quantized models multiply bytes from which a zero point is subtracted: `Σ (x - zx) (w - zw)` over i32, of which `w` never changes. Sums wrap, so they
+//! Quantized models multiply bytes from which a zero point is subtracted: `Σ (x - zx) (w - zw)` over i32, of which `w` mostly never changes. Sums wrap, so they
 //! may be taken apart in any way:
 //!
 //! ```text
@@ -17,10 +17,8 @@
 //!
 //! Sums of which no words are made are those of floats, if these have all their values (`words/floats.rs`).
 //!
-//! In a loop's body weights are what it captures (`words/loops.rs`). The largest of windows over bytes is that of words too
-//! (`words/pools.rs`).
-
-use std::ops::Range;
+//! In a loop's body weights are what it captures (`words/loops.rs`). Of two values that each call brings words are made, and laid out, in each call
+//! (`words/stacks.rs`). The largest of windows over bytes is that of words too (`words/pools.rs`).
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::{GraphError, Labels, Monoid, Semiring, Shape, View};
@@ -33,10 +31,14 @@ use super::sink_layout::add_canonical;
 use super::{Context, Failure, Pass, Rebuilder, all_ones};
 use crate::contraction::WORD_PANEL;
 
+mod bytes;
 mod floats;
 mod loops;
 mod pools;
+mod stacks;
 
+pub(super) use bytes::is_zero_point;
+use bytes::{Bytes, Zero, before_expansion, bytes, is_padded_first, is_padding, number, zero};
 pub(super) use floats::over_floats;
 use floats::over_floats_in_parts;
 
@@ -140,137 +142,6 @@ fn with_words(graph: &Graph, fixed: &Fixed, by: Multipliers<'_>) -> Result<Graph
             re.keep(node, operands)
         },
     )
-}
-
-/// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
-struct Bytes {
-    /// Of u8 or i8, or data of i32 that are all in the range of one of them once `shift` is added.
-    value: NodeId,
-    /// That one.
-    dtype: DType,
-    /// The zero point that was subtracted from data before they were folded, or one that makes bytes of them.
-    shift: i64,
-    /// The views above, the lowest first.
-    views: SmallVec<[NodeId; 4]>,
-    /// The zero point as it is subtracted, of the value's shape.
-    zero: Option<NodeId>,
-    /// An axis of one element that the value has got since, which the views, of windows and padding alone, do not know of.
-    rows: Option<usize>,
-}
-
-/// A zero point.
-#[derive(Clone, Copy)]
-enum Zero {
-    Known(i64),
-    /// A value of one element, or one that goes along some axes.
-    Value(NodeId),
-}
-
-fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
-    let (mut views, mut at) = (SmallVec::new(), operand);
-    let is_byte = |n: NodeId| matches!(graph.ty(n).dtype, DType::U8 | DType::I8);
-    loop {
-        let node = graph.node(at);
-        match &node.kind {
-            NodeKind::View(view) if view.fill().is_none_or(|f| f.bits() == 0) => views.push(at),
-            NodeKind::Convert(DType::I32) if is_byte(node.operands[0]) => {
-                views.reverse();
-                return Some(Bytes {
-                    value: node.operands[0],
-                    dtype: graph.ty(node.operands[0]).dtype,
-                    shift: 0,
-                    views,
-                    zero: None,
-                    rows: None,
-                });
-            }
-            // Bytes that were converted, and perhaps less a zero point, when they were folded.
-            NodeKind::Data(_) if node.ty.dtype == DType::I32 => {
-                views.reverse();
-                let (dtype, shift) = match folded_dtype(graph, at) {
-                    Some(dtype) => (dtype, 0),
-                    None => (DType::U8, folded_shift(graph, at)?),
-                };
-                return Some(Bytes {
-                    value: at,
-                    dtype,
-                    shift,
-                    views,
-                    zero: None,
-                    rows: None,
-                });
-            }
-            NodeKind::Map(ScalarOp::Sub) => {
-                let from = graph.node(node.operands[0]);
-                let (value, dtype) = match from.kind {
-                    NodeKind::Convert(DType::I32) if is_byte(from.operands[0]) => {
-                        (from.operands[0], graph.ty(from.operands[0]).dtype)
-                    }
-                    _ => (node.operands[0], folded_dtype(graph, node.operands[0])?),
-                };
-                views.reverse();
-                return Some(Bytes {
-                    value,
-                    dtype,
-                    shift: 0,
-                    views,
-                    zero: Some(node.operands[1]),
-                    rows: None,
-                });
-            }
-            _ => return None,
-        }
-        at = node.operands[0];
-    }
-}
-
-/// The type of bytes, signed if it may be, that has all elements of data of i32 in its range.
-fn folded_dtype(graph: &Graph, node: NodeId) -> Option<DType> {
-    let NodeKind::Data(data) = &graph.node(node).kind else {
-        return None;
-    };
-    if graph.ty(node).dtype != DType::I32 {
-        return None;
-    }
-    let count: usize = data.0.shape().iter().product();
-    let fits = |dtype: &DType| (0..count).all(|i| data.0.get(i).convert(*dtype).as_i64() == data.0.get(i).as_i64());
-    [DType::I8, DType::U8].into_iter().find(fits)
-}
-
-/// What makes unsigned bytes of data of i32, added to each, if they are so near one another: differences of bytes of one zero point are.
-fn folded_shift(graph: &Graph, node: NodeId) -> Option<i64> {
-    let NodeKind::Data(data) = &graph.node(node).kind else {
-        return None;
-    };
-    let count: usize = data.0.shape().iter().product();
-    let all = || (0..count).map(|i| data.0.get(i).as_i64());
-    let (least, most) = (all().min()?, all().max()?);
-    (least >= -255 && most <= 255 && most - least <= 255).then_some(-least)
-}
-
-/// The number that every element of a constant is.
-fn number(graph: &Graph, node: NodeId) -> Option<i64> {
-    let n = graph.node(node);
-    match &n.kind {
-        NodeKind::Const(value) => Some(value.convert(DType::I32).as_i64()),
-        NodeKind::Data(data) => {
-            let count: usize = data.0.shape().iter().product();
-            let first = data.0.get(0);
-            let same = count > 0 && (1..count).all(|i| data.0.get(i) == first);
-            same.then(|| first.convert(DType::I32).as_i64())
-        }
-        NodeKind::View(view) if view.fill().is_none() => number(graph, n.operands[0]),
-        NodeKind::Convert(DType::I32) if graph.ty(n.operands[0]).dtype.is_int() => number(graph, n.operands[0]),
-        _ => None,
-    }
-}
-
-/// What is broadcast to a value, and its shape's axes counted from the last.
-fn before_expansion(graph: &Graph, mut node: NodeId) -> NodeId {
-    while let NodeKind::View(View::Expand(_)) = graph.node(node).kind {
-        node = graph.node(node).operands[0];
-    }
-    node
 }
 
 /// A product of bytes, of operands in the new graph.
@@ -489,24 +360,6 @@ fn columns_of(graph: &Graph, weights: NodeId, labels: &Labels, columns: u16) -> 
     graph.ty(weights).shape[axis].as_const()
 }
 
-/// Whether an image is padded before there are windows of it, where it is.
-fn is_padded_first(graph: &Graph, image: &Bytes) -> bool {
-    let is_window = |v: &NodeId| matches!(graph.node(*v).kind, NodeKind::View(View::Window { .. }));
-    let first = image.views.iter().position(is_window).unwrap_or(image.views.len());
-    !image.views[first..].iter().any(|v| is_padding(graph, *v))
-}
-
-fn zero(graph: &Graph, bytes: &Bytes) -> Zero {
-    match bytes.zero {
-        None => Zero::Known(bytes.shift),
-        Some(z) => number(graph, z).map_or(Zero::Value(z), Zero::Known),
-    }
-}
-
-fn is_padding(graph: &Graph, view: NodeId) -> bool {
-    matches!(graph.node(view).kind, NodeKind::View(View::Pad { .. }))
-}
-
 /// The axis of an image that an axis of its windows is, where nothing but windows and padding, along other axes, is above the image.
 fn below_windows(graph: &Graph, image: &Bytes, axis: usize) -> Option<usize> {
     if axis >= graph.ty(image.value).rank() {
@@ -518,27 +371,6 @@ fn below_windows(graph: &Graph, image: &Bytes, axis: usize) -> Option<usize> {
         _ => false,
     };
     image.views.iter().all(apart).then_some(axis)
-}
-
-/// Whether all elements of a value of i32 are in the range of a type of bytes.
-pub(super) fn is_zero_point(graph: &Graph, mut at: NodeId, dtype: DType) -> bool {
-    loop {
-        let node = graph.node(at);
-        match &node.kind {
-            NodeKind::View(view) if view.fill().is_none() => at = node.operands[0],
-            NodeKind::Convert(DType::I32) => return graph.ty(node.operands[0]).dtype == dtype,
-            NodeKind::Const(value) => return in_range(*value, dtype),
-            NodeKind::Data(data) => {
-                let count: usize = data.0.shape().iter().product();
-                return (0..count).all(|i| in_range(data.0.get(i), dtype));
-            }
-            _ => return false,
-        }
-    }
-}
-
-fn in_range(value: Scalar, dtype: DType) -> bool {
-    value.convert(dtype).as_i64() == value.as_i64()
 }
 
 /// A number of i32 in all elements.
@@ -595,22 +427,6 @@ fn bytes_of_words(re: &mut Rebuilder, words: NodeId) -> Result<NodeId, GraphErro
     let shape = re.graph.ty(words).shape.clone();
     let ones = splat(re, ONES, &shape)?;
     map(re, ScalarOp::Dot4, words, ones)
-}
-
-/// A sum less what is the same along one of its axes.
-fn less(re: &mut Rebuilder, sum: NodeId, each: NodeId, shape: &Shape) -> Result<NodeId, GraphError> {
-    let each = re.add(NodeKind::View(View::Expand(shape.clone())), &[each])?;
-    map(re, ScalarOp::Sub, sum, each)
-}
-
-/// A value whose axes have labels, with its axes in another order of them.
-fn in_order(re: &mut Rebuilder, x: NodeId, labels: &[u16], order: &[&[u16]]) -> Result<NodeId, GraphError> {
-    let place = |l: &u16| labels.iter().position(|x| x == l).map(|axis| axis as u8);
-    let axes: SmallVec<[u8; 4]> = order.iter().copied().flatten().filter_map(place).collect();
-    match axes.is_sorted() {
-        true => Ok(x),
-        false => re.add(NodeKind::View(View::Permute(axes)), &[x]),
-    }
 }
 
 /// A value with so many zeros behind an axis.
@@ -674,85 +490,6 @@ fn words(re: &mut Rebuilder, x: NodeId, axis: usize, flip: bool) -> Result<NodeI
     }
     let all = all.unwrap_or(x);
     re.add(NodeKind::Copy, &[all])
-}
-
-/// Windows or padding of a value that has another axis there, which they leave alone.
-fn beside_axis(view: View, at: usize) -> View {
-    fn with<T: Clone>(all: &[T], at: usize, one: T) -> Box<[T]> {
-        let (before, behind) = all.split_at(at.min(all.len()));
-        [before, &[one], behind].concat().into()
-    }
-    match view {
-        View::Window {
-            axis,
-            size,
-            stride,
-            dilation,
-        } => View::Window {
-            axis: axis + u8::from(usize::from(axis) >= at),
-            size,
-            stride,
-            dilation,
-        },
-        View::Pad {
-            lo,
-            hi,
-            interior,
-            value,
-        } => View::Pad {
-            lo: with(&lo, at, IndexExpr::ZERO),
-            hi: with(&hi, at, IndexExpr::ZERO),
-            interior: with(&interior, at, 0),
-            value,
-        },
-        other => other,
-    }
-}
-
-impl Bytes {
-    /// The bytes through all views; what these fill in is the zero point.
-    fn through_views(&self, re: &mut Rebuilder, fill: i64) -> Result<NodeId, GraphError> {
-        let dtype = re.graph.ty(self.value).dtype;
-        self.above(re, self.value, Scalar::from_i64(dtype, fill))
-    }
-
-    /// The views over another value.
-    fn above(&self, re: &mut Rebuilder, value: NodeId, fill: Scalar) -> Result<NodeId, GraphError> {
-        self.views.iter().try_fold(value, |at, &v| {
-            let kind = match &re.graph.node(v).kind {
-                NodeKind::View(view) => NodeKind::View(match self.rows {
-                    Some(axis) => beside_axis(view.filled_with(fill), axis),
-                    None => view.filled_with(fill),
-                }),
-                other => other.clone(),
-            };
-            re.add(kind, &[at])
-        })
-    }
-
-    /// As [`Self::above`], of an i32 that is filled with a number which each call computes: the views below the windows fill in nothing, and
-    /// what they fill in of a mask is where the number goes.
-    fn above_filled(&self, re: &mut Rebuilder, value: NodeId, fill: NodeId) -> Result<NodeId, GraphError> {
-        let views = |views: &[NodeId]| Bytes {
-            views: views.iter().copied().collect(),
-            ..*self
-        };
-        let is_padded = |v: &NodeId| is_padding(&re.graph, *v);
-        let Some(last) = self.views.iter().rposition(is_padded) else {
-            return self.above(re, value, DType::I32.zero());
-        };
-        let (below, above) = (views(&self.views[..=last]), views(&self.views[last + 1..]));
-        let inside = re.graph.ty(value).shape.clone();
-        let inside = splat(re, 0, &inside)?;
-        let padding = below.above(re, inside, Scalar::from_i64(DType::I32, -1))?;
-        let value = below.above(re, value, DType::I32.zero())?;
-        let shape = re.graph.ty(value).shape.clone();
-        let fill = re.add(NodeKind::View(View::Expand(shape)), &[fill])?;
-        let fill = map(re, ScalarOp::And, padding, fill)?;
-        let whole = map(re, ScalarOp::Or, value, fill)?;
-        let stored = re.add(NodeKind::Copy, &[whole])?;
-        above.above(re, stored, DType::I32.zero())
-    }
 }
 
 impl Product {
@@ -860,182 +597,6 @@ impl Product {
             _ => sum,
         };
         Ok((sum, made))
-    }
-
-    /// The sum of a stack of matrices, or of values that each call brings: the einsum is of three axes at most each, with that of the stack the first one.
-    /// What each row and each column adds up to, for zero points, is added up over words as well, once for all results that it is taken off.
-    fn sum_of_stack(
-        &self,
-        re: &mut Rebuilder,
-        image_bytes: NodeId,
-        [flip_image, flip_weights]: [bool; 2],
-        unit: i64,
-    ) -> Result<NodeId, GraphError> {
-        let [of_image, of_weights] = &self.labels;
-        let is_result = |l: &u16| self.output.contains(l);
-        let labels = |from: &Labels, keep: &dyn Fn(&u16) -> bool| -> Labels {
-            from.iter().copied().filter(|l| keep(l)).collect()
-        };
-        let stack = labels(&self.output, &|l| of_image.contains(l) && of_weights.contains(l));
-        let rows = labels(&self.output, &|l| !of_weights.contains(l));
-        let summed = labels(of_weights, &|l| !is_result(l));
-        let columns: Labels = [self.columns].into_iter().collect();
-        // Words of the image are stored in the order of the product; those of weights as their bytes lie, of which a copy in blocks is made.
-        let image = in_order(re, image_bytes, of_image, &[&stack, &rows, &summed])?;
-        let order = [&stack[..], &rows, &summed].concat();
-        let axis = order.iter().position(|l| *l == of_image[self.axes[0]]).unwrap_or(0);
-        let image = words(re, image, axis, flip_image)?;
-        let weights = self.words_as_they_lie(re, flip_weights)?;
-        let weights = in_order(re, weights, of_weights, &[&stack, &summed, &columns])?;
-        let extent = |re: &Rebuilder, n: NodeId, axes: Range<usize>| {
-            let shape = &re.graph.ty(n).shape;
-            IndexExpr::product(shape[axes].iter())
-        };
-        let (stacked, counted) = (stack.len(), stack.len() + rows.len());
-        let b = extent(re, image, 0..stacked);
-        let (m, k) = (
-            extent(re, image, stacked..counted),
-            extent(re, image, counted..order.len()),
-        );
-        let all_columns = of_weights.len() - 1;
-        let n = extent(re, weights, all_columns..all_columns + 1);
-        let shape_of = |dims: [&IndexExpr; 2]| -> Shape { [&b].into_iter().chain(dims).cloned().collect() };
-        let image = re.reshape(image, &shape_of([&m, &k]))?;
-        let weights = re.reshape(weights, &shape_of([&k, &n]))?;
-        let shape = shape_of([&m, &n]);
-        let sum = self.of_matrices(re, [image, weights], unit, !stack.is_empty())?;
-        // Zero points as of unsigned images and signed weights.
-        let zeros = [
-            self.zero_point(re, self.image_zero, if flip_image { 128 } else { 0 })?,
-            self.zero_point(re, self.weights_zero, if flip_weights { -128 } else { 0 })?,
-        ];
-        let sum = match zeros[0] {
-            None => sum,
-            Some(z) => {
-                let bytes = self.bytes_of_a_sum(re);
-                // Of columns `z Σ w - count z v`, for zero points `z` and `v`.
-                let of_columns = added_up_words(re, weights, 1, false)?;
-                let small = re.graph.ty(of_columns).shape.clone();
-                let mut each = of_columns;
-                if let Some(v) = zeros[1] {
-                    let v = with_number(re, ScalarOp::Mul, v, bytes)?;
-                    let v = re.add(NodeKind::View(View::Expand(small.clone())), &[v])?;
-                    each = map(re, ScalarOp::Sub, each, v)?;
-                }
-                let z = re.add(NodeKind::View(View::Expand(small)), &[z])?;
-                let each = map(re, ScalarOp::Mul, each, z)?;
-                let each = re.add(NodeKind::Copy, &[each])?;
-                less(re, sum, each, &shape)?
-            }
-        };
-        let sum = match zeros[1] {
-            None => sum,
-            Some(z) => {
-                let of_rows = added_up_words(re, image, 2, true)?;
-                let small = re.graph.ty(of_rows).shape.clone();
-                let z = re.add(NodeKind::View(View::Expand(small)), &[z])?;
-                let each = map(re, ScalarOp::Mul, of_rows, z)?;
-                let each = re.add(NodeKind::Copy, &[each])?;
-                less(re, sum, each, &shape)?
-            }
-        };
-        let made = [&stack[..], &rows, &columns].concat();
-        let mut whole = Shape::new();
-        for l in &made {
-            let side = usize::from(*l == self.columns);
-            let operand = [self.image_operand, self.weights_less][side];
-            let axis = self.labels[side].iter().position(|x| x == l).unwrap_or(0);
-            whole.push(re.graph.ty(operand).shape[axis].clone());
-        }
-        let sum = re.reshape(sum, &whole)?;
-        in_order(re, sum, &made, &[&self.output])
-    }
-
-    /// Words of the weights, seen through their views, but stored in the order in which their bytes lie.
-    fn words_as_they_lie(&self, re: &mut Rebuilder, flip: bool) -> Result<NodeId, GraphError> {
-        let is_permuted = |v: &NodeId| matches!(re.graph.node(*v).kind, NodeKind::View(View::Permute(_)));
-        let first = self
-            .weights
-            .views
-            .iter()
-            .rposition(|v| !is_permuted(v))
-            .map_or(0, |i| i + 1);
-        let (below, above) = self.weights.views.split_at(first);
-        let mut axis = self.axes[1];
-        for v in above.iter().rev() {
-            if let NodeKind::View(View::Permute(order)) = &re.graph.node(*v).kind {
-                axis = usize::from(order[axis]);
-            }
-        }
-        let through = |views: &[NodeId]| Bytes {
-            views: views.iter().copied().collect(),
-            ..self.weights
-        };
-        let bytes = through(below).through_views(re, 0)?;
-        let made = words(re, bytes, axis, flip)?;
-        through(above).above(re, made, DType::I32.zero())
-    }
-
-    /// The einsum over words of matrices, or of a stack of one, with columns filled up to a multiple of `unit`.
-    fn of_matrices(
-        &self,
-        re: &mut Rebuilder,
-        mut operands: [NodeId; 2],
-        unit: i64,
-        is_stack: bool,
-    ) -> Result<NodeId, GraphError> {
-        let n = re.graph.ty(operands[1]).shape[2].clone();
-        let missing = missing(&n, unit);
-        operands[1] = lengthened(re, operands[1], 2, missing)?;
-        let label = |of: [u16; 2]| -> Labels { is_stack.then_some(0).into_iter().chain(of).collect() };
-        let mut shape: Shape = re.graph.ty(operands[0]).shape.clone();
-        shape[2] = re.graph.ty(operands[1]).shape[2].clone();
-        if !is_stack {
-            for o in &mut operands {
-                let matrix: Shape = re.graph.ty(*o).shape[1..].into();
-                *o = re.reshape(*o, &matrix)?;
-            }
-        }
-        let sum = add_canonical(
-            re,
-            &over_i32(),
-            vec![label([1, 2]), label([2, 3])],
-            label([1, 3]),
-            &operands,
-        )?;
-        let sum = re.reshape(sum, &shape)?;
-        match n.as_const() {
-            Some(n) if missing > 0 => part(re, sum, 2, 0, n),
-            _ => Ok(sum),
-        }
-    }
-
-    /// A zero point of rank 3 and one element, with a number added; `None` if that is zero.
-    fn zero_point(&self, re: &mut Rebuilder, zero: Zero, more: i64) -> Result<Option<NodeId>, GraphError> {
-        let one: Shape = smallvec![IndexExpr::ONE; 3];
-        match zero {
-            Zero::Known(z) if z + more == 0 => Ok(None),
-            Zero::Known(z) => splat(re, z + more, &one).map(Some),
-            Zero::Value(z) => {
-                let z = before_expansion(&re.graph, z);
-                let z = re.reshape(z, &one)?;
-                match more {
-                    0 => Ok(Some(z)),
-                    more => with_number(re, ScalarOp::Add, z, more).map(Some),
-                }
-            }
-        }
-    }
-
-    /// How many bytes a sum adds up; sums wrap, and so may this.
-    fn bytes_of_a_sum(&self, re: &Rebuilder) -> i64 {
-        let shape = &re.graph.ty(self.weights_less).shape;
-        let summed = self.labels[1]
-            .iter()
-            .zip(shape)
-            .filter(|(l, _)| !self.output.contains(l));
-        let count = summed.fold(1i64, |n, (_, d)| n.wrapping_mul(d.as_const().unwrap_or(1)));
-        i64::from(count as i32)
     }
 
     /// The image's views over what is made of its bytes, where a byte counts so many times: padding is that of the zero point, as of unsigned bytes.
