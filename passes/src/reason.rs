@@ -117,6 +117,8 @@ pub enum FusionReason {
     ProductTaken,
     /// Refused: the consumer needs the producer at other indices than the ones it computes at that moment.
     OtherIndices,
+    /// Refused: a kernel of columns would ask of each element of a concatenation again which part it is of.
+    ChoosesParts,
     /// Refused: the result would wait for itself.
     Cycle,
     /// Refused: the search for a cycle was cut short.
@@ -435,6 +437,9 @@ impl fmt::Display for FusionReason {
             Self::ProductTaken => f.write_str("another kernel runs behind the matrix product already"),
             Self::OtherDevice => f.write_str("another device computes it"),
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
+            Self::ChoosesParts => {
+                f.write_str("each element of a concatenation would be asked again which part it is of")
+            }
             Self::Cycle => f.write_str("the merged kernel would depend on itself"),
             Self::SearchBudget => f.write_str("the search for a dependency cycle was cut short"),
             Self::Repeated { ops, once } => {

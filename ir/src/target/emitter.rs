@@ -262,12 +262,6 @@ impl Emitter {
         self
     }
 
-    /// The emitter, which also looks bytes up in tables of 256.
-    pub fn with_byte_tables(mut self) -> Emitter {
-        self.looks_bytes_up = true;
-        self
-    }
-
     /// The emitter, which also has blocks of threads, as GPUs do.
     pub fn with_blocks(mut self) -> Emitter {
         self.has_blocks = true;

@@ -748,9 +748,12 @@ impl Clusterer<'_> {
     }
 
     /// Whether the elements of a row are computed one at a time, because the emitter has no vector form of the operation.
-    /// Whether a value is a byte of a table of as many as a byte numbers.
+    /// Whether a value is a byte of a table of as many as a byte numbers, which a processor picks in lanes.
     fn looks_bytes_up(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
+        let Target::Cpu(_) = self.placement.target(id) else {
+            return false;
+        };
         let of_bytes = matches!(node.ty.dtype, DType::U8 | DType::I8);
         of_bytes
             && matches!(node.kind, NodeKind::Gather { .. })

@@ -293,14 +293,11 @@ impl Clusterer<'_> {
         if self.joins_rows(roots, merged) {
             return Some(FusionReason::OtherIndices);
         }
-        let parts = |r: &NodeId| self.cone_size(*r).parts;
-        if merged.is_column_local() && roots.iter().any(|r| sums_up(self.kind(*r))) {
-            // A kernel of columns would ask for each element of a concatenation again which part it is of.
-            if roots.iter().any(|r| parts(r) >= MANY_CHOICES) {
-                return Some(FusionReason::OtherIndices);
-            }
-        }
         if merged.is_column_local() {
+            let chooses = |r: &NodeId| self.cone_size(*r).parts >= MANY_CHOICES;
+            if roots.iter().any(chooses) && roots.iter().any(|r| sums_up(self.kind(*r))) {
+                return Some(FusionReason::ChoosesParts);
+            }
             return self.tall_columns(roots, merged);
         }
         if self.sums_across(roots, merged) {

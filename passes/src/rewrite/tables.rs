@@ -110,7 +110,8 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Function> {
             let all = operations(graph, to, from).unwrap_or_default();
             all.iter().map(|n| cost(&graph.node(*n).kind)).sum::<u32>()
         };
-        if source.byte == id || !many || kept_as(node.ty.dtype, of_bytes).is_none() {
+        let least = if of_bytes { LEAST_COST_OF_BYTES } else { LEAST_COST };
+        if source.byte == id || !many || kept_as(node.ty.dtype, of_bytes).is_none() || cost(source.byte, id) < least {
             continue;
         }
         let behind = follows_convolution(graph, source.byte, &fixed);
@@ -118,23 +119,21 @@ fn functions(graph: &Graph, of_bytes: bool) -> FxHashMap<NodeId, Function> {
         if behind && (!of_bytes || is_stored && in_windows[id.index()]) {
             continue;
         }
+        let least = if is_stored { LEAST_COST_OF_STORED } else { least };
         // The last byte on the way, if what follows from it is not worth a table.
-        let last = nearest.get(id.index()).and_then(|s| s.as_ref()).map(|s| s.byte);
-        let last = if is_byte(node.ty.dtype) { Some(id) } else { last };
-        if let Some(byte) = last.filter(|b| *b != source.byte && cost(*b, id) < LEAST_COST)
-            && let Some(of_byte) = &all[byte.index()]
-            && cost(source.byte, byte)
-                >= if is_stored {
-                    LEAST_COST_OF_STORED
-                } else {
-                    LEAST_COST_OF_BYTES
-                }
-        {
-            let of = of_byte.clone();
-            found.insert(byte, Function { of, is_stored });
-        } else if !is_stored && cost(source.byte, id) >= LEAST_COST {
-            let of = source.clone();
-            found.insert(id, Function { of, is_stored });
+        let last = match is_byte(node.ty.dtype) {
+            true => Some(id),
+            false => nearest.get(id.index()).and_then(|s| s.as_ref()).map(|s| s.byte),
+        };
+        let last = last.filter(|b| *b != source.byte && (*b == id || cost(*b, id) < LEAST_COST));
+        let looked_up = match last.and_then(|b| all[b.index()].as_ref().map(|of| (b, of))) {
+            Some((byte, of)) if cost(source.byte, byte) >= least => Some((byte, of)),
+            _ if !is_stored && cost(source.byte, id) >= LEAST_COST => Some((id, source)),
+            _ => None,
+        };
+        if let Some((value, of)) = looked_up {
+            let of = of.clone();
+            found.insert(value, Function { of, is_stored });
         }
     }
     found

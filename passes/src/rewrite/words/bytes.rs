@@ -7,6 +7,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{map, splat};
 use crate::rewrite::Rebuilder;
+use crate::rewrite::byte_functions::is_byte;
 
 /// Bytes of which an operand is made: converted to i32, less a zero point, and seen through views.
 pub(super) struct Bytes {
@@ -34,7 +35,7 @@ pub(super) enum Zero {
 
 pub(super) fn bytes(graph: &Graph, operand: NodeId) -> Option<Bytes> {
     let (mut views, mut at) = (SmallVec::new(), operand);
-    let is_byte = |n: NodeId| matches!(graph.ty(n).dtype, DType::U8 | DType::I8);
+    let is_byte = |n: NodeId| is_byte(graph.ty(n).dtype);
     loop {
         let node = graph.node(at);
         match &node.kind {
