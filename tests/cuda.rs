@@ -134,6 +134,11 @@ fn parts_of_constants_that_sizes_choose_differ_from_call_to_call() {
 }
 
 #[test]
+fn what_constants_alone_decide_in_several_kernels_is_computed_once() {
+    simulated("constants::children::once", &[]);
+}
+
+#[test]
 fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::all");
 }

@@ -602,8 +602,7 @@ impl Planner<'_> {
             };
             let workspace = (workspace > 0).then(|| {
                 let bytes = IndexExpr::from(workspace as usize);
-                let storage = if self.once { Storage::Persistent } else { Storage::Arena };
-                self.push_slot(None, format!("{name}.workspace"), (DType::U8, bytes), storage, device)
+                self.temporary(format!("{name}.workspace"), DType::U8, bytes, device)
             });
             self.push(
                 Step::Gemm(Box::new(Gemm {

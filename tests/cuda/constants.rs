@@ -1,6 +1,7 @@
-//! Parts of constants that sizes choose: nothing of them is kept on a device from one call to the next.
+//! Constants on a device: nothing of the parts that sizes choose is kept from one call to the next, and what is computed of constants alone is
+//! computed once, also where several kernels leave each other something for it.
 
-use tlc::{CompileOptions, Conv, DType, Device, Dim, Graph, HostTensor, Input, Specialize};
+use tlc::{CompileOptions, Conv, DType, Device, Dim, Graph, HostTensor, Input, Specialize, Tensor, compile_ir};
 use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::rng::Rng;
 use tlc_ir::testgen::random_tensor;
@@ -44,8 +45,55 @@ fn graph(dtype: DType, rng: &mut Rng) -> Graph {
     g
 }
 
+/// Values of nothing but constants, too large to be folded, which take several kernels each: scans, sums and rows of long ones, products along
+/// a long sum, attention to many keys.
+fn in_stages(dtype: DType, rng: &mut Rng) -> Graph {
+    let g = Graph::new("stages");
+    let x = g.input("x", dtype, [1]);
+    let mut constant = |shape: &[usize]| g.constant(random_tensor(rng, dtype, shape));
+    let (line, rows, wide) = (constant(&[80_000]), constant(&[3, 50_000]), constant(&[16, 20_000]));
+    let keys = constant(&[2, 4096, 32]);
+    let output = |name: &str, value: &Tensor| g.output(name, &(value + &x));
+    output("scan", &line.cumsum(0));
+    output("scan of rows", &rows.cumsum(1));
+    output("largest", &line.max(..));
+    output("sum", &line.sum(..));
+    output("softmax", &rows.softmax(-1));
+    output("product", &wide.matmul(&wide.t()));
+    let scores = (&keys.narrow(1, 0, 4).matmul(&keys.permute([0, 2, 1])) * 0.125).softmax(-1);
+    output("attention", &scores.matmul(&keys));
+    g
+}
+
 mod children {
     use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn once() {
+        for dtype in [DType::F32, DType::F16, DType::F64] {
+            let mut rng = Rng::new(31);
+            let graph = in_stages(dtype, &mut rng).finish().expect("a graph");
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("{dtype}: {e}"));
+            // What kernels that run once leave each other, and all that they compute, lives as long as the executable.
+            assert!(
+                executable.plan().init.len() > graph.outputs().len(),
+                "{dtype}: several steps run once"
+            );
+            for _ in 0..2 {
+                let inputs = [random_tensor(&mut rng, dtype, &[1])];
+                let found = executable.run(&[(&inputs[0]).into()]).expect("it runs");
+                let found: Vec<HostTensor> = found.iter().map(|o| o.to_host()).collect();
+                let exact = interpret(&graph, &inputs, &Options::default()).expect("results");
+                let bounded = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("bounds");
+                compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{dtype}: {e}"));
+            }
+        }
+    }
 
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]

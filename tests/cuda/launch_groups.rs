@@ -6,11 +6,14 @@ use std::sync::Arc;
 use serde_json::Value;
 use tlc::optim::Groups;
 use tlc::{
-    CompileOptions, DType, Device, Executable, Graph, HostTensor, Input, Scalar, State, Tensor, compile_ir, inputs,
+    CompileOptions, DType, Device, Executable, Graph, HostTensor, Input, Scalar, Specialize, State, Tensor, compile_ir,
+    inputs,
 };
 use tlc_ir::interp::{Options, interpret, interpret_with_bounds};
 use tlc_ir::plan::verify::{PlanReport, verify};
 use tlc_ir::plan::{Plan, Step, Turn};
+use tlc_ir::rng::Rng;
+use tlc_ir::testgen::random_tensor;
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_runtime::cuda;
 use tlc_runtime::driver::{Emitters, Load, TensorView};
@@ -35,6 +38,18 @@ fn random_groups_have_the_same_bits_at_three_schedules() {
         all.push(printed.printed("hash").join("\n"));
     }
     assert!(all.iter().all(|a| *a == all[0]), "schedules differ: {all:?}");
+}
+
+#[test]
+fn loops_of_one_iteration_more_inside_of_a_branch() {
+    let Some(printed) = simulated("launch_groups::children::one_more", &[]) else {
+        return;
+    };
+    let grouped = printed.printed("grouped");
+    assert!(
+        grouped.iter().any(|line| *line != "grouped 0"),
+        "no launches were grouped"
+    );
 }
 
 #[test]
@@ -213,6 +228,66 @@ mod children {
             println!("hash {hash:x}");
         }
         println!("grouped {launches}");
+    }
+
+    /// Loops of one iteration more than a size, inside of the branches that a grid for several kernels has: padding of rows that a loop goes
+    /// over, in front, behind and on both sides.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn one_more() {
+        for (dtype, op) in [
+            ("f16", "abs"),
+            ("f32", "neg"),
+            ("bf16", "sqrt"),
+            ("i32", "abs"),
+            ("f64", "exp"),
+        ] {
+            for (rows, padding) in [
+                ("min(3, n)", [1, 0]),
+                ("min(3, n)", [0, 1]),
+                ("min(2, n)", [1, 2]),
+                ("min(5, n)", [2, 1]),
+                ("n", [1, 0]),
+            ] {
+                let [lo, hi] = padding;
+                let padded = format!("{dtype}[{rows} + {}, 2]", lo + hi);
+                let text = format!(
+                    "graph @one_more(%x: {dtype}[{rows}, 2], %y: {dtype}[2, n]) where n in 0..=6 {{
+                       %0 = {op} %x : {dtype}[{rows}, 2]
+                       %1 = pad %0 {{lo=[{lo}, 0], hi=[{hi}, 0], value=0.0}} : {padded}
+                       %2 = {op} %y : {dtype}[2, n]
+                       return %1, %0, %2, %y as z
+                     }}"
+                );
+                let text = if dtype == "i32" {
+                    text.replace("value=0.0", "value=0")
+                } else {
+                    text
+                };
+                let graph = parse_graph(&text, &mut no_data).unwrap_or_else(|e| panic!("{text}\n{e:?}"));
+                let options = CompileOptions {
+                    device: Device::cuda(0),
+                    specialize: Specialize::Never,
+                    ..CompileOptions::default()
+                };
+                let executable = compile_ir(&graph, &options).expect("an executable");
+                println!("grouped {}", grouped(&executable));
+                let mut rng = Rng::new(5);
+                for n in [0, 1, 2, 3, 6] {
+                    let rows = match rows {
+                        "n" => n,
+                        least => n.min(least[4..5].parse().expect("a digit")),
+                    };
+                    let dtype = graph.ty(graph.inputs()[0]).dtype;
+                    let inputs = [[rows, 2], [2, n]].map(|shape| random_tensor(&mut rng, dtype, &shape));
+                    let found = executable.run(&inputs.each_ref().map(Into::into)).expect("results");
+                    let found: Vec<HostTensor> = found.iter().map(|f| f.to_host()).collect();
+                    let exact = interpret(&graph, &inputs, &Options::default()).expect("results");
+                    let bounds = interpret_with_bounds(&graph, &inputs, &Options::default()).expect("bounds");
+                    compare_all(&found, &exact, &bounds).unwrap_or_else(|e| panic!("{n}: {e}\n{text}"));
+                }
+            }
+        }
     }
 
     /// A step of Adam of so many tensors, small and larger ones of several sizes. Gradients are states as well.

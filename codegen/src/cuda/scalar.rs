@@ -8,6 +8,7 @@ use tlc_ir::dtype::{DType, Scalar};
 use tlc_ir::scalar::{Cost, ScalarOp};
 
 use super::CudaError;
+use super::index::Width;
 use crate::flat::MOST_GROUPS;
 
 /// Bytes of a word.
@@ -67,6 +68,17 @@ impl Helpers {
         self.need("clamp_index".into(), |n| {
             format!("i64 {n}(i64 x, i64 last) {{\n    x = x < last ? x : last;\n    return x > 0 ? x : 0;\n}}")
         });
+    }
+
+    /// An index as the compiler knows nothing of.
+    pub(super) fn opaque(&mut self, width: Width) -> String {
+        let (name, t, register) = match width {
+            Width::Narrow => ("opaque", "int", 'r'),
+            Width::Wide => ("opaque_i64", "i64", 'l'),
+        };
+        self.need(name.into(), |n| {
+            format!("{t} {n}({t} x) {{\n    asm(\"\" : \"+{register}\"(x));\n    return x;\n}}")
+        })
     }
 
     /// The nearest tf32 of the f32 with these bits, of two that are as near the one further from zero; the result's bits.

@@ -492,12 +492,26 @@ impl<'f, 'k> Writer<'f, 'k> {
         })
     }
 
+    /// How many iterations a loop has, of which the compiler does not see how it is computed: NVRTC 13.0 drops the negation of a condition that
+    /// a loop of `n + 1` iterations inside of a branch branches on and chooses by (`k != 0 ? a[k] : 0`), for architectures before `compute_100`.
+    fn limit(&mut self, l: &Loop) -> String {
+        let (limit, width) = self.index(l.extent);
+        if matches!(self.flat.op(l.extent), Op::Const(_) | Op::Symbol(_)) {
+            return limit;
+        }
+        let opaque = self.helpers.opaque(width);
+        let name = format!("e{}", self.next_index);
+        self.next_index += 1;
+        self.line(&format!("const {} {name} = {opaque}({limit});", width.c_type()));
+        name
+    }
+
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {
         for c in &l.carried {
             self.variable(c.initial, c.outcome)?;
             self.names[c.inside.0 as usize] = self.names[c.outcome.0 as usize].clone();
         }
-        let limit = self.index(l.extent).0;
+        let limit = self.limit(l);
         let name = self.name_index(l.counter, 'k');
         let t = self.width(l.counter).c_type();
         // A step of a tile of sums reads neighbours of what the next one does: together they are one access.

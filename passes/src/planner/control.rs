@@ -54,8 +54,10 @@ impl Planner<'_> {
         slots.into_iter().zip(types).enumerate().map(fill).collect()
     }
 
+    /// Memory that steps leave for each other: of the arena, or, for what is computed once, when there is none yet, its own.
     pub(super) fn temporary(&mut self, name: String, dtype: DType, len: IndexExpr, device: DeviceId) -> SlotId {
-        self.push_slot(None, name, (dtype, len), Storage::Arena, device)
+        let storage = if self.once { Storage::Persistent } else { Storage::Arena };
+        self.push_slot(None, name, (dtype, len), storage, device)
     }
 
     fn repeat(&mut self, c: &Cluster, id: NodeId, l: &Loop) {
