@@ -28,6 +28,8 @@ const MOST_PARTS: usize = 256;
 const MANY_PARTS: usize = 16;
 /// Elements of such a concatenation, below which it takes no longer to ask than to begin so many steps.
 const ELEMENTS_OF_MANY: i64 = 8192;
+/// Elements of a part from which on it takes longer to ask of each which part it is of than to begin a step for them.
+const LARGE_PART: i64 = 8192;
 /// Values between a part and the reduction or contraction that it is computed from.
 const MOST_BEHIND: usize = 64;
 /// Views between a concatenation and what reads its elements.
@@ -109,7 +111,7 @@ impl Clusterer<'_> {
                 }
                 if placed && (self.is_root[part.value.index()] || self.is_summed_up(part.value)) {
                     more -= elements;
-                } else {
+                } else if !placed || elements < LARGE_PART {
                     steps += 1;
                     more += elements;
                 }

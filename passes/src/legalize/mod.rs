@@ -254,6 +254,14 @@ impl Legalizer<'_> {
     fn legal_map(&mut self, op: ScalarOp, args: SmallVec<[ValueId; 3]>, dtype: DType) -> ValueId {
         let on = self.kernel.dtype(args[args.len() - 1]);
         match on {
+            // What is chosen keeps its bits, unless f32 has it already.
+            DType::F16 | DType::BF16
+                if op == ScalarOp::Select
+                    && self.emitter.is_some_and(|e| e.has_blocks)
+                    && !args.iter().any(|a| self.unrounded.contains_key(a)) =>
+            {
+                self.emit(Op::Map(op, args), dtype)
+            }
             DType::F16 | DType::BF16 => {
                 let wide: SmallVec<[ValueId; 3]> = args
                     .iter()

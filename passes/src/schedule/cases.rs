@@ -39,7 +39,7 @@ const MOST_STATEMENTS: usize = 20_000;
 const MOST_LEFT: u64 = 2000;
 
 /// The iterations of a loop over `0..n` that begin a case, the first one not among them, in ascending order.
-fn beginnings(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64) -> Vec<i64> {
+pub(super) fn beginnings(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64) -> Vec<i64> {
     let mut known = Known::constants(kernel);
     let mut found = Vec::new();
     for s in walk(body) {

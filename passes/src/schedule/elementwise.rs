@@ -3,9 +3,12 @@
 use rustc_hash::FxHashSet;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::{Effect, walk};
-use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Stmt, ValueId};
+use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Op, Stmt, ValueId};
 use tlc_ir::target::Cpu;
+use tlc_ir::{DType, ScalarOp};
 
+use super::cases::beginnings;
+use super::rows::SHORT_ROW;
 use super::vectorize::UNROLL;
 use super::windows::MANY_IMAGES;
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler, moved_bytes};
@@ -21,6 +24,9 @@ const BLOCKS: [i64; 5] = [1024, 2048, 4096, 8192, 16384];
 const STREAMED_BYTES: i64 = 2 << 10;
 /// Rows of fewer bytes are not worth a copy of their own.
 const SHORTEST_STREAMED_ROW: i64 = 512;
+
+/// Parts of a row, of which each has a loop of its own.
+const MOST_PARTS: usize = 8;
 
 /// Rows and columns of a transposition's tiles of elements of so many bytes: a tile fits the first-level cache, and rows on
 /// both sides are several cache lines long.
@@ -43,6 +49,9 @@ impl Scheduler<'_> {
         };
         if let Some(&across) = loops.iter().rev().skip(1).find(|&&v| self.prefers(v, last)) {
             return self.transposition(&loops, across, last);
+        }
+        if self.rows_of_parts(&loops) {
+            return;
         }
         let streamed = self.streamed(last);
         if loops.len() > 1 {
@@ -99,6 +108,57 @@ impl Scheduler<'_> {
             self.stream(made[1], &streamed);
             self.vectorize(made[1]);
         }
+    }
+
+    /// Short rows whose elements are computed each in its own way, as a stack of coordinates: a row in each lane, so that no lane computes what another
+    /// one has. Returns whether it was done.
+    fn rows_of_parts(&mut self, loops: &[VarId]) -> bool {
+        let [outer @ .., last] = loops else { return false };
+        let n = self.kernel.extents[last.0 as usize].as_const();
+        let Some(n) = n.filter(|n| (2..=SHORT_ROW).contains(n) && !outer.is_empty() && self.differs_along(*last, *n))
+        else {
+            return false;
+        };
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let done = (|| {
+            let mut rest = *last;
+            self.because(ScheduleReason::RowsInLanes {
+                rows: self.emitter.lanes(DType::F32),
+            });
+            for _ in 1..n {
+                let made = self.apply(Directive::Peel {
+                    var: rest,
+                    from: 1,
+                    behind: 0,
+                })?;
+                rest = *made.last()?;
+            }
+            let row = self.parallel(outer)?;
+            (self.are_short(row) && self.short_rows(row)).then_some(())
+        })();
+        if done.is_none() {
+            (self.kernel, self.schedule) = saved;
+        }
+        done.is_some()
+    }
+
+    /// Whether elements of a row are chosen by their number, each of what takes a few operations.
+    fn differs_along(&self, var: VarId, elements: i64) -> bool {
+        let Some(body) = tree::loop_body(&self.kernel.body, var) else {
+            return false;
+        };
+        let (mut choices, mut operations) = (0, 0);
+        for s in walk(body) {
+            match s {
+                Stmt::Let {
+                    op: Op::Map(ScalarOp::Select, _),
+                    ..
+                } => choices += 1,
+                Stmt::Let { value, op: Op::Map(..) } if self.kernel.dtype(*value).is_float() => operations += 1,
+                _ => {}
+            }
+        }
+        choices > 0 && operations >= elements
     }
 
     /// Bits of the vectors of the kernel: those in which the machine streams best, if moving is nearly all that the kernel does and the second
@@ -196,13 +256,50 @@ impl Scheduler<'_> {
         rows.iter().filter_map(inside).collect()
     }
 
-    /// Vectorizes a row, what is conditional at its ends apart.
+    /// Vectorizes a row, its parts and what is conditional at its ends apart.
     pub(super) fn row_of_image(&mut self, row: VarId) {
         if self.row_that_is_covered(row) {
             return;
         }
-        let peeled = self.peeled(row);
-        self.edges_apart(peeled, |s, part| s.vectorize_row(part));
+        for part in self.parts_of_row(row) {
+            let peeled = self.peeled(part);
+            self.edges_apart(peeled, |s, part| s.vectorize_row(part));
+        }
+    }
+
+    /// Loops of their own for the parts that a row is joined of, if each has whole vectors: what others need is not computed, and nothing beside a
+    /// part is loaded under a mask, which takes as long as a hundred loads where memory there is not present.
+    fn parts_of_row(&mut self, row: VarId) -> Vec<VarId> {
+        let whole = vec![row];
+        let Some(n) = self.kernel.extents[row.0 as usize].as_const() else {
+            return whole;
+        };
+        let lanes = self.emitter.lanes(DType::F32);
+        let body = tree::loop_body(&self.kernel.body, row).map_or(&[][..], |b| &b[..]);
+        if n < 2 * lanes || self.accumulates(row) || !self.pads() {
+            return whole;
+        }
+        let mut ends = beginnings(&self.kernel, body, row, n);
+        ends.push(n);
+        let mut from = 0;
+        let long = ends.iter().all(|&end| end - std::mem::replace(&mut from, end) >= lanes);
+        if !long || !(2..=MOST_PARTS).contains(&ends.len()) {
+            return whole;
+        }
+        let (mut parts, mut rest, mut from) = (Vec::new(), row, 0);
+        self.because(ScheduleReason::Cases);
+        for &end in &ends[..ends.len() - 1] {
+            let made = self.apply(Directive::Peel {
+                var: rest,
+                from: end - std::mem::replace(&mut from, end),
+                behind: 0,
+            });
+            let Some([first, behind]) = made.as_deref() else { break };
+            parts.push(*first);
+            rest = *behind;
+        }
+        parts.push(rest);
+        parts
     }
 
     /// Vectorizes the parts of a row that was peeled, but for short edges: their few elements are no row.

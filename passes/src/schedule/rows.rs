@@ -15,7 +15,7 @@ use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::tree;
 
 /// The most elements of a row that runs in one lane.
-const SHORT_ROW: i64 = 16;
+pub(super) const SHORT_ROW: i64 = 16;
 /// Short rows of one parallel iteration.
 const ROW_BLOCK: i64 = 64;
 /// Operations that the body of short rows may have once it is unrolled, an elementary function counting
@@ -261,7 +261,7 @@ impl Scheduler<'_> {
     }
 
     /// Whether rows are so short, and so simple, that each of many of them takes a lane.
-    fn are_short(&self, row: VarId) -> bool {
+    pub(super) fn are_short(&self, row: VarId) -> bool {
         tree::loop_body(&self.kernel.body, row).is_some_and(|body| {
             self.emitter.lanes(DType::F32) >= 2
                 && self.fits_lanes(body, row, false)
@@ -283,7 +283,7 @@ impl Scheduler<'_> {
     }
 
     /// Short rows: blocks of them in parallel, a row in each lane. Returns whether it was done.
-    fn short_rows(&mut self, row: VarId) -> bool {
+    pub(super) fn short_rows(&mut self, row: VarId) -> bool {
         let lanes = self.emitter.lanes(DType::F32);
         let rows = &self.kernel.extents[row.0 as usize];
         if rows.interval(&self.kernel).hi < ROW_BLOCK {

@@ -5,6 +5,8 @@
 //! cache lines, and leaves a nest that reads side by side. Results too large for the caches are copied behind the loop that
 //! computes them, past the caches.
 
+use std::ops::Range;
+
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk, walk_mut};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
@@ -197,47 +199,68 @@ pub(super) fn turned(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> R
     Ok(vec![row])
 }
 
-/// Where a row of a parameter begins, and what it holds.
-#[derive(Clone, PartialEq)]
+/// The elements of a row of a parameter that are accessed, from the first to the last.
 struct Row {
     param: u32,
     /// Elements from row to row.
-    stride: IndexExpr,
-    /// The first element of the first row.
-    start: IndexExpr,
-    /// Elements of a row.
-    length: IndexExpr,
-    stored: bool,
+    stride: i64,
+    /// What the first row's elements are counted from.
+    base: IndexExpr,
+    /// The first and behind the last element.
+    range: Range<i64>,
+    /// Those that are stored, in ranges; `None` if the parameter is read.
+    stored: Option<Vec<Range<i64>>>,
+}
+
+impl Row {
+    fn length(&self) -> i64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether each element is stored that is copied from the scratch.
+    fn is_whole(&self) -> bool {
+        let Some(stored) = &self.stored else { return true };
+        let mut stored: Vec<_> = stored.clone();
+        stored.sort_by_key(|r| r.start);
+        let covered = |end: i64, r: Range<i64>| if r.start <= end { end.max(r.end) } else { end };
+        stored.into_iter().fold(self.range.start, covered) == self.range.end
+    }
 }
 
 /// The fewest elements of a row that fill a block of a transposition.
 const SHORTEST_ROW: i64 = 4;
 
-/// The row that an access of an iteration of `var` goes to, and the element of it; `inside` are the loops in the iteration.
+/// The elements of a row that an access of an iteration of `var` goes to, with nothing said of others; `inside` are the loops in the iteration.
 fn row_of(
     kernel: &Kernel,
     param: u32,
-    index: &IndexExpr,
+    (index, writes): (&IndexExpr, bool),
     var: VarId,
     inside: &[VarId],
-    stored: bool,
-) -> Option<(Row, VarId)> {
+) -> Option<Row> {
     let (stride, rest) = index.affine_in(var)?;
     let mut moving = inside.iter().copied().filter(|&v| rest.uses(v));
-    let column = moving.next().filter(|_| moving.next().is_none())?;
-    let (step, start) = rest.affine_in(column)?;
-    let length = kernel.extents[column.0 as usize].clone();
-    let whole = (SHORTEST_ROW..=stride.as_const()?).contains(&length.as_const()?);
-    (whole && step.is(1) && !start.uses(var) && !start.uses(column)).then_some((
-        Row {
-            param,
-            stride,
-            start,
-            length,
-            stored,
-        },
-        column,
-    ))
+    let (start, length) = match (moving.next(), moving.next()) {
+        (None, _) => (rest, 1),
+        (Some(column), None) => {
+            let (step, start) = rest.affine_in(column)?;
+            let length = kernel.extents[column.0 as usize].as_const()?;
+            (step.is(1) && !start.uses(column)).then_some((start, length))?
+        }
+        _ => return None,
+    };
+    if start.uses(var) || length < 1 {
+        return None;
+    }
+    let first = start.linear().1;
+    let range = first..first.checked_add(length)?;
+    Some(Row {
+        param,
+        stride: stride.as_const()?,
+        base: start - IndexExpr::Const(first),
+        stored: writes.then(|| vec![range.clone()]),
+        range,
+    })
 }
 
 /// Notes the row of every access to a parameter; a parameter with accesses that differ goes to `refused`.
@@ -253,21 +276,32 @@ fn collect_rows(
         for a in s.accesses() {
             let Memory::Param(p) = a.memory else { continue };
             let plain = !a.is_conditional() && a.effect != Effect::Accumulate;
-            let row = row_of(kernel, p, a.index, var, inside, a.effect.writes()).map(|r| r.0);
-            match row.filter(|_| plain) {
-                Some(row) if found.iter().all(|f| f.param != p || *f == row) => {
-                    if !found.contains(&row) {
-                        found.push(row);
+            let row = row_of(kernel, p, (a.index, a.effect.writes()), var, inside).filter(|_| plain);
+            let Some(row) = row else {
+                refused.push(p);
+                continue;
+            };
+            match found.iter_mut().find(|f| f.param == p) {
+                None => found.push(row),
+                Some(f)
+                    if f.stride == row.stride && f.base == row.base && f.stored.is_some() == row.stored.is_some() =>
+                {
+                    f.range = f.range.start.min(row.range.start)..f.range.end.max(row.range.end);
+                    if let (Some(all), Some(more)) = (&mut f.stored, row.stored) {
+                        all.extend(more);
                     }
                 }
-                _ => refused.push(p),
+                Some(_) => refused.push(p),
             }
         }
-        let from = found.len();
         collect_rows(kernel, s.body(), var, inside, found, refused);
         // What need not happen may leave elements of a row as they were.
         if matches!(s, Stmt::If { .. }) {
-            refused.extend(found.drain(from..).filter(|r| r.stored).map(|r| r.param));
+            let inside = walk(s.body()).flat_map(|s| s.accesses());
+            refused.extend(inside.filter(|a| a.effect.writes()).filter_map(|a| match a.memory {
+                Memory::Param(p) => Some(p),
+                Memory::Scratch(_) => None,
+            }));
         }
     }
 }
@@ -291,8 +325,13 @@ pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<Va
     collect_rows(kernel, body, var, &inside, &mut found, &mut refused);
     found.retain(|r| {
         let p = &kernel.params[r.param as usize];
-        let access = if r.stored { Access::Write } else { Access::Read };
-        !refused.contains(&r.param) && p.access == access && p.dtype.bytes() == 4 && !r.start.uses(var)
+        let access = if r.stored.is_some() {
+            Access::Write
+        } else {
+            Access::Read
+        };
+        let fits = (SHORTEST_ROW..=r.stride).contains(&r.length()) && r.is_whole();
+        !refused.contains(&r.param) && p.access == access && p.dtype.bytes() == 4 && fits
     });
     if found.is_empty() {
         return Err(DirectiveRefusal::NoStridedLoad(var));
@@ -303,23 +342,25 @@ pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<Va
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for r in found {
         let dtype = kernel.params[r.param as usize].dtype;
-        let scratch = kernel.new_scratch(dtype, r.length.clone() * k.clone(), Scope::Cache);
-        let (row, column) = (kernel.new_var(extent.clone()), kernel.new_var(r.length.clone()));
+        let length = IndexExpr::Const(r.length());
+        let first = r.base.clone() + IndexExpr::Const(r.range.start);
+        let scratch = kernel.new_scratch(dtype, length.clone() * k.clone(), Scope::Cache);
+        let (row, column) = (kernel.new_var(extent.clone()), kernel.new_var(length));
         let turned = IndexExpr::from(column) * k.clone() + row.into();
-        let straight = IndexExpr::from(row) * r.stride.clone() + r.start.clone() + column.into();
+        let straight = IndexExpr::from(row) * IndexExpr::Const(r.stride) + first.clone() + column.into();
         let (param, turned) = ((Memory::Param(r.param), straight), (scratch, turned));
         let value = kernel.new_value(dtype);
-        if r.stored {
+        if r.stored.is_some() {
             after.push(copy(value, &[row, column], turned, param));
             made.push(row);
         } else {
             before.push(copy(value, &[column, row], param, turned));
             made.push(column);
         }
-        staged.push((r.param, scratch));
+        staged.push((r.param, scratch, first));
     }
-    rewrite(kernel, var, &mut |kernel, bind, mut body| {
-        turn(kernel, &mut body, var, &inside, &staged, &k);
+    rewrite(kernel, var, &mut |_, bind, mut body| {
+        turn(&mut body, var, &staged, &k);
         let mut out = std::mem::take(&mut before);
         out.push(Stmt::Loop { var, bind, body });
         out.append(&mut after);
@@ -328,16 +369,16 @@ pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<Va
     Ok(made)
 }
 
-/// Moves accesses to staged parameters to their scratch.
-fn turn(kernel: &Kernel, body: &mut [Stmt], var: VarId, inside: &[VarId], staged: &[(u32, Memory)], pitch: &IndexExpr) {
+/// Moves accesses to staged parameters, whose first elements are given, to their scratch.
+fn turn(body: &mut [Stmt], var: VarId, staged: &[(u32, Memory, IndexExpr)], pitch: &IndexExpr) {
     walk_mut(body, &mut |s| {
         for a in s.accesses_mut() {
             if let Memory::Param(p) = *a.memory
-                && let Some((_, scratch)) = staged.iter().find(|s| s.0 == p)
-                && let Some((_, column)) = row_of(kernel, p, a.index, var, inside, false)
+                && let Some((_, scratch, first)) = staged.iter().find(|s| s.0 == p)
+                && let Some((_, rest)) = a.index.affine_in(var)
             {
                 *a.memory = *scratch;
-                *a.index = IndexExpr::from(column) * pitch.clone() + var.into();
+                *a.index = (rest - first.clone()) * pitch.clone() + var.into();
             }
         }
     });

@@ -166,6 +166,26 @@ pub const COUNTED: &[Counted] = &[
         ..PLAIN
     },
     Counted {
+        name: "chosen f16",
+        text: "graph @chosen(%c: bool[64, 1024], %x: f16[64, 1024], %y: f16[64, 1024]) {
+           %0 = select %c, %x, %y : f16[64, 1024]
+           return %0
+         }",
+        instructions: Some(170),
+        access_bytes: 14,
+        ..PLAIN
+    },
+    Counted {
+        name: "chosen bf16",
+        text: "graph @chosen(%c: bool[64, 1024], %x: bf16[64, 1024], %y: bf16[64, 1024]) {
+           %0 = select %c, %x, %y : bf16[64, 1024]
+           return %0
+         }",
+        instructions: Some(170),
+        access_bytes: 14,
+        ..PLAIN
+    },
+    Counted {
         name: "both",
         text: "graph @both(%x: bool[64, 1024], %y: bool[64, 1024]) {
            %0 = not %y : bool[64, 1024]

@@ -77,6 +77,15 @@ pub(crate) unsafe fn sort(s: &Sort, buffers: Buffers, threads: &Pool) -> Result<
 /// Elements below which waking threads takes longer than sorting.
 const SMALL: usize = 4096;
 
+/// A row has so many times more elements than are asked for, from which on it pays to keep no others.
+const FEW: usize = 8;
+
+/// The most elements that are asked for which are kept in order.
+const MOST_IN_ORDER: usize = 24;
+
+/// Elements that are compared together.
+const BLOCK: usize = 16;
+
 /// Elements from which on threads share a row: they meet twice for each digit.
 const SHARED_ROW: usize = 1 << 17;
 
@@ -170,6 +179,15 @@ impl Row<'_> {
     /// As for [`sort`]; `words` has two for each element.
     unsafe fn sort_packed(&self, words: &mut [u64]) {
         let (extent, count) = (self.s.extent, self.s.count);
+        if count <= MOST_IN_ORDER || count.saturating_mul(FEW) <= extent {
+            // SAFETY: the caller's promise.
+            let found = unsafe { self.first_of_many(words) };
+            for (k, word) in found[..count].iter().enumerate() {
+                // SAFETY: `k < count`, and the lower half is the position that was put there.
+                unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
+            }
+            return;
+        }
         let (row, other) = words.split_at_mut(extent);
         for (k, word) in row.iter_mut().enumerate() {
             // SAFETY: `k < extent`.
@@ -190,6 +208,75 @@ impl Row<'_> {
         for (k, word) in sorted[..count].iter().enumerate() {
             // SAFETY: `k < count`, and the lower half is the position that was put there.
             unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
+        }
+    }
+
+    /// The words that come first, in order. Only those are kept that come before the last of the first, which few of the elements behind do.
+    ///
+    /// # Safety
+    /// As for [`sort`]; `words` has two for each element. Of more than [`MOST_IN_ORDER`] the row has [`FEW`] times as many.
+    unsafe fn first_of_many<'w>(&self, words: &'w mut [u64]) -> &'w mut [u64] {
+        let (extent, count) = (self.s.extent, self.s.count);
+        let in_order = count <= MOST_IN_ORDER;
+        let room = match in_order {
+            true => count,
+            false => count + (count / 4).max(BLOCK),
+        };
+        // No word is as large.
+        let (mut kept, mut limit) = (0, u64::MAX);
+        words[..count].fill(limit);
+        for from in (0..extent).step_by(BLOCK) {
+            let to = extent.min(from + BLOCK);
+            // SAFETY: the places are inside the row, and that of a word is in front of them.
+            if limit != u64::MAX && unsafe { self.none_before(limit, from..to) } {
+                continue;
+            }
+            for k in from..to {
+                // SAFETY: `k < extent`.
+                let word = unsafe { self.key(k) } << 32 | k as u64;
+                if word >= limit {
+                    continue;
+                }
+                if in_order {
+                    let mut at = count - 1;
+                    while at > 0 && words[at - 1] > word {
+                        words[at] = words[at - 1];
+                        at -= 1;
+                    }
+                    words[at] = word;
+                    limit = words[count - 1];
+                    continue;
+                }
+                words[kept] = word;
+                kept += 1;
+                if kept == room {
+                    words[..room].select_nth_unstable(count - 1);
+                    (kept, limit) = (count, words[count - 1]);
+                }
+            }
+        }
+        if !in_order {
+            words[..kept].sort_unstable();
+        }
+        &mut words[..count]
+    }
+
+    /// Whether no element of a range comes before a word's, as far as comparing numbers tells.
+    ///
+    /// # Safety
+    /// The range is inside the row, and behind the element of the word.
+    unsafe fn none_before(&self, limit: u64, range: Range<usize>) -> bool {
+        if self.s.dtype != DType::F32 || self.s.inner != 1 {
+            return false;
+        }
+        // SAFETY: the elements are inside `x`, and four bytes each.
+        let row = unsafe { self.buffers.x.cast::<f32>().add(self.o * self.s.extent) };
+        let limit = unsafe { row.add((limit & u64::from(u32::MAX)) as usize).read() };
+        let of = unsafe { std::slice::from_raw_parts(row.add(range.start), range.len()) };
+        // Of equal ones the first comes first. What is not a number comes last, and first where the order is descending.
+        match self.s.descending {
+            true => of.iter().fold(true, |none, x| none & (*x <= limit)),
+            false => !limit.is_nan() && of.iter().fold(true, |none, x| none & !(*x < limit)),
         }
     }
 
@@ -449,6 +536,7 @@ impl Order {
     }
 
     /// The key of an element: every NaN last (in an ascending order) and equal, the zeros equal.
+    #[inline(always)]
     fn key(&self, bits: u64) -> u64 {
         let key = match self.infinity {
             Some(infinity) => match bits & (self.sign - 1) {
@@ -566,19 +654,20 @@ mod tests {
             let special = [-0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.0, 1.0];
             let special: Vec<u64> = special.iter().map(|&v| Scalar::from_f64(dtype, v).bits()).collect();
             for extent in [1usize, 2, 100, 1023, 1024, 5000, 70_000] {
-                // Any bits (NaN of every payload among them), few different ones, ascending ones, and all alike.
-                for kind in 0..4u64 {
+                // Any bits (NaN of every payload among them), few different ones, ascending and descending ones, and all alike.
+                for kind in 0..5u64 {
                     let bits: Vec<u64> = (0..extent as u64)
                         .map(|i| match kind {
                             0 if i % 11 == 0 => special[i as usize % special.len()],
                             0 => random() & mask,
                             1 => special[(random() % 7) as usize],
                             2 => i & (mask >> 1),
+                            3 => (extent as u64 - i) & (mask >> 1),
                             _ => special[5],
                         })
                         .collect();
                     for descending in [false, true] {
-                        for count in [extent, extent.div_ceil(3)] {
+                        for count in [extent, extent.div_ceil(3), extent.div_ceil(8), extent.div_ceil(900)] {
                             let (found, expected) = (
                                 sorted(dtype, &bits, count, descending, 1),
                                 defined(dtype, &bits, count, descending),
