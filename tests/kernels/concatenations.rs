@@ -402,3 +402,113 @@ fn many_parts_are_stored_one_by_one() {
         }
     }
 }
+
+/// Rows put together of elements or of pieces, each computed in its own way of pieces of rows of two tensors.
+fn rows_of_parts(seed: u64) -> (String, tlc_ir::Graph, Vec<HostTensor>) {
+    let mut rng = Random(seed.wrapping_mul(0xD134_2543_DE82_EF95) | 1);
+    let g = Graph::new("rows");
+    let rows = [1usize, 3, 63, 64, 65, 131, 700, 2049][rng.below(8)];
+    let dtype = [
+        DType::F32,
+        DType::F32,
+        DType::F32,
+        DType::F16,
+        DType::BF16,
+        DType::I32,
+        DType::I8,
+    ][rng.below(7)];
+    // Elements, short pieces, and pieces of whole vectors.
+    let kind = rng.below(4);
+    let most = [1usize, 6, 60, 200][kind];
+    let least = [1usize, 1, 16, 1][kind];
+    let count = 2 + rng.below([15, 5, 8, 4][kind]);
+    let symbolic = rng.below(4) == 0;
+    let extent: Dim = if symbolic { g.symbol("n", 0..=4096) } else { rows.into() };
+    let pitches = [most + rng.below(5), most + rng.below(20)];
+    let given: Vec<Tensor> = (0..2)
+        .map(|k| g.input(&format!("x{k}"), DType::F32, [extent.clone(), pitches[k].into()]))
+        .collect();
+    let inputs = (0..2).map(|k| data(&[rows, pitches[k]], k)).collect();
+    let piece = |rng: &mut Random, width: usize| {
+        let of = rng.below(2);
+        let x = given[of].narrow(1, rng.below(pitches[of] - width + 1) as i64, width as i64);
+        match dtype.is_float() {
+            true => x.cast(dtype),
+            false => (x * 40.0).cast(dtype),
+        }
+    };
+    let pieces: Vec<Tensor> = (0..count)
+        .map(|_| {
+            let width = least + rng.below(most - least + 1);
+            let (a, b) = (piece(&mut rng, width), piece(&mut rng, width));
+            match rng.below(7) {
+                0 => a,
+                1 => a.clone() * &b + &a,
+                2 => a.maximum(&b) - &b,
+                3 if dtype.is_float() => a.sigmoid() + &b,
+                4 => a.lt(&b).select(&b, &a),
+                5 => -(a + &b),
+                _ => a.clone() * &b - &b * &a + &a * &a,
+            }
+        })
+        .collect();
+    let all: Vec<&Tensor> = pieces.iter().collect();
+    let whole = concat(&all, 1);
+    match rng.below(4) {
+        0 => g.output("y", &(&whole + &whole)),
+        1 => {
+            g.output("y", &whole);
+            g.output("sums", &whole.cast(DType::F32).sum([1]));
+        }
+        _ => g.output("y", &whole),
+    }
+    let what = format!("{seed}: {rows} rows of {count} pieces of {dtype}");
+    (what, g.finish().expect("a graph"), inputs)
+}
+
+#[test]
+fn rows_of_parts_are_what_the_interpreter_says() {
+    for seed in tlc_ir::testgen::seeds(0..160) {
+        let (what, graph, inputs) = rows_of_parts(seed);
+        check(&what, &graph, &inputs);
+    }
+}
+
+/// Accesses that happen for some elements alone.
+fn conditional(plan: &Plan) -> usize {
+    let kernels = plan.kernels.iter();
+    let accesses = kernels.flat_map(|k| k.statements().flat_map(|s| s.accesses()));
+    accesses.filter(|a| a.is_conditional()).count()
+}
+
+#[test]
+fn nothing_asks_of_each_element_which_part_it_is_of() {
+    if !tlc_runtime::cpu::level::wide().is_some_and(|level| level.vector_bits() >= 256) {
+        println!("SKIP: at this level rows are not taken side by side");
+        return;
+    }
+    // A product of quaternions, or nearly: a row has four elements, each of another formula.
+    let g = Graph::new("rotation");
+    let x = g.input("x", DType::F32, [5000, 4]);
+    let at = |k: i64| x.narrow(1, k, 1);
+    let (a, b) = (at(0) * at(2) - at(1) * at(3), at(0) * at(3) + at(1) * at(2));
+    let (c, d) = (at(0) * at(1) + at(3), at(2) * at(3) - at(0));
+    g.output("y", &concat(&[&a, &b, &c, &d], 1));
+    let plan = check("rotation", &g.finish().expect("a graph"), &[data(&[5000, 4], 0)]);
+    assert_eq!(conditional(&plan), 0, "{plan}");
+    // Both signs of a value.
+    let g = Graph::new("signs");
+    let x = g.input("x", DType::F32, [40, 256]);
+    g.output("y", &concat(&[&x.relu(), &(-&x).relu()], 1));
+    let plan = check("signs", &g.finish().expect("a graph"), &[data(&[40, 256], 0)]);
+    assert_eq!(conditional(&plan), 0, "{plan}");
+    // Large parts of one tensor are stored where the whole has them.
+    let g = Graph::new("heads");
+    let x = g.input("x", DType::F32, [4, 1200, 5]);
+    let y = g.input("y", DType::F32, [4, 300, 5]);
+    let flat = |t: &Tensor, n: i64| t.sigmoid().reshape([1, n]);
+    g.output("z", &concat(&[&flat(&x, 24_000), &flat(&y, 6_000)], 1));
+    let given = [data(&[4, 1200, 5], 0), data(&[4, 300, 5], 1)];
+    let plan = check("heads", &g.finish().expect("a graph"), &given);
+    assert_eq!((parts(&plan), copies(&plan)), (2, 0), "{plan}");
+}

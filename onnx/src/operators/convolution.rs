@@ -2,6 +2,7 @@
 
 use tlc_ir::DType;
 
+use super::elementwise::same;
 use super::linear::centered;
 use super::quantization::quantized;
 use crate::call::{Answer, Call, one};
@@ -139,6 +140,10 @@ pub(super) fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Opti
 
 pub(super) fn conv(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
+    same(&x, &w)?;
+    if let Some(bias) = &bias {
+        same(&x, bias)?;
+    }
     one(convolved(c, &x, &w, bias.as_ref())?)
 }
 
@@ -221,6 +226,7 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
 /// A transposed convolution with that bias and padding.
 pub(super) fn conv_transposed(c: &Call<'_, '_, '_>, bias: Option<Tensor>, pads: Option<Vec<i64>>) -> Answer {
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
+    same(&x, &w)?;
     let (size, w) = kernel(c, &x, &w)?;
     let n = size.len();
     let groups = c.int("group", 1)?;

@@ -38,7 +38,7 @@ fn aligned(c: &Call<'_, '_, '_>, a: &Tensor, b: Tensor) -> Outcome<Tensor> {
 }
 
 /// ONNX never promotes: operands have one element type.
-fn same(a: &Tensor, b: &Tensor) -> Outcome<()> {
+pub(super) fn same(a: &Tensor, b: &Tensor) -> Outcome<()> {
     match a.dtype() == b.dtype() {
         true => Ok(()),
         false => invalid(format!(

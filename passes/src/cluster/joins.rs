@@ -101,17 +101,19 @@ impl Clusterer<'_> {
             };
             let mut own: SmallVec<[NodeId; 8]> = SmallVec::new();
             // Those that a kernel of the concatenation alone would have read or computed, which take a step each: how many, and how many
-            // elements more they have than the others. Unknown extents count nothing.
-            let (mut steps, mut more) = (0, 0i64);
+            // elements more they have than the others. Unknown extents count nothing. What a large part saves is worth a step more.
+            let (mut steps, mut saved, mut more) = (0, 1, 0i64);
             for part in &parts {
                 let elements = self.graph.ty(part.value).elements().as_const().unwrap_or(0);
                 let placed = in_place(part) && !own.contains(&part.value);
                 if placed {
                     own.push(part.value);
                 }
-                if placed && (self.is_root[part.value.index()] || self.is_summed_up(part.value)) {
+                let stored = self.is_root[part.value.index()] || self.is_summed_up(part.value);
+                if placed && (stored || elements >= LARGE_PART) {
                     more -= elements;
-                } else if !placed || elements < LARGE_PART {
+                    saved += usize::from(!stored);
+                } else {
                     steps += 1;
                     more += elements;
                 }
@@ -120,7 +122,7 @@ impl Clusterer<'_> {
             if few && !is_stored {
                 continue;
             }
-            if own.is_empty() || few && (steps > 1 || more > 0) {
+            if own.is_empty() || few && (steps > saved || more > 0) {
                 continue;
             }
             for part in &mut parts {

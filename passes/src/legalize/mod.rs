@@ -250,6 +250,14 @@ impl Legalizer<'_> {
         }
     }
 
+    /// What statements here compute: lanes or one element.
+    fn width(&self) -> Width {
+        match self.lanes {
+            Some(_) => Width::Lanes,
+            None => Width::Scalar,
+        }
+    }
+
     /// Emits a scalar operation in legal form; returns its value.
     fn legal_map(&mut self, op: ScalarOp, args: SmallVec<[ValueId; 3]>, dtype: DType) -> ValueId {
         let on = self.kernel.dtype(args[args.len() - 1]);
@@ -257,7 +265,9 @@ impl Legalizer<'_> {
             // What is chosen keeps its bits, unless f32 has it already.
             DType::F16 | DType::BF16
                 if op == ScalarOp::Select
-                    && self.emitter.is_some_and(|e| e.has_blocks)
+                    && self
+                        .emitter
+                        .is_some_and(|e| e.map(op, on, self.width()) == Support::Native)
                     && !args.iter().any(|a| self.unrounded.contains_key(a)) =>
             {
                 self.emit(Op::Map(op, args), dtype)
