@@ -269,14 +269,16 @@ impl Row<'_> {
         if self.s.dtype != DType::F32 || self.s.inner != 1 {
             return false;
         }
-        // SAFETY: the elements are inside `x`, and four bytes each.
-        let row = unsafe { self.buffers.x.cast::<f32>().add(self.o * self.s.extent) };
-        let limit = unsafe { row.add((limit & u64::from(u32::MAX)) as usize).read() };
-        let of = unsafe { std::slice::from_raw_parts(row.add(range.start), range.len()) };
+        // SAFETY: the elements are inside `x`, four bytes each, and nothing writes them.
+        let (limit, of) = unsafe {
+            let row = self.buffers.x.cast::<f32>().add(self.o * self.s.extent);
+            let limit = row.add((limit & u64::from(u32::MAX)) as usize).read();
+            (limit, std::slice::from_raw_parts(row.add(range.start), range.len()))
+        };
         // Of equal ones the first comes first. What is not a number comes last, and first where the order is descending.
         match self.s.descending {
             true => of.iter().fold(true, |none, x| none & (*x <= limit)),
-            false => !limit.is_nan() && of.iter().fold(true, |none, x| none & !(*x < limit)),
+            false => !limit.is_nan() && of.iter().fold(true, |none, x| none & ((*x >= limit) | x.is_nan())),
         }
     }
 
