@@ -137,5 +137,7 @@ pub fn triu(x: &Tensor, offset: i64) -> Tensor {
 
 pub use crate::ops::index::{meshgrid, where_};
 pub use crate::ops::join::{concat, stack};
+#[doc(hidden)]
+pub use crate::ops::linalg::einsum_as;
 pub use crate::ops::linalg::{einsum, einsum_over};
 pub use crate::ops::shape::broadcast_tensors;

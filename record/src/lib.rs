@@ -35,6 +35,8 @@ pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};
 pub use error::{Error, Errors};
 pub use eval::EvalError;
+#[doc(hidden)]
+pub use functions::einsum_as;
 pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, meshgrid, stack, where_};
 pub use graph::{Graph, Tensor};
 pub use ops::attention::Attention;

@@ -424,6 +424,54 @@ fn operators_on_narrow_floats_do_not_overflow_on_their_way_and_take_infinities()
     }
 }
 
+/// Sums of products with what is added to them and times what they are multiplied by, rounded to 16 bits once: where the product alone is too large
+/// for f16, or what is added takes all of it but its last bits.
+#[test]
+fn products_of_16_bits_are_rounded_behind_what_is_added() {
+    const TYPES: [(i64, DType, i32); 2] = [(10, DType::F16, 11), (16, DType::BF16, 8)];
+    for (number, dtype, bits) in TYPES {
+        // The largest power of two, and a number whose last bit is lost where 1 is added.
+        let (large, odd) = (2f64.powi(15), 2f64.powi(-bits));
+        type Case<'c> = (&'c str, &'c [(&'static str, A)], [f64; 2], f64, f64);
+        // The operator, two addends of the sum, and what is added to it, with the result by arithmetic in f64.
+        let cases: [Case<'_>; 8] = [
+            ("Conv x w b", &[], [large, large], -large, large),
+            ("ConvTranspose x w b", &[], [large, large], -large, large),
+            ("Gemm x w b", &[], [large, large], -large, large),
+            ("Gemm x w", &[("alpha", A::F(0.25))], [large, large], 0.0, large / 2.0),
+            ("Gemm x w b", &[("beta", A::F(2.0))], [-large, -0.0], large, large),
+            ("Conv x w b", &[], [1.0, odd], -1.0, odd),
+            ("ConvTranspose x w b", &[], [1.0, odd], -1.0, odd),
+            ("Gemm x w b", &[], [1.0, odd], -1.0, odd),
+        ];
+        for (text, attributes, addends, added, expected) in cases {
+            let of = |shape: &[usize], data: &[f64]| {
+                let mut t = HostTensor::zeros(dtype, shape).expect("a tensor");
+                (0..data.len()).for_each(|i| t.set(i, tlc::Scalar::from_f64(dtype, data[i])));
+                t
+            };
+            let shapes: [&[usize]; 2] = match text.split(' ').next() {
+                Some("Conv") => [&[1, 2, 1, 1], &[1, 2, 1, 1]],
+                Some("ConvTranspose") => [&[1, 2, 1, 1], &[2, 1, 1, 1]],
+                _ => [&[1, 2], &[2, 1]],
+            };
+            let operands = [of(shapes[0], &addends), of(shapes[1], &[1.0; 2]), of(&[1], &[added])];
+            let inputs = ["x", "w", "b"].iter().zip(&operands).map(|(name, t)| {
+                let dims: Vec<D> = t.shape().iter().map(|&n| D::N(n as i64)).collect();
+                value(name, number, &dims)
+            });
+            let node = op(&format!("{text} -> out"), attributes);
+            let all = graph(vec![node], vec![], inputs.collect(), vec![value("out", number, &[])]);
+            let found = run(&imported(&model_of(22, all, vec![])).graph, &operands);
+            assert_eq!(
+                found[0].get(0).as_f64(),
+                expected,
+                "{text} of {dtype}: {addends:?} {added}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_reduction_over_no_axes_keeps_the_type() {
     // Element types of ONNX: i32, u8, f16, bf16.

@@ -193,7 +193,7 @@ pub(super) fn qlinear_conv(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 /// What each element of the image makes of the weights, and where that lies added up: `[batch, outputs, space..]`, with all that the windows
-/// reach. How the sum is computed is decided by [`Tensor::overlap_add`].
+/// reach; of 16 bits in f32. How the sum is computed is decided by [`Tensor::overlap_add`].
 fn transposed(x: &Tensor, w: &Tensor, groups: usize, size: &[usize], windows: (&[usize], &[usize])) -> Tensor {
     let (inner, outer) = (w.dim(0) / groups, w.dim(1));
     let n = size.len();
@@ -204,7 +204,11 @@ fn transposed(x: &Tensor, w: &Tensor, groups: usize, size: &[usize], windows: (&
     let mut weight = vec![Dim::from(groups), inner, outer.clone()];
     weight.extend(size.iter().map(Dim::from));
     let equation = format!("gco{window},bgc{space}->bgo{space}{window}");
-    let y = tlc_record::einsum(&equation, &[&w.reshape(weight), &x.reshape(grouped)]);
+    let dtype = match x.dtype().is_float() {
+        true => x.dtype().accumulator(),
+        false => x.dtype(),
+    };
+    let y = tlc_record::einsum_as(&equation, &[&w.reshape(weight), &x.reshape(grouped)], dtype);
     let mut joined: Vec<Dim> = vec![x.dim(0), outer * groups];
     joined.extend(space_of_x.iter().cloned());
     joined.extend(size.iter().map(Dim::from));
@@ -319,8 +323,9 @@ pub(super) fn conv_transposed(c: &Call<'_, '_, '_>, bias: Option<Tensor>, pads: 
     }
     let mut along_channels = vec![Dim::from(1); n + 1];
     along_channels[0] = w.dim(1) * groups;
-    one(match bias {
+    let y = match bias {
         Some(bias) => y + bias.reshape(along_channels),
         None => y,
-    })
+    };
+    one(y.cast(x.dtype()))
 }

@@ -73,9 +73,16 @@ pub(super) fn matmul(c: &mut Call<'_, '_, '_>) -> Answer {
         };
         Ok(if c.flag(trans, false)? { t.swap_axes(-2, -1) } else { t })
     };
-    let y = operand(0, "transA", "transBatchA")?.matmul(&operand(1, "transB", "transBatchB")?);
-    let alpha = c.float("alpha", 1.0)?;
-    one(if alpha == 1.0 { y } else { y * alpha })
+    let (a, b) = (
+        operand(0, "transA", "transBatchA")?,
+        operand(1, "transB", "transBatchB")?,
+    );
+    one(match c.float("alpha", 1.0)? {
+        1.0 => a.matmul(&b),
+        // Of 16 bits the multiple is rounded once.
+        alpha if a.dtype().is_float() => (a.matmul_as(&b, a.dtype().accumulator()) * alpha).cast(a.dtype()),
+        alpha => a.matmul(&b) * alpha,
+    })
 }
 
 /// The sum of operands, of which those that are not the first broadcast to it.

@@ -35,13 +35,20 @@ pub(super) fn gemm(c: &mut Call<'_, '_, '_>) -> Answer {
         by if t.dtype().is_float() => t * by,
         by => (t.cast(DType::F64) * by).cast(t.dtype()),
     };
-    let product = scaled(a.matmul(&b), alpha);
-    one(match c.optional(2)? {
+    let bias = c.optional(2)?;
+    let dtype = a.dtype();
+    // Of 16 bits the whole is rounded once.
+    let wide = match dtype.is_float() && (alpha != 1.0 || bias.is_some()) {
+        true => dtype.accumulator(),
+        false => dtype,
+    };
+    let product = scaled(a.matmul_as(&b, wide), alpha);
+    one(match bias {
         Some(bias) => {
             same(&a, &bias)?;
-            product + scaled(bias, beta)
+            (product + scaled(bias.cast(wide), beta)).cast(dtype)
         }
-        None => product,
+        None => product.cast(dtype),
     })
 }
 

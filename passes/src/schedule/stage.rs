@@ -295,10 +295,10 @@ fn collect_rows(
             }
         }
         collect_rows(kernel, s.body(), var, inside, found, refused);
-        // What need not happen may leave elements of a row as they were.
+        // What need not happen may leave elements of a row as they were, or not find them.
         if matches!(s, Stmt::If { .. }) {
             let inside = walk(s.body()).flat_map(|s| s.accesses());
-            refused.extend(inside.filter(|a| a.effect.writes()).filter_map(|a| match a.memory {
+            refused.extend(inside.filter_map(|a| match a.memory {
                 Memory::Param(p) => Some(p),
                 Memory::Scratch(_) => None,
             }));

@@ -5,6 +5,7 @@ use tlc_ir::IndexExpr;
 use crate::dim::Dim;
 use crate::graph::Tensor;
 use crate::graph::scope::{Step, op, refuse_expecting};
+use crate::promotion::promote;
 
 use super::linalg::contract;
 
@@ -242,13 +243,16 @@ impl Tensor {
                 ((0..n).map(place).collect(), (n..2 * n).map(place).collect());
             let mut result = vec![windows.extents()[0].clone(), outputs.clone()];
             result.extend_from_slice(&windows.extents()[2..2 + n]);
+            let dtype = promote(self.dtype(), weight.dtype());
+            // A sum is rounded once, behind the bias.
+            let sum = (bias.is_some() && dtype.is_float()).then(|| dtype.accumulator());
             let y = if groups == 1 {
                 let x_labels = [&[B, C], &space[..], &kernel_labels].concat();
                 let w_labels = [&[F, C], &kernel_labels[..]].concat();
                 contract(
                     &[(&windows, &x_labels), (weight, &w_labels)],
                     &[&[B, F], &space[..]].concat(),
-                    None,
+                    sum,
                 )?
             } else {
                 let grouped = |t: &Tensor, axis: usize, inner: IndexExpr| {
@@ -264,7 +268,7 @@ impl Tensor {
                 contract(
                     &[(&x, &x_labels), (&w, &w_labels)],
                     &[&[B, G, F], &space[..]].concat(),
-                    None,
+                    sum,
                 )?
             };
             let y = y.reshaped(&result)?;
@@ -272,7 +276,7 @@ impl Tensor {
                 None => Ok(y),
                 Some(b) => {
                     let column = b.per_channel("a bias", &y)?;
-                    Ok(y + column)
+                    (y + column).to(promote(dtype, b.dtype()))
                 }
             }
         })

@@ -106,7 +106,7 @@ pub(crate) fn contract_over(
 /// If `operands` is empty.
 #[track_caller]
 pub fn einsum(expression: &str, operands: &[&Tensor]) -> Tensor {
-    op("einsum", operands, || einsum_step(expression, operands, None))
+    op("einsum", operands, || einsum_step(expression, operands, None, None))
 }
 
 /// [`einsum`] over another semiring: longest or shortest paths, maximal products, reachability. Where no path is, max-add
@@ -117,10 +117,21 @@ pub fn einsum(expression: &str, operands: &[&Tensor]) -> Tensor {
 /// If `operands` is empty.
 #[track_caller]
 pub fn einsum_over(semiring: Semiring, expression: &str, operands: &[&Tensor]) -> Tensor {
-    op("einsum", operands, || einsum_step(expression, operands, Some(semiring)))
+    op("einsum", operands, || {
+        einsum_step(expression, operands, Some(semiring), None)
+    })
 }
 
-fn einsum_step(expression: &str, operands: &[&Tensor], semiring: Option<Semiring>) -> Step {
+/// As [`einsum`], but what was added up (in f32 for f16 and bf16, whose products are exact there) is converted to `dtype`.
+#[doc(hidden)]
+#[track_caller]
+pub fn einsum_as(expression: &str, operands: &[&Tensor], dtype: DType) -> Tensor {
+    op("einsum", operands, || {
+        einsum_step(expression, operands, None, Some(dtype))
+    })
+}
+
+fn einsum_step(expression: &str, operands: &[&Tensor], semiring: Option<Semiring>, result: Option<DType>) -> Step {
     let ranks: Vec<usize> = operands.iter().map(|t| t.rank()).collect();
     let spec = language::parse(expression, &ranks).or_else(|e| refuse(format!("`{expression}`: {e}")))?;
     let shapes: Option<Vec<Vec<usize>>> = operands.iter().map(|t| t.const_shape()).collect();
@@ -136,7 +147,7 @@ fn einsum_step(expression: &str, operands: &[&Tensor], semiring: Option<Semiring
         .zip(spec.operands.iter().map(|l| &l[..]))
         .collect();
     match semiring {
-        None => contract(&terms, &spec.output, None),
+        None => contract(&terms, &spec.output, result),
         Some(semiring) => {
             let dtype = operands.iter().map(|t| t.dtype()).reduce(promote).unwrap_or(DType::F32);
             contract_over(semiring, &terms, &spec.output, dtype.accumulator(), dtype)
@@ -329,15 +340,15 @@ impl Tensor {
             weight.exactly_rank("a weight", 2)?;
             self.at_least_rank(1)?;
             self.extent_is("the input", self.rank() - 1, &weight.extents()[1])?;
-            let y = self.matmul(&weight.t());
-            match bias {
-                None => Ok(y),
-                Some(b) => {
-                    b.exactly_rank("a bias", 1)?;
-                    b.extent_is("the bias", 0, &weight.extents()[0])?;
-                    Ok(y + b)
-                }
-            }
+            let Some(b) = bias else {
+                return Ok(self.matmul(&weight.t()));
+            };
+            b.exactly_rank("a bias", 1)?;
+            b.extent_is("the bias", 0, &weight.extents()[0])?;
+            let dtype = promote(self.dtype(), weight.dtype());
+            // A sum is rounded once, behind the bias.
+            let sum = dtype.is_float().then(|| dtype.accumulator());
+            (self.matmul_step(&weight.t(), sum)? + b).to(promote(dtype, b.dtype()))
         })
     }
 }
