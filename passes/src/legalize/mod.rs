@@ -250,11 +250,11 @@ impl Legalizer<'_> {
         }
     }
 
-    /// What statements here compute: lanes or one element.
+    /// What statements here compute: lanes, or one element, as each thread of a GPU does.
     fn width(&self) -> Width {
         match self.lanes {
-            Some(_) => Width::Lanes,
-            None => Width::Scalar,
+            Some(_) if self.emitter.is_none_or(|e| !e.has_blocks) => Width::Lanes,
+            _ => Width::Scalar,
         }
     }
 

@@ -254,6 +254,10 @@ impl Lowerer<'_> {
                 let mut guard = None;
                 for (&axis, &operand) in axes.iter().zip(&n.operands[1..]) {
                     let extent = &x_shape[axis as usize];
+                    if let Some(position) = self.position(operand, &at, extent) {
+                        full[axis as usize] = position;
+                        continue;
+                    }
                     if known_inside(self.graph, operand, extent) {
                         full[axis as usize] = self.known_index(operand, &at, extent, mask);
                         continue;
@@ -276,6 +280,32 @@ impl Lowerer<'_> {
                 self.map(ScalarOp::Select, &[inside, value, zero])
             }
             kind => unreachable!("{} is not evaluated in place", kind.name()),
+        }
+    }
+
+    /// An index that is no data but the number of an element along an axis, and inside of `0..extent` wherever it is asked for.
+    fn position(&self, operand: NodeId, at: &Index, extent: &IndexExpr) -> Option<IndexExpr> {
+        let (mut node, mut index) = (operand, at.clone());
+        loop {
+            let n = self.graph.node(node);
+            match &n.kind {
+                _ if self.is_root[node.index()] => return None,
+                NodeKind::Iota { ty, axis } if matches!(ty.dtype, DType::I32 | DType::I64) => {
+                    let e = index[*axis as usize].simplify(self);
+                    let range = e.interval(self);
+                    let exact = ty.dtype == DType::I64 || range.hi <= i64::from(i32::MAX);
+                    return (exact && range.lo >= 0 && e.proves_less(extent, self)).then_some(e);
+                }
+                NodeKind::View(view) => {
+                    let from = &self.graph.ty(n.operands[0]).shape;
+                    let mapped = view.operand_index(from, &n.ty.shape, &index, self);
+                    if !mapped.conditions.is_empty() {
+                        return None;
+                    }
+                    (node, index) = (n.operands[0], mapped.index);
+                }
+                _ => return None,
+            }
         }
     }
 
