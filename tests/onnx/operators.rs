@@ -133,6 +133,10 @@ fn broken_nodes_are_refused_with_the_reason() {
         let inputs = [("x", 10, x), ("w", FLOAT, w)];
         let expected = "operands of f16 and f32; expected one element type";
         refused(17, text, &[], &inputs, vec![], expected);
+        if text.starts_with("Conv") {
+            let (text, bias) = (text.replace(" ->", " b ->"), ("b", FLOAT, &[2][..]));
+            refused(17, &text, &[], &[("x", 10, x), ("w", 10, w), bias], vec![], expected);
+        }
     }
     refused(
         19,

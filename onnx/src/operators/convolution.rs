@@ -128,6 +128,8 @@ pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<(V
 }
 
 pub(super) fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Outcome<Tensor> {
+    same(x, w)?;
+    bias.map_or(Ok(()), |bias| same(x, bias))?;
     let (size, w) = kernel(c, x, w)?;
     let windows = Windows::of(c, x, &size)?;
     let groups = c.int("group", 1)?;
@@ -140,10 +142,6 @@ pub(super) fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Opti
 
 pub(super) fn conv(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
-    same(&x, &w)?;
-    if let Some(bias) = &bias {
-        same(&x, bias)?;
-    }
     one(convolved(c, &x, &w, bias.as_ref())?)
 }
 
@@ -231,6 +229,7 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
 pub(super) fn conv_transposed(c: &Call<'_, '_, '_>, bias: Option<Tensor>, pads: Option<Vec<i64>>) -> Answer {
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
     same(&x, &w)?;
+    bias.as_ref().map_or(Ok(()), |bias| same(&x, bias))?;
     let (size, w) = kernel(c, &x, &w)?;
     let n = size.len();
     let groups = c.int("group", 1)?;

@@ -255,12 +255,6 @@ impl Clusterer<'_> {
         Some(parts.collect())
     }
 
-    /// Whether a value is of one part of a concatenation or of another.
-    pub(super) fn chooses_part(&self, id: NodeId) -> bool {
-        let node = self.graph.node(id);
-        matches!(node.kind, NodeKind::Map(ScalarOp::Select)) && self.padded_truth(node.operands[0]).is_some()
-    }
-
     /// Adds what an operand of a concatenation has from one position of the joined axis to another.
     fn collect(
         &self,

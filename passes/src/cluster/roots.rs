@@ -342,7 +342,7 @@ impl Clusterer<'_> {
                 loads: 0,
                 scalar: self.has_no_vector_form(id),
                 regrouped: 0,
-                parts: u32::from(self.chooses_part(id)),
+                parts: u32::from(self.is_concatenation(id)),
                 looks_up: self.looks_bytes_up(id),
             };
             for (k, o) in node.operands.iter().enumerate() {

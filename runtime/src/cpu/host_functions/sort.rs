@@ -179,21 +179,30 @@ impl Row<'_> {
     /// As for [`sort`]; `words` has two for each element.
     unsafe fn sort_packed(&self, words: &mut [u64]) {
         let (extent, count) = (self.s.extent, self.s.count);
-        if count <= MOST_IN_ORDER || count.saturating_mul(FEW) <= extent {
+        let sorted = match count <= MOST_IN_ORDER || count.saturating_mul(FEW) <= extent {
             // SAFETY: the caller's promise.
-            let found = unsafe { self.first_of_many(words) };
-            for (k, word) in found[..count].iter().enumerate() {
-                // SAFETY: `k < count`, and the lower half is the position that was put there.
-                unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
-            }
-            return;
+            true => unsafe { self.first_of_many(words) },
+            // SAFETY: the caller's promise.
+            false => unsafe { self.first_of_all(words) },
+        };
+        for (k, word) in sorted[..count].iter().enumerate() {
+            // SAFETY: `k < count`, and the lower half is the position that was put there.
+            unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
         }
+    }
+
+    /// The words of a row, of which as many as asked for come first, in order.
+    ///
+    /// # Safety
+    /// As for [`sort`]; `words` has two for each element.
+    unsafe fn first_of_all<'w>(&self, words: &'w mut [u64]) -> &'w mut [u64] {
+        let (extent, count) = (self.s.extent, self.s.count);
         let (row, other) = words.split_at_mut(extent);
         for (k, word) in row.iter_mut().enumerate() {
             // SAFETY: `k < extent`.
             *word = unsafe { self.key(k) } << 32 | k as u64;
         }
-        let sorted = match count < extent {
+        match count < extent {
             true => {
                 row.select_nth_unstable(count - 1);
                 row[..count].sort_unstable();
@@ -204,10 +213,6 @@ impl Row<'_> {
                 row
             }
             false => by_digits(row, other, self.s.dtype.bytes()),
-        };
-        for (k, word) in sorted[..count].iter().enumerate() {
-            // SAFETY: `k < count`, and the lower half is the position that was put there.
-            unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
         }
     }
 
