@@ -366,8 +366,9 @@ impl Writer<'_, '_> {
     }
 
     fn divided(&self, [operator, function]: [&str; 2], a: Value, b: Value, w: Width) -> (String, Level) {
+        let b = self.positive_divisor(b);
         let (x, mut y) = (self.expression(a, w), self.expression(b, w));
-        if self.flat.info(b).range.lo < 1 {
+        if self.flat.info(b).range.lo < 1 && !self.positive.contains(&b) {
             // Computed in front of a loop that then does not run.
             let one = if w == Width::Wide { "(i64)1" } else { "1" };
             y = (format!("max({}, {one})", y.0), Level::Atom);
@@ -400,6 +401,20 @@ impl Writer<'_, '_> {
         }
         let suffix = if w == Width::Wide { "_i64" } else { "" };
         (format!("{function}{suffix}({}, {})", x.0, y.0), Level::Atom)
+    }
+
+    /// A divisor that is at least 1 here, without the `max(1, n)` that keeps it so elsewhere.
+    fn positive_divisor(&self, divisor: Value) -> Value {
+        let &Op::Larger(a, b) = self.flat.op(divisor) else {
+            return divisor;
+        };
+        let is_kept = |one: Value, n: &Value| self.flat.number(one) == Some(1) && self.positive.contains(n);
+        match () {
+            () if self.name(divisor).is_some() => divisor,
+            () if is_kept(a, &b) => b,
+            () if is_kept(b, &a) => a,
+            () => divisor,
+        }
     }
 
     fn extremum(&self, function: &str, a: Value, b: Value, w: Width) -> (String, Level) {

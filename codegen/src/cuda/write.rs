@@ -96,6 +96,8 @@ pub(super) struct Writer<'f, 'k> {
     /// Whether indices are divided by reciprocals. Threads that multiply compute few indices for each block of their sums, and have no registers to
     /// spare: of divisions the assembler chooses what it computes again, of products by reciprocals it keeps what several blocks need.
     pub(super) reciprocals: bool,
+    /// Sizes that are at least 1 wherever the statements written now run: those of the loops around them.
+    pub(super) positive: Vec<Value>,
 }
 
 /// Whether threads that copy beside them compute meanwhile what matrix instructions would, had they any for it.
@@ -149,6 +151,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             quads: Quads::default(),
             thread: "threadIdx.x".into(),
             reciprocals: super::sums(flat.kernel).next().is_none(),
+            positive: Vec::new(),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for (i, info) in (0..).zip(&flat.values) {
@@ -397,6 +400,45 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.line("__syncthreads();");
     }
 
+    /// What a loop repeats. Where an iteration is there is at least one.
+    fn iteration(&mut self, l: &Loop) -> Result<(), CudaError> {
+        let known = self.positive.len();
+        self.note_at_least(l.extent, 1);
+        self.region(&l.body)?;
+        self.positive.truncate(known);
+        Ok(())
+    }
+
+    /// Notes which sizes are positive where an index is at least a positive number.
+    fn note_at_least(&mut self, v: Value, least: i64) {
+        let flat = self.flat;
+        let is_natural = |v: Value| flat.info(v).range.lo >= 0;
+        match flat.op(v) {
+            Op::Smaller(a, b) => [*a, *b].into_iter().for_each(|v| self.note_at_least(v, least)),
+            Op::Product(factors) if factors.iter().all(|f| is_natural(*f)) => {
+                factors.iter().for_each(|f| self.note_at_least(*f, 1));
+            }
+            Op::FloorDiv(a, by) => {
+                let least = flat.number(*by).filter(|n| *n > 0).and_then(|n| n.checked_mul(least));
+                if let Some(least) = least {
+                    self.note_at_least(*a, least);
+                }
+            }
+            Op::Sum { terms, constant } => {
+                let Some(least) = least.checked_sub(*constant).filter(|n| *n > 0) else {
+                    return;
+                };
+                let mut added = terms.iter().filter(|(v, k)| *k > 0 || !is_natural(*v));
+                if let (Some(&(v, k)), None) = (added.next(), added.next())
+                    && k > 0
+                {
+                    self.note_at_least(v, (least - 1) / k + 1);
+                }
+            }
+            _ => self.positive.push(v),
+        }
+    }
+
     fn loop_(&mut self, l: &Loop) -> Result<(), CudaError> {
         let refused = |bind, place| Err(CudaError::Misplaced { bind, place });
         match l.kind {
@@ -409,7 +451,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                     self.open("{");
                     let start = self.out.len();
                     self.quads = Quads::of(&l.body, l.counter, self.flat);
-                    self.region(&l.body)?;
+                    self.iteration(l)?;
                     self.quads = Quads::default();
                     // Which thread it is may not matter to elements of a fragment.
                     if uses_word(&self.out[start..], &name) {
@@ -420,7 +462,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 } else {
                     self.first_threads(l, 1);
                     self.line(&format!("const int {name} = {};", self.thread));
-                    self.region(&l.body)?;
+                    self.iteration(l)?;
                 }
                 self.close();
                 self.in_thread = false;
@@ -432,7 +474,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 let name = self.name_index(l.counter, 'w');
                 self.line(&format!("const int {name} = {} / {WARP_THREADS};", self.thread));
                 self.in_warp = true;
-                self.region(&l.body)?;
+                self.iteration(l)?;
                 self.in_warp = false;
                 if self.flat.number(l.extent) != Some(self.threads / WARP_THREADS) {
                     // Warps that do not come here have nothing to wait for.
@@ -541,7 +583,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         let before = self.under_way.take();
         let begin = (self.out.len(), self.names.clone(), self.begun_early);
         let state = (self.open_writes, self.copies_open);
-        self.region(&l.body)?;
+        self.iteration(l)?;
         match before {
             // A product that is begun early goes on in the next iteration, which must know of it: the body is written again from the state at its
             // beginning. As many groups are under way there as at its end, and no copy of a tile is noted at either.
@@ -549,7 +591,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 self.out.truncate(begin.0);
                 self.names = begin.1;
                 (self.open_writes, self.copies_open) = state;
-                self.region(&l.body)?;
+                self.iteration(l)?;
             }
             before => {
                 self.end_group();

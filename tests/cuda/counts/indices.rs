@@ -237,4 +237,18 @@ pub const COUNTED: &[Counted] = &[
         access_bytes: 16,
         ..PLAIN
     },
+    Counted {
+        name: "any sizes",
+        text: "graph @f(%x: f32[n, m], %b: f32[m]) {
+           %0 = expand %b : f32[n, m]
+           %1 = add %x, %0 : f32[n, m]
+           return %1
+         }",
+        // Of each thread's one element two loads, a store, a sum, and what any may have: setup and five.
+        each: Some(33),
+        sectors: 151,
+        symbols: &[256, 1024],
+        access_bytes: 4,
+        ..PLAIN
+    },
 ];
