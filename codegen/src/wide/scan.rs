@@ -2,7 +2,7 @@
 //!
 //! A linear scan of lifetimes (Poletto and Sarkar, TOPLAS 1999; over SSA form: Wimmer and Franz, CGO 2010). Most kernels never have more
 //! values at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
-//! several times as long. Where the code calls something, the scan gives up and regalloc2 has the whole kernel.
+//! several times as long. Where a vector or a mask lives across a call, which leaves none where it was, the scan gives up and regalloc2 has the whole kernel.
 //!
 //! Registers do run out: the addresses of all parameters live through the loops, and so do constants of exponentials and masks of edges. A pass
 //! that finds none chooses a value that is used little in loops to live on the stack instead, a vector or a mask for as long as it is there, and
@@ -10,7 +10,8 @@
 //! written to the stack but made again where it is read. Where much of what loops do would be copies from and to the stack, regalloc2 has the kernel;
 //! so it does where vectors do not fit and there are few of them, for then it would always be much.
 //!
-//! A division wants its operands in particular registers. No value that lives across it is ever in one of these.
+//! A division wants its operands in particular registers, and so does a call. No value that lives across it is ever in one of these, or in one that a
+//! call may change.
 //!
 //! Invariants:
 //! - Each value has one register, from where it is defined to its last use in the order of the code. In a loop that it is used in and
@@ -73,24 +74,21 @@ struct Span {
 struct Reserved {
     number: u32,
     all: u64,
+    /// Whether vectors and masks are lost.
+    calls: bool,
     /// The values that it reads in them; each with its register, and whether something else is there behind it.
     reads: SmallVec<[(u32, u32, bool); 3]>,
 }
 
-/// The instructions behind the entry that want particular registers; `None` if one is a call, which leaves no vector where it was, or if there
-/// are too many.
+/// The instructions behind the entry that want particular registers; `None` if one wants a vector so, or if there are too many.
 fn reserved(linear: &Linear<'_>) -> Option<Vec<Reserved>> {
     if !linear.wants_registers() {
         return Some(Vec::new());
     }
     let mut all = Vec::new();
     for number in 1..linear.num_insts() as u32 {
-        if !linear
-            .inst_clobbers(Number::new(number as usize))
-            .is_empty(RegClass::Int)
-        {
-            return None;
-        }
+        let lost = linear.inst_clobbers(Number::new(number as usize));
+        let calls = !lost.is_empty(RegClass::Int);
         let (operands, _) = linear.operands_of(number);
         let fixed = |o: &Operand| match o.constraint() {
             OperandConstraint::FixedReg(r) => Some((r, o.kind())),
@@ -101,7 +99,7 @@ fn reserved(linear: &Linear<'_>) -> Option<Vec<Reserved>> {
                 .iter()
                 .filter_map(|o| fixed(o).map(|(r, kind)| (o.vreg(), r, kind)))
         };
-        if found().next().is_none() {
+        if found().next().is_none() && !calls {
             continue;
         }
         let updates = operands
@@ -110,10 +108,15 @@ fn reserved(linear: &Linear<'_>) -> Option<Vec<Reserved>> {
         if all.len() == MOST_RESERVED || updates || found().any(|(_, r, _)| r.class() != RegClass::Int) {
             return None;
         }
-        let written = |r: PReg| found().any(|(_, to, kind)| to == r && kind == OperandKind::Def);
+        let written = |r: PReg| lost.contains(r) || found().any(|(_, to, kind)| to == r && kind == OperandKind::Def);
+        let fixed = found().fold(0, |set, (_, r, _)| set | 1 << r.hw_enc());
         all.push(Reserved {
             number,
-            all: found().fold(0, |set, (_, r, _)| set | 1 << r.hw_enc()),
+            all: lost
+                .into_iter()
+                .filter(|r| r.class() == RegClass::Int)
+                .fold(fixed, |set, r| set | 1 << r.hw_enc()),
+            calls,
             reads: found()
                 .filter(|(.., kind)| *kind == OperandKind::Use)
                 .map(|(v, r, _)| (v.vreg() as u32, r.hw_enc() as u32, written(r)))
@@ -212,6 +215,24 @@ impl Lifetimes {
     }
 }
 
+/// Whether a vector or a mask lives across a call.
+fn is_lost(linear: &Linear<'_>, lifetimes: &Lifetimes, reserved: &[Reserved]) -> bool {
+    let mut calls = reserved.iter().filter(|r| r.calls).map(|r| 2 * r.number).peekable();
+    if calls.peek().is_none() {
+        return false;
+    }
+    let calls: SmallVec<[u32; 8]> = calls.collect();
+    let across = |v: VReg| {
+        let (begin, end) = (lifetimes.begin[v.vreg()], lifetimes.end[v.vreg()]);
+        v.class() != RegClass::Int && calls.iter().any(|call| begin <= *call && end > *call)
+    };
+    linear.labels().any(|label| {
+        let (first, last) = linear.range(label);
+        let mut defined = (first..=last).flat_map(|number| linear.inst_operands(Number::new(number as usize)));
+        linear.block_params(label).iter().any(|p| across(*p)) || defined.any(|o| across(o.vreg()))
+    })
+}
+
 /// Until when a value must be kept that is used at a time inside of loops: where it was there before one of them, through all of its
 /// iterations.
 fn last_time(born: u32, time: u32, around: &[Span]) -> Option<u32> {
@@ -265,14 +286,18 @@ pub(super) struct Scanned {
     pub made_again: Vec<Number>,
 }
 
-/// The registers for all values; `None` if too much of what is executed would be copies from and to the stack, or if something is called.
+/// The registers for all values; `None` if too much of what is executed would be copies from and to the stack, or if something cannot be kept across a call.
 pub(super) fn scan(linear: &Linear<'_>) -> Option<Scanned> {
     let reserved = reserved(linear)?;
+    let lifetimes = Lifetimes::of(linear)?;
+    if is_lost(linear, &lifetimes, &reserved) {
+        return None;
+    }
     let values = linear.num_vregs();
     let (operands, offsets) = linear.operand_counts();
     let mut scan = Scan {
         linear,
-        lifetimes: Lifetimes::of(linear)?,
+        lifetimes,
         reserved,
         barred: 0,
         place: vec![NOWHERE; values],
@@ -425,6 +450,9 @@ impl Scan<'_, '_> {
         let wanting = self.reserved.binary_search_by_key(&number, |r| r.number);
         self.barred = wanting.map_or(0, |k| self.reserved[k].all);
         self.forget_copies(0, self.barred);
+        if wanting.is_ok_and(|k| self.reserved[k].calls) {
+            (1..3).for_each(|class| self.forget_copies(class, u64::MAX));
+        }
         let is_updated = |k: usize| {
             let reuses = |o: &Operand| matches!(o.constraint(), OperandConstraint::Reuse(from) if from == k);
             operands.iter().any(reuses)

@@ -55,6 +55,10 @@ impl Pass for Dequantized {
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph, emitter: &Emitter, products: HostProducts) -> Result<Graph, GraphError> {
+    // It is the first pass: what has nothing of the kind is rebuilt, and named, once less.
+    if !graph.nodes().any(|(_, n)| sides(graph, n, &n.operands).is_some()) {
+        return Ok(graph.clone());
+    }
     let fixed = Fixed::constants(graph);
     let by = Multipliers {
         emitter,

@@ -32,7 +32,7 @@ impl Selector<'_, '_> {
     }
 
     /// What follows in this region, from a block on that was just begun, has its own constants.
-    fn own_constants(&mut self, block: Block, rare: bool) {
+    pub(super) fn own_constants(&mut self, block: Block, rare: bool) {
         let known = Default::default();
         self.pieces.push(OwnConstants { block, known, rare });
     }

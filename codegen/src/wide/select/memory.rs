@@ -579,6 +579,8 @@ impl Selector<'_, '_> {
         let args: SmallVec<[(Reg, regalloc2::PReg); 6]> = values.into_iter().zip(at).collect();
         self.call(function, &args, None);
         self.streams |= c.streaming;
+        // No vector would survive the call.
+        self.own_constants(self.here, false);
         Ok(())
     }
 }

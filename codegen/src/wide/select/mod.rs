@@ -7,7 +7,7 @@
 //! - Files but `masks.rs` and `avx2.rs` choose instructions that all levels have, or ask these two.
 //! - Sums and addresses are made when they are asked for, in the innermost home of their terms.
 //! - Constants in vectors are made at the entry, but for those of code that hardly ever runs, and of what stands behind a loop that needs
-//!   most registers for itself: they are made there.
+//!   most registers for itself or behind rows that are copied by a call: they are made there.
 
 mod arithmetic;
 mod avx2;
@@ -114,7 +114,8 @@ struct OwnConstants {
     /// Where they are made: the rest of the piece sees this block.
     block: Block,
     known: Constants,
-    /// Whether the piece hardly ever runs. Otherwise it is behind a loop that has most registers, through which nothing else shall live.
+    /// Whether the piece hardly ever runs. Otherwise it is behind a loop that has most registers, or behind a call, through which nothing else
+    /// shall live.
     rare: bool,
 }
 
