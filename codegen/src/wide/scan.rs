@@ -73,6 +73,9 @@ struct Span {
 /// General registers that an instruction reads or writes without a choice.
 struct Reserved {
     number: u32,
+    /// Those that it reads.
+    read: u64,
+    /// These, and those that have something else in them behind it.
     all: u64,
     /// Whether vectors and masks are lost.
     calls: bool,
@@ -109,13 +112,18 @@ fn reserved(linear: &Linear<'_>) -> Option<Vec<Reserved>> {
             return None;
         }
         let written = |r: PReg| lost.contains(r) || found().any(|(_, to, kind)| to == r && kind == OperandKind::Def);
-        let fixed = found().fold(0, |set, (_, r, _)| set | 1 << r.hw_enc());
+        let set = |set: u64, r: PReg| set | 1 << r.hw_enc();
+        let reads = found()
+            .filter(|(.., kind)| *kind == OperandKind::Use)
+            .map(|(_, r, _)| r);
+        let changed = lost.into_iter().filter(|r| r.class() == RegClass::Int);
+        let wanted = found().map(|(_, r, _)| r).chain(changed).fold(0, set);
+        // What is read while results are written.
+        let is_late = (operands.iter()).any(|o| o.kind() == OperandKind::Use && o.pos() == OperandPos::Late);
         all.push(Reserved {
             number,
-            all: lost
-                .into_iter()
-                .filter(|r| r.class() == RegClass::Int)
-                .fold(fixed, |set, r| set | 1 << r.hw_enc()),
+            read: if is_late { wanted } else { reads.fold(0, set) },
+            all: wanted,
             calls,
             reads: found()
                 .filter(|(.., kind)| *kind == OperandKind::Use)
@@ -390,7 +398,9 @@ impl Scan<'_, '_> {
             // What is read in a register may be in it before, if it is not needed once something else is there.
             let stays = |(v, _, written): &&(u32, u32, bool)| *v as usize == own && !(*written && end > 2 * r.number);
             let kept = r.reads.iter().filter(stays).fold(0, |kept, (_, at, _)| kept | 1 << at);
-            set | r.all & !kept
+            // What is not needed any more may be in a register that something else gets.
+            let taken = if end == 2 * r.number { r.read } else { r.all };
+            set | taken & !kept
         })
     }
 
@@ -448,11 +458,8 @@ impl Scan<'_, '_> {
         let mut kept = SmallVec::new();
         let (operands, at) = self.linear.operands_of(number);
         let wanting = self.reserved.binary_search_by_key(&number, |r| r.number);
-        self.barred = wanting.map_or(0, |k| self.reserved[k].all);
+        self.barred = wanting.map_or(0, |k| self.reserved[k].read);
         self.forget_copies(0, self.barred);
-        if wanting.is_ok_and(|k| self.reserved[k].calls) {
-            (1..3).for_each(|class| self.forget_copies(class, u64::MAX));
-        }
         let is_updated = |k: usize| {
             let reuses = |o: &Operand| matches!(o.constraint(), OperandConstraint::Reuse(from) if from == k);
             operands.iter().any(reuses)
@@ -504,12 +511,12 @@ impl Scan<'_, '_> {
     /// The results of an instruction.
     fn results(&mut self, number: u32, classes: &mut [RegClass]) -> Option<()> {
         let (operands, at) = self.linear.operands_of(number);
-        // What one result has to be in is no place for another.
-        for operand in operands {
-            if let (OperandKind::Def, OperandConstraint::FixedReg(r)) = (operand.kind(), operand.constraint())
-                && r.class() == RegClass::Int
-            {
-                self.barred |= 1 << r.hw_enc();
+        // What one result has to be in is no place for another, and what a call changes none for a copy.
+        if let Ok(k) = self.reserved.binary_search_by_key(&number, |r| r.number) {
+            self.barred = self.reserved[k].all;
+            self.forget_copies(0, self.barred);
+            if self.reserved[k].calls {
+                (1..3).for_each(|class| self.forget_copies(class, u64::MAX));
             }
         }
         for (k, operand) in operands.iter().enumerate() {
@@ -858,5 +865,74 @@ impl Scan<'_, '_> {
             left.iter_mut().filter(|m| m.0 == from).for_each(|m| m.0 = other);
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tlc_ir::text::{no_data, parse_module};
+
+    use super::super::{Extensions, Level, allocate, flatten_with, select};
+    use super::scan;
+
+    /// A kernel that turns rows, of which all but whole vectors of one loop are copied by calls; `lasting` is computed in front of the calls and read
+    /// behind them.
+    fn turns(lasting: bool) -> String {
+        let (front, behind) = match lasting {
+            true => ("%7: f32 = load p0[0]", "%3: f32 = add %2, %7"),
+            false => ("", "%3: f32 = add %2, %0"),
+        };
+        format!(
+            "kernel (p0: f32[1024] read, p1: f32[1024] write) {{
+  scratch r0: f32[1024] cache
+  scratch r1: f32[1024] cache
+  for i0 in 0..1 parallel {{
+    {front}
+    for i1 in 0..16 copy {{
+      for i2 in 0..64 serial {{
+        %1: f32 = load p0[16*i2 + i1]
+        store r0[64*i1 + i2], %1
+      }}
+    }}
+    %0: f32 = const 0.0
+    for i3 in 0..64 serial {{
+      for i4 in 0..16 lanes {{
+        %2: f32 = load r0[16*i3 + i4]
+        {behind}
+        %4: f32 = const 2.5
+        %5: f32 = mul %3, %4
+        store r1[16*i3 + i4], %5
+      }}
+    }}
+    for i5 in 0..64 copy {{
+      for i6 in 0..16 serial {{
+        %6: f32 = load r1[i5 + 64*i6]
+        store p1[16*i5 + i6], %6
+      }}
+    }}
+  }}
+}}
+"
+        )
+    }
+
+    /// Constants are made behind the calls that would change them; what else lives across one is for regalloc2.
+    #[test]
+    fn calls_leave_the_scan_what_does_not_live_across_them() {
+        let level = Level::Avx512;
+        for lasting in [false, true] {
+            let text = turns(lasting);
+            let mut module = parse_module(&text, &mut no_data).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+            let (_, kernel) = module.kernels.remove(0);
+            let flat = flatten_with(&kernel, level, Extensions::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+            let machine = select::select(&flat, level, false, false).unwrap_or_else(|e| panic!("{e}"));
+            let linear = allocate::Linear::new(&machine);
+            assert!(linear.wants_registers(), "rows are copied by calls");
+            let scanned = scan(&linear);
+            assert_eq!(scanned.is_none(), lasting);
+            if let Some(scanned) = scanned {
+                allocate::check(&linear, &scanned.output).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
     }
 }
