@@ -443,6 +443,7 @@ impl<'o, 'a> Importer<'o, 'a> {
         }
         if let Some(signature) = signature {
             signature.check(node, |a| self.resolved(a)).map_err(here())?;
+            signature.check_types(&inputs).map_err(here())?;
         }
         let mut call = Call {
             importer: self,

@@ -1,7 +1,8 @@
 //! What an operator's interface is at an opset, and whether a node keeps to it.
 //!
 //! Invariant: an operator's function sees only operands and attributes that the operator has, each attribute once and of the
-//! declared kind. Names that begin with two underscores are left to tools, as ONNX's own checker leaves them.
+//! declared kind, and operands of one element type where the operator has one for them: recorded operations promote, ONNX's never
+//! do. Names that begin with two underscores are left to tools, as ONNX's own checker leaves them.
 
 mod table;
 
@@ -10,6 +11,7 @@ use std::ops::RangeInclusive;
 use tlc_formats::onnx::{Attribute, AttributeKind, Node};
 
 use super::refusal::{Outcome, invalid, shown};
+use super::value::Value;
 use table::SIGNATURES;
 
 /// No bound on how many.
@@ -21,6 +23,9 @@ pub struct Signature {
     name: &'static str,
     since: i64,
     inputs: (usize, usize),
+    /// A letter for each operand, the same for those of one element type, or `-` for a type of its own. The last character holds for
+    /// all operands behind it, too.
+    types: &'static str,
     outputs: (usize, usize),
     /// `name=kind` for each, with `!` where it must be given.
     attributes: &'static str,
@@ -30,6 +35,7 @@ pub(super) const fn row(
     name: &'static str,
     since: i64,
     inputs: (usize, usize),
+    types: &'static str,
     outputs: (usize, usize),
     attributes: &'static str,
 ) -> Signature {
@@ -37,6 +43,7 @@ pub(super) const fn row(
         name,
         since,
         inputs,
+        types,
         outputs,
         attributes,
     }
@@ -132,6 +139,31 @@ impl Signature {
             Some(d) => invalid(format!("no attribute {}; expected {:?}", d.name, d.kind)),
             None => Ok(()),
         }
+    }
+
+    /// The letter of operand `i`, unless it has a type of its own.
+    fn letter(&self, i: usize) -> Option<u8> {
+        let letters = self.types.as_bytes();
+        letters
+            .get(i)
+            .or(letters.last())
+            .copied()
+            .filter(|&letter| letter != b'-')
+    }
+
+    /// Refuses operands of different element types where the operator has one type for them.
+    pub(super) fn check_types(&self, operands: &[Option<Value>]) -> Outcome<()> {
+        let given = |i: usize| Some((i, operands[i].as_ref()?.dtype()));
+        for (i, found) in (0..operands.len()).filter_map(given) {
+            let Some(letter) = self.letter(i) else { continue };
+            let first = (0..i).filter(|&k| self.letter(k) == Some(letter)).find_map(given);
+            if let Some((first, expected)) = first.filter(|&(_, expected)| expected != found) {
+                return invalid(format!(
+                    "operand {i} of {found}; expected {expected}, the type of operand {first}"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -4,13 +4,16 @@
     pip install numpy onnx onnxruntime
     python tests/onnx/contributed.py write                 # tests/onnx/contributed.txt, which tests/onnx/contributed.rs reads
     python tests/onnx/contributed.py compare TLC [SEED [COUNT]] [OPERATOR ...]
+    python tests/onnx/contributed.py types
 
-The second gives COUNT nodes of each operator to `tlc run`, and prints those that differ or are refused.
+The second gives COUNT nodes of each operator to `tlc run`, and prints those that differ or are refused. The third prints signatures of
+onnx/src/operators/microsoft.rs in which other operands have one type than ONNX Runtime's schemas say.
 """
 
 import json
 import math
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 TARGET = pathlib.Path(__file__).with_suffix(".txt")
 NAMES = {"float32": "f32", "float64": "f64", "uint8": "u8", "int8": "i8", "int16": "i16", "uint16": "u16", "int32": "i32",
@@ -801,8 +805,28 @@ def compare(tlc, seed, count, operators):
         print(f"{len(cases)} nodes, {wrong} of them wrong, {none} that ONNX Runtime refuses")
 
 
+def types(schema):
+    """A letter for each operand, as the field of `Signature` has them."""
+    variables, letters = [i.typeStr for i in schema.inputs], {}
+    shared = lambda name: "(" not in name and variables.count(name) > 1
+    letter = lambda name: letters.setdefault(name, "ABCDEFGH"[len(letters)]) if shared(name) else "-"
+    return re.sub(r"(.)\1+$", r"\1", "".join(map(letter, variables))) if any(map(shared, variables)) else ""
+
+
+def compare_types():
+    source = pathlib.Path(__file__).parents[2] / "onnx/src/operators/microsoft.rs"
+    said = {s.name: types(s) for s in get_all_operator_schema() if s.domain == "com.microsoft"}
+    for name, found in re.findall(r'row\(\s*"(\w+)",\s*1,\s*\(\d+, \w+\),\s*"([A-Z-]*)"', source.read_text()):
+        # This one has its schema in ONNX's own domain.
+        expected = "" if name == "SimplifiedLayerNormalization" else said[name]
+        if found != expected:
+            print(f"{name}: `{found}`; expected `{expected}`")
+
+
 if sys.argv[1:2] == ["write"]:
     write()
+elif sys.argv[1:2] == ["types"]:
+    compare_types()
 elif sys.argv[1:2] == ["compare"]:
     numbers = [int(word) for word in sys.argv[3:] if word.isdigit()]
     compare(sys.argv[2], *(numbers + [1, 20][len(numbers):]), [word for word in sys.argv[3:] if not word.isdigit()])

@@ -56,8 +56,8 @@ fn a_fill_that_is_computed_has_a_derivative() {
     assert_eq!(second, [vec![0.0; 3], vec![4.0]]);
     // One of another dtype, or of several elements.
     for (element, dims, found) in [
-        (INT64, vec![], "1 elements of i64"),
-        (FLOAT, vec![D::N(2)], "2 elements of f32"),
+        (INT64, vec![], "operand 2 of i64; expected f32"),
+        (FLOAT, vec![D::N(2)], "a fill of 2 elements"),
     ] {
         let inputs = vec![value("x", FLOAT, &[D::N(3)]), value("v", element, &dims)];
         let nodes = vec![op("Pad x p v -> y", &[])];

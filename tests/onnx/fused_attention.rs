@@ -54,6 +54,11 @@ fn check(
     defined(fused, attributes, operands, all, &nodes);
 }
 
+/// The most keys of a sequence, as i32.
+fn total(keys: i64) -> Message {
+    Message::default().int(2, 6).int(5, keys).bytes(8, "total")
+}
+
 /// What hides keys behind the query's own, of which `past` come before all queries.
 fn order(name: &str, past: usize) -> Message {
     let hidden = |q: usize, k: usize| if k > q + past { -1e30 } else { 0.0 };
@@ -244,14 +249,14 @@ fn grouped_attention_sees_what_is_past_and_what_is_new() {
         "GroupQueryAttention q0x k0x v0x pk pv last total -> y pk1 pv1",
         &grouped(),
         &operands(),
-        [fewer(), vec![ints("total", &[], &[7]), order("m", 4)]].concat(),
+        [fewer(), vec![total(7), order("m", 4)]].concat(),
         &[grouped_heads(), joined, shared_heads(), attended()],
     );
     // A first prompt, of which nothing is past, and of which sequences may be shorter; all in one operand.
     let packed = [("x", of("x", &[2, 3, 16])), ("last", whole(&[2], &[2, 2]))];
     let split: Vec<Node> = vec![("Split x widths -> q0x k0x v0x", vec![("axis", I(2))])];
     let own = vec![("Identity k1 -> pk1", vec![]), ("Identity v1 -> pv1", vec![])];
-    let three = || vec![ints("total", &[], &[3]), ints("widths", &[3], &[8, 4, 4])];
+    let three = || vec![total(3), ints("widths", &[3], &[8, 4, 4])];
     check(
         "GroupQueryAttention x _ _ _ _ last total -> y pk1 pv1",
         &grouped(),
@@ -357,7 +362,7 @@ fn grouped_attention_turns_by_places_and_leaves_a_part_to_a_sink() {
         vec![
             ints("fewer", &[4], &[2, 3, 2, 2]),
             ints("pairs", &[4], &[0, 0, 1, 1]),
-            ints("total", &[], &[7]),
+            total(7),
             ints("places", &[3], &[4, 5, 6]),
             ints("rows", &[4], &[2, 4, 3, 1]),
             ints("heads", &[4], &[1, 4, 1, 1]),
@@ -470,7 +475,7 @@ fn grouped_attention_of_a_batch_has_keys_where_each_sequence_ends() {
             ints("pairs", &[4], &[0, 0, 1, 1]),
             ints("parts", &[3], &[2, 1, 1]),
             ints("more", &[8], &[0, 0, 0, 0, 0, 0, 1, 0]),
-            ints("total", &[], &[5]),
+            total(5),
             floats("m", &[2, 1, 1, 5], &hidden),
         ],
         &[nodes, placed, shared_heads(), attended],

@@ -472,6 +472,36 @@ fn products_of_16_bits_are_rounded_behind_what_is_added() {
     }
 }
 
+/// What is normalized is rounded to the type of the operand, and its product with the scale to the type of the scale.
+#[test]
+fn a_norm_is_of_the_type_of_its_scale() {
+    // Element types of ONNX: f32, f16, bf16. The root of the mean square of 1 and 7 is 5.
+    const TYPES: [(i64, DType); 3] = [(FLOAT, DType::F32), (10, DType::F16), (16, DType::BF16)];
+    let of = |dtype: DType, data: [f64; 2]| {
+        let mut t = HostTensor::zeros(dtype, &[2]).expect("a tensor");
+        (0..2).for_each(|i| t.set(i, tlc::Scalar::from_f64(dtype, data[i])));
+        t
+    };
+    for (element, dtype) in TYPES {
+        for (scale, result) in TYPES {
+            let inputs = [("x", element), ("s", scale)].map(|(name, element)| value(name, element, &[D::N(2)]));
+            let node = op("RMSNormalization x s -> y", &[("epsilon", A::F(0.0))]);
+            let g = graph(vec![node], vec![], inputs.to_vec(), vec![value("y", scale, &[D::N(2)])]);
+            let found = run(
+                &imported(&model_of(23, g, vec![])).graph,
+                &[of(dtype, [1.0, 7.0]), of(result, [3.0, 5.0])],
+            );
+            let normed = of(dtype, [0.2, 1.4]);
+            let expected = of(result, [normed.get(0).as_f64() * 3.0, normed.get(1).as_f64() * 5.0]);
+            assert_eq!(found[0].dtype(), result);
+            for i in 0..2 {
+                let (found, expected) = (found[0].get(i).as_f64(), expected.get(i).as_f64());
+                assert!((found - expected).abs() < 1e-6, "{dtype} {result}: {found} {expected}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_reduction_over_no_axes_keeps_the_type() {
     // Element types of ONNX: i32, u8, f16, bf16.

@@ -123,21 +123,6 @@ fn broken_nodes_are_refused_with_the_reason() {
         }
     };
     let two_by_three = ("kernel_shape", Is(vec![2, 3]));
-    for (text, x, w) in [
-        ("MatMul x w -> out", &[3, 4][..], &[4, 2][..]),
-        ("Gemm x w -> out", &[3, 4], &[4, 2]),
-        ("Conv x w -> out", &[1, 4, 5, 5], &[2, 4, 3, 3]),
-        ("ConvTranspose x w -> out", &[1, 4, 5, 5], &[4, 2, 3, 3]),
-    ] {
-        // f16, and f32.
-        let inputs = [("x", 10, x), ("w", FLOAT, w)];
-        let expected = "operands of f16 and f32; expected one element type";
-        refused(17, text, &[], &inputs, vec![], expected);
-        if text.starts_with("Conv") {
-            let (text, bias) = (text.replace(" ->", " b ->"), ("b", FLOAT, &[2][..]));
-            refused(17, &text, &[], &[("x", 10, x), ("w", 10, w), bias], vec![], expected);
-        }
-    }
     refused(
         19,
         "Resize x _ s -> out",

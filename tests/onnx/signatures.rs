@@ -3,7 +3,7 @@
 use tlc::onnx::{ImportOptions, import};
 use tlc_formats::ErrorKind;
 
-use crate::proto::A::{F, I, Is, T};
+use crate::proto::A::{self, F, I, Is, T};
 use crate::proto::*;
 
 /// A model of one node from `x` of `[2, 3, 4, 4]` and the constants to `y`.
@@ -115,6 +115,124 @@ fn attributes_and_operands_that_an_operator_does_not_have_are_refused() {
     ] {
         let found = refusal(&one(version, op(text, &attributes), w()));
         assert!(found.contains(expected), "expected `{expected}`, found `{found}`");
+    }
+}
+
+/// The element type that an operand's name begins with.
+fn type_of(name: &str) -> (i64, &'static str) {
+    match &name[..1] {
+        "f" => (FLOAT, "f32"),
+        "h" => (10, "f16"),
+        "d" => (11, "f64"),
+        "u" => (UINT8, "u8"),
+        "s" => (3, "i8"),
+        "i" => (6, "i32"),
+        "j" => (INT64, "i64"),
+        other => panic!("a type {other}"),
+    }
+}
+
+/// A model of one node whose operands are inputs of `[2]`.
+fn typed(version: i64, text: &str, attributes: &[(&str, A)]) -> Vec<u8> {
+    let (domain, text) = match text.strip_prefix("com.microsoft.") {
+        Some(text) => ("com.microsoft", text),
+        None => ("", text),
+    };
+    let (operands, _) = text.split_once(" -> ").expect("an arrow");
+    let inputs = operands
+        .split(' ')
+        .skip(1)
+        .filter(|&name| name != "_")
+        .map(|name| value(name, type_of(name).0, &[D::N(2)]));
+    let node = op(text, attributes).bytes(7, domain);
+    Message::default()
+        .int(1, 8)
+        .message(7, graph(vec![node], vec![], inputs.collect(), vec![result("y")]))
+        .message(8, opset("", version))
+        .message(8, opset("com.microsoft", 1))
+        .0
+}
+
+#[test]
+fn operands_that_have_one_type_are_refused_where_they_have_several() {
+    let heads = || vec![("num_heads", I(1))];
+    for (version, text, attributes, operands) in [
+        (17, "MatMul h f -> y", vec![], (1, 0)),
+        (17, "Gemm f f1 h -> y", vec![], (2, 0)),
+        (17, "Conv h f -> y", vec![], (1, 0)),
+        (17, "Conv h h1 f -> y", vec![], (2, 0)),
+        (17, "ConvTranspose h f -> y", vec![], (1, 0)),
+        (17, "ConvTranspose h h1 f -> y", vec![], (2, 0)),
+        (22, "DeformConv f f1 f2 _ h -> y", vec![], (4, 0)),
+        (10, "ConvInteger u s s1 -> y", vec![], (2, 0)),
+        (10, "ConvInteger u s u1 u2 -> y", vec![], (3, 1)),
+        (17, "Add i j -> y", vec![], (1, 0)),
+        (17, "Less f d -> y", vec![], (1, 0)),
+        (17, "Sum f f1 f2 h -> y", vec![], (3, 0)),
+        (17, "Concat i i1 j -> y", vec![("axis", I(0))], (2, 0)),
+        (12, "Einsum f d -> y", vec![("equation", T("i,i"))], (1, 0)),
+        (17, "Clip f _ h -> y", vec![], (2, 0)),
+        (17, "Pad f j h -> y", vec![], (2, 0)),
+        (17, "Slice f j i -> y", vec![], (2, 1)),
+        (17, "ScatterND f j h -> y", vec![], (2, 0)),
+        (17, "LSTM f f1 h -> y", vec![], (2, 0)),
+        (17, "LSTM f f1 f2 _ i _ h -> y", vec![], (6, 0)),
+        (14, "GRU f f1 f2 f3 _ h -> y", vec![], (5, 0)),
+        (17, "LayerNormalization h f -> y", vec![], (1, 0)),
+        (17, "InstanceNormalization h h1 f -> y", vec![], (2, 0)),
+        (21, "GroupNormalization h f f1 -> y", vec![("num_groups", I(1))], (1, 0)),
+        // The types of the scale and of the statistics came apart from that of the operand one after the other.
+        (9, "BatchNormalization h f f1 f2 f3 -> y", vec![], (1, 0)),
+        (14, "BatchNormalization h h1 f f1 f2 -> y", vec![], (2, 0)),
+        (15, "BatchNormalization h f f1 f2 d -> y", vec![], (4, 3)),
+        (11, "Pow f i -> y", vec![], (1, 0)),
+        (23, "Attention f h f1 -> y", vec![], (1, 0)),
+        (23, "Attention f f1 h _ f2 f3 -> y", vec![], (5, 2)),
+        (13, "DequantizeLinear u f s -> y", vec![], (2, 0)),
+        (19, "QuantizeLinear h f u -> y", vec![], (1, 0)),
+        (17, "com.microsoft.FusedConv h f -> y", vec![], (1, 0)),
+        (17, "com.microsoft.FusedConv h h1 f -> y", vec![], (2, 0)),
+        (17, "com.microsoft.FusedConv h h1 _ f -> y", vec![], (3, 0)),
+        (17, "com.microsoft.FusedMatMul h f -> y", vec![], (1, 0)),
+        (17, "com.microsoft.FusedGemm f f1 h -> y", vec![], (2, 0)),
+        (17, "com.microsoft.BiasGelu f h -> y", vec![], (1, 0)),
+        (17, "com.microsoft.FastGelu f h -> y", vec![], (1, 0)),
+        (17, "com.microsoft.SkipLayerNormalization f f1 h -> y", vec![], (2, 0)),
+        (17, "com.microsoft.RotaryEmbedding f j h f1 -> y", vec![], (2, 0)),
+        (17, "com.microsoft.Attention f h -> y", heads(), (1, 0)),
+        (17, "com.microsoft.MultiHeadAttention f _ _ h -> y", heads(), (3, 0)),
+        (
+            17,
+            "com.microsoft.GroupQueryAttention f f1 f2 h f3 i i1 -> y",
+            vec![("num_heads", I(1)), ("kv_num_heads", I(1))],
+            (4, 3),
+        ),
+        (
+            17,
+            "com.microsoft.MatMulNBits f u h -> y",
+            vec![("K", I(2)), ("N", I(1)), ("block_size", I(16))],
+            (2, 0),
+        ),
+    ] {
+        let (at, first) = operands;
+        let words: Vec<&str> = text.split(' ').collect();
+        let expected = format!(
+            "node 'y' ({}): operand {at} of {}; expected {}, the type of operand {first}",
+            words[0],
+            type_of(words[1 + at]).1,
+            type_of(words[1 + first]).1
+        );
+        assert_eq!(refusal(&typed(version, text, &attributes)), expected);
+    }
+    // Which may have several.
+    for (version, text) in [
+        (12, "Pow f i -> y"),
+        (23, "RMSNormalization h f -> y"),
+        (17, "SimplifiedLayerNormalization h f -> y"),
+        (17, "Gather f i -> y"),
+    ] {
+        let found = import(&typed(version, text, &[]), &ImportOptions::default());
+        assert!(found.is_ok(), "{text}: {}", found.expect_err("refused"));
     }
 }
 

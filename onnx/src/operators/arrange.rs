@@ -167,9 +167,6 @@ pub(super) fn concat(c: &mut Call<'_, '_, '_>) -> Answer {
     let Some(first) = all.first() else {
         return invalid("no operands; expected at least one");
     };
-    if all.iter().any(|t| t.dtype() != first.dtype()) {
-        return invalid("operands of several element types; expected one");
-    }
     if let Some(axis) = tlc_record::dim::resolve_axis(axis, first.rank())
         && all.iter().all(|t| t.rank() == first.rank())
         && let Some(whole) = c.importer.concatenated_to_limits(&all, axis as i64)
@@ -322,13 +319,9 @@ pub(super) fn pad(c: &mut Call<'_, '_, '_>) -> Answer {
     } else if let Some(value) = c.value(2).cloned() {
         let given = c.tensor(2)?;
         let count = given.elements().as_const();
-        if count != Some(1) || given.dtype() != x.dtype() {
+        if count != Some(1) {
             let count = count.map_or("some".into(), |n| n.to_string());
-            return invalid(format!(
-                "a fill of {count} elements of {}; expected one of {}",
-                given.dtype(),
-                x.dtype()
-            ));
+            return invalid(format!("a fill of {count} elements; expected one"));
         }
         match c.importer.constant(&value, "the fill") {
             Ok(data) => fill = data.get(0),

@@ -2,7 +2,6 @@
 
 use tlc_ir::DType;
 
-use super::elementwise::same;
 use super::linear::centered;
 use super::quantization::quantized;
 use crate::call::{Answer, Call, one};
@@ -128,8 +127,6 @@ pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<(V
 }
 
 pub(super) fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Outcome<Tensor> {
-    same(x, w)?;
-    bias.map_or(Ok(()), |bias| same(x, bias))?;
     let (size, w) = kernel(c, x, w)?;
     let windows = Windows::of(c, x, &size)?;
     let groups = c.int("group", 1)?;
@@ -228,8 +225,6 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
 /// A transposed convolution with that bias and padding.
 pub(super) fn conv_transposed(c: &Call<'_, '_, '_>, bias: Option<Tensor>, pads: Option<Vec<i64>>) -> Answer {
     let (x, w) = (c.tensor(0)?, c.tensor(1)?);
-    same(&x, &w)?;
-    bias.as_ref().map_or(Ok(()), |bias| same(&x, bias))?;
     let (size, w) = kernel(c, &x, &w)?;
     let n = size.len();
     let groups = c.int("group", 1)?;

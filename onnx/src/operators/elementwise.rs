@@ -14,7 +14,6 @@ fn unary(c: &mut Call<'_, '_, '_>, f: impl FnOnce(&Tensor) -> Tensor) -> Answer 
 
 fn binary(c: &mut Call<'_, '_, '_>, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> Answer {
     let (a, b) = (c.tensor(0)?, c.tensor(1)?);
-    same(&a, &b)?;
     one(f(&a, &aligned(c, &a, b)?))
 }
 
@@ -35,18 +34,6 @@ fn aligned(c: &Call<'_, '_, '_>, a: &Tensor, b: Tensor) -> Outcome<Tensor> {
     let mut shape = b.shape();
     shape.extend((0..behind).map(|_| tlc_record::Dim::from(1)));
     Ok(b.reshape(shape))
-}
-
-/// ONNX never promotes: operands have one element type.
-pub(super) fn same(a: &Tensor, b: &Tensor) -> Outcome<()> {
-    match a.dtype() == b.dtype() {
-        true => Ok(()),
-        false => invalid(format!(
-            "operands of {} and {}; expected one element type",
-            a.dtype(),
-            b.dtype()
-        )),
-    }
 }
 
 /// The floats that a storage float's elements are; any other tensor as it is.
@@ -122,7 +109,6 @@ pub(super) fn identity(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn prelu(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, mut slope) = (c.tensor(0)?, c.tensor(1)?);
-    same(&x, &slope)?;
     if c.version < 7 && slope.rank() == 1 && x.rank() >= 2 {
         // One slope for all, or one a channel.
         let mut shape = vec![tlc_record::Dim::from(1); x.rank() - 1];
@@ -198,7 +184,6 @@ fn fold(c: &mut Call<'_, '_, '_>, f: impl Fn(&Tensor, &Tensor) -> Tensor) -> Ans
     };
     let mut result = first.clone();
     for t in rest {
-        same(first, t)?;
         result = f(&result, t);
     }
     one(result)
@@ -231,7 +216,6 @@ pub(super) fn mean(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn select(c: &mut Call<'_, '_, '_>) -> Answer {
     let (condition, a, b) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
-    same(&a, &b)?;
     one(condition.select(a, b))
 }
 
@@ -247,11 +231,9 @@ pub(super) fn clip(c: &mut Call<'_, '_, '_>) -> Answer {
         return one(x);
     }
     if let Some(lo) = c.optional(1)? {
-        same(&x, &lo)?;
         x = x.not_below(lo);
     }
     if let Some(hi) = c.optional(2)? {
-        same(&x, &hi)?;
         x = x.not_above(hi);
     }
     one(x)

@@ -4,7 +4,6 @@
 use tlc_ir::DType;
 
 use super::attention::{Turn, turned};
-use super::elementwise::same;
 use super::{activation, convolution, linear};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid, unsupported};
@@ -78,7 +77,6 @@ pub(super) fn matmul(c: &mut Call<'_, '_, '_>) -> Answer {
         operand(0, "transA", "transBatchA")?,
         operand(1, "transB", "transBatchB")?,
     );
-    same(&a, &b)?;
     one(match c.float("alpha", 1.0)? {
         1.0 => a.matmul(&b),
         // Of 16 bits the multiple is rounded once.

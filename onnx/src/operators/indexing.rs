@@ -109,8 +109,8 @@ fn scattered(x: &Tensor, coordinates: &[Tensor], updates: &Tensor, how: ScatterO
 
 pub(super) fn scatter_elements(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, indices, updates) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
-    if x.rank() != indices.rank() || updates.rank() != indices.rank() || updates.dtype() != x.dtype() {
-        return invalid("data, indices and updates do not belong together; expected one rank and one element type");
+    if x.rank() != indices.rank() || updates.rank() != indices.rank() {
+        return invalid("data, indices and updates do not belong together; expected one rank");
     }
     let axis = c.axis(c.int("axis", 0)?, x.rank())?;
     within(c, &[x.dim(axis as i64)])?;
@@ -155,10 +155,8 @@ pub(super) fn gather_nd(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn scatter_nd(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, indices, updates) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
-    if indices.rank() == 0 || updates.dtype() != x.dtype() {
-        return invalid(
-            "data, indices and updates do not belong together; expected one element type and indices of rank 1 or more",
-        );
+    if indices.rank() == 0 {
+        return invalid("indices of rank 0; expected at least 1");
     }
     let all = nd(c, &x, &indices, 0)?;
     scattered(&x, &all, &updates, how(c)?)

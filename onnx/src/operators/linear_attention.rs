@@ -149,8 +149,8 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     let (Some(size), batch, length) = (query.dim(3).as_const(), q.dim(0), q.dim(1)) else {
         return unsupported("heads of symbolic size; expected a number");
     };
-    if size < 1 || key.dim(3).as_const() != Some(size) || v.dtype() != q.dtype() || k.dtype() != q.dtype() {
-        return invalid("query, key and value that do not belong together; expected one size and one element type");
+    if size < 1 || key.dim(3).as_const() != Some(size) {
+        return invalid("query and key that do not belong together; expected one size");
     }
     let scale = match c.float("scale", 0.0)? {
         0.0 => 1.0 / (size as f64).sqrt(),

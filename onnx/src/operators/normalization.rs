@@ -114,7 +114,9 @@ pub(super) fn rms(c: &mut Call<'_, '_, '_>) -> Answer {
     let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
     let x = x.cast(wide);
     let y = &x * ((&x * &x).mean(keep(axes)) + eps).rsqrt();
-    one(y.cast(dtype) * c.tensor(1)?)
+    let scale = c.tensor(1)?;
+    // Unlike those of other norms it may have another type than what is normalized; the result has its type.
+    one((y.cast(dtype) * &scale).cast(scale.dtype()))
 }
 
 /// Each of `groups` groups of channels less its mean over its deviation, in the accumulator's type and with the groups apart, `[batch, groups, ..]`.

@@ -74,18 +74,8 @@ pub(super) fn empty(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn construct(c: &mut Call<'_, '_, '_>) -> Answer {
     let dtype = c.required(0)?.dtype();
-    let mut items = vec![];
-    for i in 0..c.inputs.len() {
-        let item = c.required(i)?.clone();
-        if item.dtype() != dtype {
-            return invalid(format!(
-                "operands of {dtype} and {}; expected one element type",
-                item.dtype()
-            ));
-        }
-        items.push(item);
-    }
-    sequence_of(items, dtype)
+    let items = (0..c.inputs.len()).map(|i| c.required(i).cloned());
+    sequence_of(items.collect::<Outcome<_>>()?, dtype)
 }
 
 pub(super) fn at(c: &mut Call<'_, '_, '_>) -> Answer {
