@@ -376,7 +376,7 @@ pub fn zeros(device: Device) {
     }
 }
 
-/// Goes through cases; each that fails is printed.
+/// Goes through cases; each that fails is printed. `TLC_SEED=n` runs one and prints its graph.
 fn each(
     what: &str,
     default: std::ops::Range<u64>,
@@ -386,6 +386,9 @@ fn each(
     let mut failures = Vec::new();
     for seed in seeds(default) {
         let mut case = random_case(seed, options);
+        if std::env::var("TLC_SEED").is_ok() {
+            println!("{}", case.graph);
+        }
         let outcome = catch_unwind(AssertUnwindSafe(|| f(seed, &mut case)));
         let message = match outcome {
             Ok(Ok(())) => continue,

@@ -12,7 +12,7 @@ use super::index::Width;
 use crate::flat::MOST_GROUPS;
 
 /// Bytes of a word.
-const WORD: u32 = super::words::BYTES as u32;
+pub(super) const WORD: u32 = super::words::BYTES as u32;
 
 /// Device functions that a kernel needs, in an order in which each knows those it calls.
 #[derive(Default)]
@@ -41,6 +41,11 @@ impl Helpers {
     /// Has integers of a type that are accessed together be words as well.
     pub(super) fn have_words(&mut self, of: DType) {
         self.in_words.push(memory_type(of));
+    }
+
+    /// Whether they are.
+    pub(super) fn has_words(&self, of: DType) -> bool {
+        self.in_words.contains(&memory_type(of))
     }
 
     /// The type of so many elements that are accessed together.

@@ -9,7 +9,7 @@ use tlc_ir::{DType, ScalarOp};
 
 use super::index::Width;
 use super::quads::Quads;
-use super::scalar::{self, Helpers, literal, memory_type, value_type};
+use super::scalar::{self, Helpers, WORD, literal, memory_type, value_type};
 use super::tiles::{known_groups, threads_write};
 use super::under_way::{self, UnderWay};
 use super::uses::Uses;
@@ -98,6 +98,30 @@ pub(super) struct Writer<'f, 'k> {
     pub(super) reciprocals: bool,
     /// Sizes that are at least 1 wherever the statements written now run: those of the loops around them.
     pub(super) positive: Vec<Value>,
+    /// By value: whether it is integers of a byte or two that have a name together, and of which single ones are computed with.
+    computed_apart: Vec<bool>,
+}
+
+/// By value: whether it is integers of a byte or two in whole words, of which single ones are computed with.
+///
+/// Of what it computes of the first integer of a word that it has loaded NVRTC 13.0 forgets to extend the sign: `(i8)-x > x`, `(i8)(x / 2)` and
+/// `(i16)(x / 4) >> y` are of more bits there. So these are taken from words that it knows nothing of.
+fn computed_apart(flat: &Flat<'_>) -> Vec<bool> {
+    let mut apart = vec![false; flat.values.len()];
+    for info in flat
+        .values
+        .iter()
+        .filter(|i| !matches!(i.op, Op::Pack(_) | Op::Splat(_)))
+    {
+        info.op.operands(|v| {
+            let Op::Lane(of, _) = flat.op(v) else { return };
+            let of_word = flat.info(*of);
+            let bytes = of_word.dtype.bytes() as u32;
+            let is_small = !of_word.dtype.is_float() && of_word.dtype.bits() >= 8 && bytes < WORD;
+            apart[of.0 as usize] |= is_small && (of_word.lanes * bytes).is_multiple_of(WORD);
+        });
+    }
+    apart
 }
 
 /// Whether threads that copy beside them compute meanwhile what matrix instructions would, had they any for it.
@@ -152,6 +176,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             thread: "threadIdx.x".into(),
             reciprocals: super::sums(flat.kernel).next().is_none(),
             positive: Vec::new(),
+            computed_apart: computed_apart(flat),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for (i, info) in (0..).zip(&flat.values) {
@@ -711,7 +736,10 @@ impl<'f, 'k> Writer<'f, 'k> {
                 let place = self.places(address, info.lanes);
                 let t = self.helpers.together(dtype, info.lanes);
                 let name = self.name_value(v);
-                self.line(&format!("const {t} {name} = {place};"));
+                match self.is_of_opaque_words(v) {
+                    true => self.load_words(&name, &t, &place, info.lanes * dtype.bytes() as u32 / WORD),
+                    false => self.line(&format!("const {t} {name} = {place};")),
+                }
                 return Ok(());
             }
             Op::Load { address, mask, .. } if info.lanes == 1 => {
@@ -770,6 +798,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 }
             }
             Op::Bitcast(a) => scalar::bitcast(dtype, self.flat.dtype(*a), &self.value(*a))?,
+            Op::Lane(of, lane) if self.computed_apart[of.0 as usize] => self.part_of_word(*of, u32::from(*lane)),
             Op::Lane(of, lane) => format!("{}.e[{lane}]", self.value(*of)),
             Op::Pack(_) | Op::Splat(_) => {
                 let name = self.packed(v)?;
@@ -787,6 +816,43 @@ impl<'f, 'k> Writer<'f, 'k> {
         let name = self.name_value(v);
         self.line(&format!("const {t} {name} = {text};"));
         Ok(())
+    }
+
+    /// Whether small integers that are loaded together have words beside them that the compiler knows nothing of, from which they are taken.
+    fn is_of_opaque_words(&self, v: Value) -> bool {
+        let info = self.flat.info(v);
+        let is_load = matches!(info.op, Op::Load { mask: None, .. });
+        is_load && self.computed_apart[v.0 as usize] && !self.helpers.has_words(info.dtype)
+    }
+
+    /// Loads integers together, as so many words and as what the type is.
+    fn load_words(&mut self, name: &str, t: &str, place: &str, words: u32) {
+        let of_words = self.helpers.together(DType::U32, words);
+        let opaque = self.helpers.opaque(Width::Narrow);
+        self.line(&format!("const {of_words} {name}w = *(const {of_words}*)&{place};"));
+        self.line(&format!("const {t} {name} = *(const {t}*)&{name}w;"));
+        for word in 0..words {
+            self.line(&format!("const int {name}w{word} = {opaque}({name}w.e[{word}]);"));
+        }
+    }
+
+    /// One of small integers that have a name together.
+    fn part_of_word(&mut self, of: Value, lane: u32) -> String {
+        let (name, dtype) = (self.value(of), self.flat.dtype(of));
+        let (t, bytes) = (memory_type(dtype), dtype.bytes() as u32);
+        let each = WORD / bytes;
+        let word = match self.is_of_opaque_words(of) {
+            true => format!("{name}w{}", lane / each),
+            false => format!(
+                "{}(*(const u32*)&{name}.e[{}])",
+                self.helpers.opaque(Width::Narrow),
+                lane / each * each
+            ),
+        };
+        match lane % each {
+            0 => format!("({t}){word}"),
+            at => format!("({t})({word} >> {})", 8 * bytes * at),
+        }
     }
 
     /// Whether a number is at least 0 and below a constant, as one comparison: NVRTC makes seven instructions of two that are of 64 bits.
