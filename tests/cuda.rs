@@ -368,6 +368,15 @@ fn bytes_in_words_are_those_of_the_interpreter() {
 }
 
 #[test]
+fn small_integers_one_by_one_are_those_of_the_interpreter() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let device = one_multiprocessor(folder.path());
+    simulated("words::children::one_by_one", &[("TLC_SIM_DEVICE", &device)]);
+    // What is loaded together there is a thread's own on a larger one.
+    simulated("graphs::children::elements_of_one_byte", &[("TLC_SIM_DEVICE", &device)]);
+}
+
+#[test]
 fn floats_as_integers_are_those_of_the_interpreter() {
     simulated("words::children::of_floats", &[]);
 }

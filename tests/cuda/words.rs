@@ -4,6 +4,7 @@
 use tlc::{CompileOptions, Device, HostTensor, Scalar, compile_ir};
 use tlc_ir::DType;
 use tlc_ir::interp::{Options, interpret};
+use tlc_ir::rng::Rng;
 use tlc_ir::text::{no_data, parse_graph};
 
 mod children {
@@ -94,6 +95,76 @@ mod children {
                 results.join(", ")
             );
             check(&text, &[all(t, |i| i / 256), all(t, |i| i % 256)]);
+        }
+    }
+
+    /// Integers that are loaded together and computed one by one: what is computed of one has to stay within its bits, which a larger result,
+    /// a comparison and a shift to the right see.
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device of one multiprocessor"]
+    fn one_by_one() {
+        for t in [DType::I8, DType::U8, DType::I16, DType::U16] {
+            let mut rng = Rng::new(t as u64);
+            let input = |first: u64, step: u64| {
+                let mut x = HostTensor::zeros(t, &[3, 16384]).expect("a tensor");
+                for i in 0..x.len() {
+                    x.set(i, Scalar::from_bits(t, (first + step * i as u64) % (1 << t.bits())));
+                }
+                x
+            };
+            let ops = ["div %x, %c", "neg %x", "sub %x, %y", "mul %x, %y", "add %x, %c"];
+            let behind = [
+                "max %0, %x",
+                "abs %0",
+                "div %0, %c",
+                "shr %0, %y",
+                "rem %0, %y",
+                "min %0, %y",
+            ];
+            for (first, second) in ops.iter().flat_map(|f| behind.iter().map(move |b| (f, b))) {
+                let text = format!(
+                    "graph @apart(%x: {t}[3, 16384], %y: {t}[3, 16384]) {{
+                       %k = const 4 : {t}[]
+                       %c = expand %k : {t}[3, 16384]
+                       %0 = {first} : {t}[3, 16384]
+                       %1 = {second} : {t}[3, 16384]
+                       return %1
+                     }}"
+                );
+                check(&text, &[input(7, 1), input(0, 37)]);
+            }
+            for _ in 0..16 {
+                let mut lines = String::new();
+                let mut values = vec!["%x".to_string(), "%y".to_string()];
+                for i in 0..4 {
+                    let any = |rng: &mut Rng, of: &[String]| of[rng.below(of.len())].clone();
+                    let by = [1, 2, 3, 4, 8, 5, 100, 64][rng.below(8)];
+                    let by = if t.is_signed_int() && rng.chance(1, 3) { -by } else { by };
+                    lines.push_str(&format!(
+                        "%k{i} = const {by} : {t}[]\n%e{i} = expand %k{i} : {t}[3, 16384]\n"
+                    ));
+                    let op = [
+                        "div", "div", "rem", "mod", "shr", "shl", "max", "min", "sub", "add", "mul", "neg", "abs",
+                    ][rng.below(13)];
+                    let x = any(&mut rng, &values);
+                    let operands = match op {
+                        "neg" | "abs" => x,
+                        _ if rng.chance(1, 3) => format!("{x}, {}", any(&mut rng, &values)),
+                        _ => format!("{x}, %e{i}"),
+                    };
+                    lines.push_str(&format!("%v{i} = {op} {operands} : {t}[3, 16384]\n"));
+                    values.push(format!("%v{i}"));
+                }
+                let text = format!(
+                    "graph @apart(%x: {t}[3, 16384], %y: {t}[3, 16384]) {{
+                       {lines}
+                       %w = convert %v2 : f32[3, 16384]
+                       return %v3, %v1, %w
+                     }}"
+                );
+                let [x, y] = [1, 37].map(|step| input(rng.below(1 << t.bits()) as u64, step));
+                check(&text, &[x, y]);
+            }
         }
     }
 
