@@ -180,7 +180,8 @@ const WHOLE_F32: i64 = 1 << 24;
 
 /// Whether the expression may be taken for an f32, under a guard if it is of extents that may be too large.
 fn becomes_f32(graph: &Graph, d: &Dim) -> bool {
-    lowest(graph, d) >= -WHOLE_F32 && becomes_nonnegative(graph, &(Dim::from(WHOLE_F32) - d))
+    (lowest(graph, d) >= -WHOLE_F32 || becomes_nonnegative(graph, &(d + WHOLE_F32)))
+        && becomes_nonnegative(graph, &(Dim::from(WHOLE_F32) - d))
 }
 
 /// The numbers of a constant operand that is not carried: floats that are whole, or what is behind a few operators that move them.

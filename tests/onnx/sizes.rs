@@ -163,6 +163,36 @@ fn a_range_of_floats_counts_down_from_a_size() {
     assert_eq!(run(&e, &[0]), Ok((vec![0], vec![])));
 }
 
+/// As PyTorch exports `arange(n, -n, -1)`.
+#[test]
+fn steps_down_from_a_size_to_its_negative_are_counted_in_floats() {
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Squeeze s -> n", &[]),
+        op("Neg n -> end", &[]),
+        op("Cast n -> from", &[("to", I(1))]),
+        op("Cast end -> to", &[("to", I(1))]),
+        op("Sub to from -> length", &[]),
+        op("Div length minus -> steps", &[]),
+        op("Ceil steps -> whole", &[]),
+        op("Cast whole -> count", &[("to", I(7))]),
+        op("Range zero count one -> k", &[]),
+        op("Cast k -> y", &[("to", I(1))]),
+    ];
+    let constants = vec![
+        ints("zero", &[], &[0]),
+        ints("one", &[], &[1]),
+        floats("minus", &[], &[-1.0]),
+    ];
+    let e = compiled(nodes, constants, &[D::Sym("n")]);
+    for n in [1, 2, 5] {
+        let numbers = (0..2 * n).map(|k| k as f32).collect();
+        assert_eq!(run(&e, &[n]), Ok((vec![2 * n], numbers)));
+    }
+    // Nothing divided by -1 would be -0.
+    assert!(run(&e, &[0]).is_err());
+}
+
 #[test]
 fn a_triangle_starts_at_a_size() {
     for upper in [0, 1] {

@@ -408,13 +408,14 @@ impl Writer<'_, '_> {
         let &Op::Larger(a, b) = self.flat.op(divisor) else {
             return divisor;
         };
-        let is_kept = |one: Value, n: &Value| self.flat.number(one) == Some(1) && self.positive.contains(n);
-        match () {
-            () if self.name(divisor).is_some() => divisor,
-            () if is_kept(a, &b) => b,
-            () if is_kept(b, &a) => a,
-            () => divisor,
+        let is_kept = |one: Value, n: Value| self.flat.number(one) == Some(1) && self.positive.contains(&n);
+        if self.name(divisor).is_some() {
+            return divisor;
         }
+        [(a, b), (b, a)]
+            .into_iter()
+            .find(|(one, n)| is_kept(*one, *n))
+            .map_or(divisor, |(_, n)| n)
     }
 
     fn extremum(&self, function: &str, a: Value, b: Value, w: Width) -> (String, Level) {

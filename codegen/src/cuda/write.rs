@@ -108,11 +108,12 @@ pub(super) struct Writer<'f, 'k> {
 /// `(i16)(x / 4) >> y` are of more bits there. So these are taken from words that it knows nothing of.
 fn computed_apart(flat: &Flat<'_>) -> Vec<bool> {
     let mut apart = vec![false; flat.values.len()];
-    for info in flat
+    // What is only moved is not computed with.
+    let computed = flat
         .values
         .iter()
-        .filter(|i| !matches!(i.op, Op::Pack(_) | Op::Splat(_)))
-    {
+        .filter(|i| !matches!(i.op, Op::Pack(_) | Op::Splat(_)));
+    for info in computed {
         info.op.operands(|v| {
             let Op::Lane(of, _) = flat.op(v) else { return };
             let of_word = flat.info(*of);

@@ -2,7 +2,8 @@
 //!
 //! A linear scan of lifetimes (Poletto and Sarkar, TOPLAS 1999; over SSA form: Wimmer and Franz, CGO 2010). Most kernels never have more
 //! values at a time than there are registers; nothing has to be weighed against anything then, and what regalloc2 does for the others takes
-//! several times as long. Where a vector or a mask lives across a call, which leaves none where it was, the scan gives up and regalloc2 has the whole kernel.
+//! several times as long. Where a vector or a mask lives across a call, which leaves none where it was, the scan gives up and regalloc2 has the whole
+//! kernel.
 //!
 //! Registers do run out: the addresses of all parameters live through the loops, and so do constants of exponentials and masks of edges. A pass
 //! that finds none chooses a value that is used little in loops to live on the stack instead, a vector or a mask for as long as it is there, and
@@ -118,7 +119,7 @@ fn reserved(linear: &Linear<'_>) -> Option<Vec<Reserved>> {
             .map(|(_, r, _)| r);
         let changed = lost.into_iter().filter(|r| r.class() == RegClass::Int);
         let wanted = found().map(|(_, r, _)| r).chain(changed).fold(0, set);
-        // What is read while results are written.
+        // What is read late is read while results are written.
         let is_late = (operands.iter()).any(|o| o.kind() == OperandKind::Use && o.pos() == OperandPos::Late);
         all.push(Reserved {
             number,
@@ -225,11 +226,10 @@ impl Lifetimes {
 
 /// Whether a vector or a mask lives across a call.
 fn is_lost(linear: &Linear<'_>, lifetimes: &Lifetimes, reserved: &[Reserved]) -> bool {
-    let mut calls = reserved.iter().filter(|r| r.calls).map(|r| 2 * r.number).peekable();
-    if calls.peek().is_none() {
+    let calls: SmallVec<[u32; 8]> = reserved.iter().filter(|r| r.calls).map(|r| 2 * r.number).collect();
+    if calls.is_empty() {
         return false;
     }
-    let calls: SmallVec<[u32; 8]> = calls.collect();
     let across = |v: VReg| {
         let (begin, end) = (lifetimes.begin[v.vreg()], lifetimes.end[v.vreg()]);
         v.class() != RegClass::Int && calls.iter().any(|call| begin <= *call && end > *call)
@@ -294,7 +294,8 @@ pub(super) struct Scanned {
     pub made_again: Vec<Number>,
 }
 
-/// The registers for all values; `None` if too much of what is executed would be copies from and to the stack, or if something cannot be kept across a call.
+/// The registers for all values; `None` if too much of what is executed would be copies from and to the stack, or if a vector or a mask lives
+/// across a call.
 pub(super) fn scan(linear: &Linear<'_>) -> Option<Scanned> {
     let reserved = reserved(linear)?;
     let lifetimes = Lifetimes::of(linear)?;

@@ -11,7 +11,7 @@
 use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
 
-use super::{Call, Sizes, Value, any, becomes_nonnegative, broadcast, lowest, whole};
+use super::{Call, Sizes, Value, any, becomes_nonnegative, becomes_positive, broadcast, lowest, whole};
 use crate::refusal::Outcome;
 use crate::value::{Product, Ratio, size_value};
 use tlc_record::Graph;
@@ -47,9 +47,16 @@ fn stay_within(graph: &Graph, dims: &[Dim], most: i64) -> bool {
         Some(n) => n.unsigned_abs() <= most as u64,
         None => {
             let range = graph.with_ir(|ir| d.expr().interval(ir));
-            range.lo >= -most && (range.hi <= most || becomes_nonnegative(graph, &(Dim::from(most) - d)))
+            (range.lo >= -most || becomes_nonnegative(graph, &(d + most)))
+                && (range.hi <= most || becomes_nonnegative(graph, &(Dim::from(most) - d)))
         }
     })
+}
+
+/// Whether a number of one sign is not 0, under a guard if extents decide.
+fn becomes_nonzero(graph: &Graph, d: &Dim) -> bool {
+    let range = graph.with_ir(|ir| d.expr().interval(ir));
+    becomes_positive(graph, d) || range.hi <= 0 && becomes_positive(graph, &(d * -1))
 }
 
 /// Operand `i` as quotients of whole numbers, and whether it is carried.
@@ -238,14 +245,18 @@ pub(super) fn arithmetic(call: &Call<'_, '_, '_>) -> Option<Value> {
     if op == "Mul" && (negative(&a) || negative(&b)) {
         return None;
     }
+    let mut sign = 1;
     let (over, mut most) = match op {
         "Div" => {
             let by = b.sizes.dims.first()?.as_const().filter(|_| b.over == 1)?;
             let same = b.sizes.dims.iter().all(|d| d.as_const() == Some(by));
-            (
-                a.over.checked_mul(by).filter(|_| same && by > 0)?,
-                whole_numbers(dtype)?,
-            )
+            sign = by.signum();
+            // Zero by what is negative is -0.
+            if sign < 0 && !a.sizes.dims.iter().all(|d| becomes_nonzero(&graph, d)) {
+                return None;
+            }
+            let by = by.checked_abs().filter(|by| same && *by > 0)?;
+            (a.over.checked_mul(by)?, whole_numbers(dtype)?)
         }
         _ if !exact(b.over) => return None,
         "Mul" => (a.over.checked_mul(b.over)?, whole_numbers(dtype)?),
@@ -258,7 +269,7 @@ pub(super) fn arithmetic(call: &Call<'_, '_, '_>) -> Option<Value> {
         most /= 2;
     }
     let one = |[x, y]: [Dim; 2]| match op {
-        "Div" => x,
+        "Div" => x * sign,
         "Mul" => x * y,
         "Add" => x * (over / a.over) + y * (over / b.over),
         _ => x * (over / a.over) - y * (over / b.over),
