@@ -15,7 +15,8 @@ import subprocess
 import sys
 import venv
 
-PACKAGE = "onnx==1.23.2"
+# All fixed: what a float becomes that an integer of two or four bits does not hold is for ml_dtypes to say, and changes with its version.
+PACKAGES = ["onnx==1.23.2", "numpy==2.4.6", "ml_dtypes==0.6.0"]
 root = pathlib.Path(__file__).resolve().parents[2]
 folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else root / "target" / "onnx-conformance").resolve()
 
@@ -25,7 +26,7 @@ def in_environment():
     python = folder / "venv" / "bin" / "python"
     if not python.exists():
         venv.create(folder / "venv", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", PACKAGE, "numpy", "ml_dtypes"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
     subprocess.run([python, __file__, str(folder), "--write"], check=True)
 
 
