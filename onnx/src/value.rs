@@ -149,6 +149,8 @@ impl Value {
 
 /// The furthest below 0 that a size is taken to data from.
 const LOWEST: i64 = -(1 << 40);
+/// The furthest above 0 that one is counted down from.
+const HIGHEST: i64 = 1 << 40;
 
 /// The value of an expression as data, negative or not.
 pub(super) fn size_value(graph: &Graph, d: &Dim, dtype: DType) -> Outcome<Tensor> {
@@ -156,11 +158,18 @@ pub(super) fn size_value(graph: &Graph, d: &Dim, dtype: DType) -> Outcome<Tensor
         kind: ErrorKind::Invalid,
         message,
     };
-    let lowest = graph.with_ir(|ir| d.expr().interval(ir)).lo;
-    match lowest {
-        LOWEST..0 => {
+    let range = graph.with_ir(|ir| d.expr().interval(ir));
+    match (range.lo, range.hi) {
+        (lowest @ LOWEST..0, _) => {
             let above = graph.dim_value(&(d - lowest), DType::I64).map_err(refused)?;
             Ok((above + lowest).cast(dtype))
+        }
+        // What nothing bounds from below is counted down from above.
+        (..LOWEST, highest @ LOWEST..HIGHEST) => {
+            let below = graph
+                .dim_value(&(Dim::from(highest) - d), DType::I64)
+                .map_err(refused)?;
+            Ok((-below + highest).cast(dtype))
         }
         _ => graph.dim_value(d, dtype).map_err(refused),
     }

@@ -1,5 +1,6 @@
 //! Operators of the domain `com.microsoft` that ONNX Runtime's optimizers write, beside the nodes of ONNX's own operators that define them.
 
+use half::f16;
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, HostTensor, compile_ir};
 use tlc_ir::DType;
@@ -12,6 +13,7 @@ const I32: i64 = 6;
 fn element(dtype: DType) -> i64 {
     match dtype {
         DType::F32 => FLOAT,
+        DType::F16 => 10,
         DType::U8 => 2,
         DType::I8 => 3,
         DType::I32 => I32,
@@ -498,6 +500,41 @@ fn products_of_bytes_are_scaled() {
         ],
         vec![],
         &scaled,
+    );
+    // Of scales of f16 the result is f16.
+    let half = |shape: &[usize], values: &[f32]| {
+        let values: Vec<f16> = values.iter().map(|v| f16::from_f32(*v)).collect();
+        HostTensor::from_slice(shape, &values).unwrap()
+    };
+    let in_f32: [(&str, &[(&str, A)]); 9] = [
+        ("Cast as -> af", &[("to", I(FLOAT))]),
+        ("Cast bs -> bf", &[("to", I(FLOAT))]),
+        ("Cast c -> cf", &[("to", I(FLOAT))]),
+        ("MatMulInteger a b az bz -> p", &[]),
+        ("Cast p -> f", &[("to", I(FLOAT))]),
+        ("Mul af bf -> s", &[]),
+        ("Mul f s -> g", &[]),
+        ("Add g cf -> h", &[]),
+        ("Cast h -> y", &[("to", I(10))]),
+    ];
+    let few: Vec<u8> = (0..20).map(|i| (i * 7 % 16) as u8).collect();
+    defined(
+        "MatMulIntegerToFloat a b as bs az bz c -> y",
+        &[],
+        &[
+            ("a", HostTensor::from_slice(&[2, 2, 5], &few).unwrap()),
+            (
+                "b",
+                HostTensor::from_slice(&[5, 3], &(-7..8).collect::<Vec<i8>>()).unwrap(),
+            ),
+            ("as", half(&[], &[0.5])),
+            ("bs", half(&[3], &[0.25, 0.5, 1.0])),
+            ("az", HostTensor::from_slice(&[], &[9u8]).unwrap()),
+            zeros.clone(),
+            ("c", half(&[3], &[1.0, -2.0, 0.5])),
+        ],
+        vec![],
+        &in_f32,
     );
     let bytes: (&str, &[(&str, A)]) = ("DynamicQuantizeLinear x -> a as az", &[]);
     defined(

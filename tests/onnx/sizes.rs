@@ -193,6 +193,38 @@ fn steps_down_from_a_size_to_its_negative_are_counted_in_floats() {
     assert!(run(&e, &[0]).is_err());
 }
 
+/// As PyTorch exports `arange(n)` for opset 9: zeros of as many elements.
+#[test]
+fn a_size_as_a_float_less_nothing_is_the_size() {
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Cast s -> f", &[("to", I(1))]),
+        op("Sub f zero -> length", &[]),
+        op("Ceil length -> whole", &[]),
+        op("Cast whole -> count", &[("to", I(7))]),
+        op("ConstantOfShape count -> y", &[]),
+    ];
+    let e = compiled(nodes, vec![floats("zero", &[], &[0.0])], &[D::Sym("n")]);
+    for n in [0, 1, 4] {
+        assert_eq!(run(&e, &[n]), Ok((vec![n], vec![0.0; n])));
+    }
+}
+
+/// Of a product of sizes that nothing bounds.
+#[test]
+fn numbers_that_a_size_is_taken_from_are_data() {
+    let nodes = vec![
+        op("Size x -> n", &[]),
+        op("Max n four -> most", &[]),
+        op("Sub three most -> d", &[]),
+        op("Cast d -> y", &[("to", I(1))]),
+    ];
+    let constants = vec![ints("three", &[], &[3]), ints("four", &[], &[4])];
+    let e = compiled(nodes, constants, &[D::Sym("a"), D::Sym("b"), D::N(3)]);
+    assert_eq!(run(&e, &[1, 1, 3]), Ok((vec![], vec![-1.0])));
+    assert_eq!(run(&e, &[2, 5, 3]), Ok((vec![], vec![-27.0])));
+}
+
 #[test]
 fn a_triangle_starts_at_a_size() {
     for upper in [0, 1] {

@@ -110,7 +110,10 @@ pub(super) fn grouped(c: &mut Call<'_, '_, '_>) -> Answer {
     let k = placed(&k, past[0].as_ref(), &sizes.room, &before)?;
     let v = placed(&v, past[1].as_ref(), &sizes.room, &before)?;
     let (y, shown) = attended(c, &sizes, (&q, &k, &v), &before)?;
-    let mut results = vec![y.into(), k.into(), v.into()];
+    // A cache has a type of its own.
+    let cached =
+        |present: Tensor, past: &Option<Tensor>| past.as_ref().map_or(present.clone(), |p| present.cast(p.dtype()));
+    let mut results = vec![y.into(), cached(k, &past[0]).into(), cached(v, &past[1]).into()];
     results.extend(shown.map(Value::from));
     Ok(results)
 }

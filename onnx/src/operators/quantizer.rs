@@ -10,6 +10,7 @@ use super::table::Run;
 use super::{activation, arrange, channels_last, convolution, fused, pooling, reduction};
 use crate::call::{Answer, Call, one};
 use crate::refusal::{Outcome, invalid};
+use crate::value::Value;
 use tlc_record::Tensor;
 
 /// A number that is one for all elements.
@@ -233,13 +234,8 @@ pub(super) fn per_column(scale: Tensor) -> Tensor {
 pub(super) fn matmul_to_float(c: &mut Call<'_, '_, '_>) -> Answer {
     let scale = number(c.tensor(2)?)? * per_column(c.tensor(3)?);
     let (a, b) = (c.tensor(0)?, c.tensor(1)?);
-    one(scaled_product(
-        c,
-        (&a, c.optional(4)?),
-        (&b, c.optional(5)?),
-        &scale,
-        6,
-    )?)
+    let y = scaled_product(c, (&a, c.optional(4)?), (&b, c.optional(5)?), &scale, 6)?;
+    one(y.cast(scale.dtype()))
 }
 
 /// A product whose first matrix is put into bytes by its range first.
@@ -266,7 +262,12 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, w) = fused_attention::projection(c)?;
     let scale = number(c.tensor(3)?)? * per_column(c.tensor(4)?);
     let all = scaled_product(c, (&x, c.optional(6)?), (&w, c.optional(7)?), &scale, 2)?;
-    fused_attention::of_projected(c, &all, w.dim(1), &slots)
+    let results = fused_attention::of_projected(c, &all, w.dim(1), &slots)?;
+    let in_type_of_scale = |r: Value| match r {
+        Value::Tensor(t, origin) => Value::Tensor(t.cast(scale.dtype()), origin),
+        other => other,
+    };
+    Ok(results.into_iter().map(in_type_of_scale).collect())
 }
 
 /// The norm of embeddings whose tables, and its scale and shift, are bytes: operands 2 to 6, each with a scale 6 places and a zero point 11 places further.

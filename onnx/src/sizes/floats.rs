@@ -76,9 +76,10 @@ fn operand(call: &Call<'_, '_, '_>, i: usize) -> Option<(Ratio, bool)> {
         Value::Sequence(_) => return None,
     };
     whole_numbers(ratio.sizes.dtype)?;
-    // A zero among constants may have a sign.
+    // A zero among constants may have a sign, which no sum with a size keeps.
     let zero = |d: &Dim| d.as_const() == Some(0);
-    (carried || !ratio.sizes.dims.iter().any(zero)).then_some((ratio, carried))
+    let is_added = matches!((call.node.op_type(), i), ("Add", _) | ("Sub", 1));
+    (carried || is_added || !ratio.sizes.dims.iter().any(zero)).then_some((ratio, carried))
 }
 
 /// The square roots of known sizes that are squares, as of the number of tokens that an image is cut into: floats compute them exactly.
