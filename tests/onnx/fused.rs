@@ -41,7 +41,8 @@ pub fn whole(shape: &[usize], numbers: &[i32]) -> HostTensor {
 }
 
 /// What a model of these nodes makes of the operands.
-fn run(
+/// The results of nodes of ONNX and `com.microsoft`.
+pub fn run(
     nodes: Vec<Message>,
     constants: Vec<Message>,
     operands: &[(&str, HostTensor)],

@@ -1,9 +1,10 @@
 //! Attention of the domain `com.microsoft`, beside the products and the softmax that it stands for.
 
+use half::f16;
 use tlc::HostTensor;
 use tlc::onnx::{ImportOptions, import};
 
-use crate::fused::{defined, number, of, whole};
+use crate::fused::{defined, number, of, run, whole};
 use crate::proto::*;
 use A::{F, I, Is};
 
@@ -286,6 +287,51 @@ fn grouped_attention_sees_what_is_past_and_what_is_new() {
 }
 
 /// A rotary embedding by the place in the sequence, a bias, a scale, and a key without a value that takes its part of the sum.
+#[test]
+fn a_cache_of_grouped_attention_keeps_its_type() {
+    let rounded: [Vec<f16>; 2] = ["pk", "pv"].map(|name| {
+        let values = of(name, &[1, 1, 4, 4]);
+        let values = values.as_slice::<f32>().unwrap().iter();
+        values.map(|v| f16::from_f32(*v)).collect()
+    });
+    let results = |cache: [HostTensor; 2]| {
+        let node = op(
+            "GroupQueryAttention q k v pk pv last total -> y ck cv",
+            &[("num_heads", I(2)), ("kv_num_heads", I(1))],
+        );
+        let [pk, pv] = cache;
+        let operands = [
+            ("q", of("q", &[1, 1, 8])),
+            ("k", of("k", &[1, 1, 4])),
+            ("v", of("v", &[1, 1, 4])),
+            ("pk", pk),
+            ("pv", pv),
+            ("last", whole(&[1], &[4])),
+        ];
+        run(
+            vec![node.bytes(7, "com.microsoft")],
+            vec![total(5)],
+            &operands,
+            &["y", "ck", "cv"],
+        )
+    };
+    let half = results(
+        rounded
+            .clone()
+            .map(|r| HostTensor::from_slice(&[1, 1, 4, 4], &r).unwrap()),
+    );
+    let single = results(rounded.map(|r| {
+        let wide: Vec<f32> = r.iter().map(|v| v.to_f32()).collect();
+        HostTensor::from_slice(&[1, 1, 4, 4], &wide).unwrap()
+    }));
+    assert_eq!(half[0].as_slice::<f32>().unwrap(), single[0].as_slice::<f32>().unwrap());
+    for (half, single) in half.iter().zip(&single).skip(1) {
+        assert_eq!(half.shape(), [1, 1, 5, 4]);
+        let single = single.as_slice::<f32>().unwrap().iter().map(|v| f16::from_f32(*v));
+        assert_eq!(half.as_slice::<f16>().unwrap(), single.collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn grouped_attention_turns_by_places_and_leaves_a_part_to_a_sink() {
     let operands = || {
