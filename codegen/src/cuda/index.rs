@@ -403,6 +403,36 @@ impl Writer<'_, '_> {
         (format!("{function}{suffix}({}, {})", x.0, y.0), Level::Atom)
     }
 
+    /// Notes which sizes are positive where an index is at least a positive number.
+    pub(super) fn note_at_least(&mut self, v: Value, least: i64) {
+        let flat = self.flat;
+        let is_natural = |v: Value| flat.info(v).range.lo >= 0;
+        match flat.op(v) {
+            Op::Smaller(a, b) => [*a, *b].into_iter().for_each(|v| self.note_at_least(v, least)),
+            Op::Product(factors) if factors.iter().all(|f| is_natural(*f)) => {
+                factors.iter().for_each(|f| self.note_at_least(*f, 1));
+            }
+            Op::FloorDiv(a, by) => {
+                let least = flat.number(*by).filter(|n| *n > 0).and_then(|n| n.checked_mul(least));
+                if let Some(least) = least {
+                    self.note_at_least(*a, least);
+                }
+            }
+            Op::Sum { terms, constant } => {
+                let Some(least) = least.checked_sub(*constant).filter(|n| *n > 0) else {
+                    return;
+                };
+                let mut added = terms.iter().filter(|(v, k)| *k > 0 || !is_natural(*v));
+                if let (Some(&(v, k)), None) = (added.next(), added.next())
+                    && k > 0
+                {
+                    self.note_at_least(v, (least - 1) / k + 1);
+                }
+            }
+            _ => self.positive.push(v),
+        }
+    }
+
     /// A divisor that is at least 1 here, without the `max(1, n)` that keeps it so elsewhere.
     fn positive_divisor(&self, divisor: Value) -> Value {
         let &Op::Larger(a, b) = self.flat.op(divisor) else {

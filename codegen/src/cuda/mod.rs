@@ -33,6 +33,7 @@
 //! Parameters are declared `__restrict__`: a launch must not bind a written buffer to a second parameter unless
 //! [`CudaOptions::may_alias`] is set.
 
+mod apart;
 mod collective;
 mod fragments;
 mod groups;

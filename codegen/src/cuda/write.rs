@@ -9,7 +9,7 @@ use tlc_ir::{DType, ScalarOp};
 
 use super::index::Width;
 use super::quads::Quads;
-use super::scalar::{self, Helpers, WORD, literal, memory_type, value_type};
+use super::scalar::{self, Helpers, literal, memory_type, value_type};
 use super::tiles::{known_groups, threads_write};
 use super::under_way::{self, UnderWay};
 use super::uses::Uses;
@@ -99,30 +99,7 @@ pub(super) struct Writer<'f, 'k> {
     /// Sizes that are at least 1 wherever the statements written now run: those of the loops around them.
     pub(super) positive: Vec<Value>,
     /// By value: whether it is integers of a byte or two that have a name together, and of which single ones are computed with.
-    computed_apart: Vec<bool>,
-}
-
-/// By value: whether it is integers of a byte or two in whole words, of which single ones are computed with.
-///
-/// Of what it computes of the first integer of a word that it has loaded NVRTC 13.0 forgets to extend the sign: `(i8)-x > x`, `(i8)(x / 2)` and
-/// `(i16)(x / 4) >> y` are of more bits there. So these are taken from words that it knows nothing of.
-fn computed_apart(flat: &Flat<'_>) -> Vec<bool> {
-    let mut apart = vec![false; flat.values.len()];
-    // What is only moved is not computed with.
-    let computed = flat
-        .values
-        .iter()
-        .filter(|i| !matches!(i.op, Op::Pack(_) | Op::Splat(_)));
-    for info in computed {
-        info.op.operands(|v| {
-            let Op::Lane(of, _) = flat.op(v) else { return };
-            let of_word = flat.info(*of);
-            let bytes = of_word.dtype.bytes() as u32;
-            let is_small = !of_word.dtype.is_float() && of_word.dtype.bits() >= 8 && bytes < WORD;
-            apart[of.0 as usize] |= is_small && (of_word.lanes * bytes).is_multiple_of(WORD);
-        });
-    }
-    apart
+    pub(super) computed_apart: Vec<bool>,
 }
 
 /// Whether threads that copy beside them compute meanwhile what matrix instructions would, had they any for it.
@@ -177,7 +154,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             thread: "threadIdx.x".into(),
             reciprocals: super::sums(flat.kernel).next().is_none(),
             positive: Vec::new(),
-            computed_apart: computed_apart(flat),
+            computed_apart: super::apart::computed_apart(flat),
             groups: flat.kernel.statements().any(|s| matches!(s, Stmt::Wait(1..))),
         };
         for (i, info) in (0..).zip(&flat.values) {
@@ -433,36 +410,6 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.region(&l.body)?;
         self.positive.truncate(known);
         Ok(())
-    }
-
-    /// Notes which sizes are positive where an index is at least a positive number.
-    fn note_at_least(&mut self, v: Value, least: i64) {
-        let flat = self.flat;
-        let is_natural = |v: Value| flat.info(v).range.lo >= 0;
-        match flat.op(v) {
-            Op::Smaller(a, b) => [*a, *b].into_iter().for_each(|v| self.note_at_least(v, least)),
-            Op::Product(factors) if factors.iter().all(|f| is_natural(*f)) => {
-                factors.iter().for_each(|f| self.note_at_least(*f, 1));
-            }
-            Op::FloorDiv(a, by) => {
-                let least = flat.number(*by).filter(|n| *n > 0).and_then(|n| n.checked_mul(least));
-                if let Some(least) = least {
-                    self.note_at_least(*a, least);
-                }
-            }
-            Op::Sum { terms, constant } => {
-                let Some(least) = least.checked_sub(*constant).filter(|n| *n > 0) else {
-                    return;
-                };
-                let mut added = terms.iter().filter(|(v, k)| *k > 0 || !is_natural(*v));
-                if let (Some(&(v, k)), None) = (added.next(), added.next())
-                    && k > 0
-                {
-                    self.note_at_least(v, (least - 1) / k + 1);
-                }
-            }
-            _ => self.positive.push(v),
-        }
     }
 
     fn loop_(&mut self, l: &Loop) -> Result<(), CudaError> {
@@ -738,7 +685,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 let t = self.helpers.together(dtype, info.lanes);
                 let name = self.name_value(v);
                 match self.is_of_opaque_words(v) {
-                    true => self.load_words(&name, &t, &place, info.lanes * dtype.bytes() as u32 / WORD),
+                    true => self.load_words(&name, &t, &place, info.lanes * dtype.bytes() as u32),
                     false => self.line(&format!("const {t} {name} = {place};")),
                 }
                 return Ok(());
@@ -817,43 +764,6 @@ impl<'f, 'k> Writer<'f, 'k> {
         let name = self.name_value(v);
         self.line(&format!("const {t} {name} = {text};"));
         Ok(())
-    }
-
-    /// Whether small integers that are loaded together have words beside them that the compiler knows nothing of, from which they are taken.
-    fn is_of_opaque_words(&self, v: Value) -> bool {
-        let info = self.flat.info(v);
-        let is_load = matches!(info.op, Op::Load { mask: None, .. });
-        is_load && self.computed_apart[v.0 as usize] && !self.helpers.has_words(info.dtype)
-    }
-
-    /// Loads integers together, as so many words and as what the type is.
-    fn load_words(&mut self, name: &str, t: &str, place: &str, words: u32) {
-        let of_words = self.helpers.together(DType::U32, words);
-        let opaque = self.helpers.opaque(Width::Narrow);
-        self.line(&format!("const {of_words} {name}w = *(const {of_words}*)&{place};"));
-        self.line(&format!("const {t} {name} = *(const {t}*)&{name}w;"));
-        for word in 0..words {
-            self.line(&format!("const int {name}w{word} = {opaque}({name}w.e[{word}]);"));
-        }
-    }
-
-    /// One of small integers that have a name together.
-    fn part_of_word(&mut self, of: Value, lane: u32) -> String {
-        let (name, dtype) = (self.value(of), self.flat.dtype(of));
-        let (t, bytes) = (memory_type(dtype), dtype.bytes() as u32);
-        let each = WORD / bytes;
-        let word = match self.is_of_opaque_words(of) {
-            true => format!("{name}w{}", lane / each),
-            false => format!(
-                "{}(*(const u32*)&{name}.e[{}])",
-                self.helpers.opaque(Width::Narrow),
-                lane / each * each
-            ),
-        };
-        match lane % each {
-            0 => format!("({t}){word}"),
-            at => format!("({t})({word} >> {})", 8 * bytes * at),
-        }
     }
 
     /// Whether a number is at least 0 and below a constant, as one comparison: NVRTC makes seven instructions of two that are of 64 bits.

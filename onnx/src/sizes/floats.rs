@@ -252,12 +252,13 @@ pub(super) fn arithmetic(call: &Call<'_, '_, '_>) -> Option<Value> {
             let by = b.sizes.dims.first()?.as_const().filter(|_| b.over == 1)?;
             let same = b.sizes.dims.iter().all(|d| d.as_const() == Some(by));
             sign = by.signum();
+            let size = by.checked_abs().filter(|by| same && *by > 0)?;
+            let over = a.over.checked_mul(size).filter(|over| *over <= MAX_DIVISOR)?;
             // Zero by what is negative is -0.
             if sign < 0 && !a.sizes.dims.iter().all(|d| becomes_nonzero(&graph, d)) {
                 return None;
             }
-            let by = by.checked_abs().filter(|by| same && *by > 0)?;
-            (a.over.checked_mul(by)?, whole_numbers(dtype)?)
+            (over, whole_numbers(dtype)?)
         }
         _ if !exact(b.over) => return None,
         "Mul" => (a.over.checked_mul(b.over)?, whole_numbers(dtype)?),
