@@ -604,7 +604,7 @@ impl Scheduler<'_> {
         let mut loops = loops.to_vec();
         let length = loops.iter().try_fold(1i64, |n, v| n.checked_mul(self.extent(*v)?));
         let ahead = ahead.zip(length.and_then(|n| n.checked_mul(columns)));
-        if ahead.is_some() || self.cpu.threads > 1 {
+        if ahead.is_some() || !self.is_close(image) {
             loops = self.in_steps(loops)?;
         }
         let (&last, around) = loops.split_last()?;
@@ -635,7 +635,7 @@ impl Scheduler<'_> {
             });
         }
         if let (Memory::Param(param), Some(&var)) = (image, around.first()) {
-            self.channels_ahead(var, param, rows * columns, sums.len() > 1);
+            self.channels_ahead(var, param, rows * columns);
         }
         self.channels_in_lanes(set)?;
         let turned = rows >= FEWEST_TURNED && !self.stores_side_by_side(behind);
@@ -662,20 +662,25 @@ impl Scheduler<'_> {
         }
     }
 
+    /// Whether a core finds an image in its own caches: a small one on one thread, and on several one so small that little of it is another core's.
+    fn is_close(&self, image: Memory) -> bool {
+        let cache = match self.cpu.threads {
+            0 | 1 => self.cpu.l2_bytes / 4,
+            _ => self.cpu.l1_bytes / 2,
+        };
+        let bytes = self.kernel.memory_dtype(image).bytes() as i64;
+        let elements = self.kernel.memory_len(image).as_const();
+        elements.is_some_and(|n| n.saturating_mul(bytes) as u64 <= cache)
+    }
+
     /// Has the next channels of an image asked for in a loop that multiplies so many results by each of its iterations' elements: other
-    /// cores have written some, and an element comes from their caches many times as late as from a core's own. Of windows over
-    /// large images, whose elements lie further apart than processors foresee, this pays on one thread too.
-    fn channels_ahead(&mut self, var: VarId, param: u32, results: i64, windows: bool) {
-        let memory = Memory::Param(param);
-        let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
-        let image = self.kernel.memory_len(memory).as_const();
-        let within = |cache: u64| image.is_some_and(|n| n.saturating_mul(bytes) as u64 <= cache);
-        let close = within(self.cpu.l1_bytes / 2);
-        let alone = self.cpu.threads <= 1 && (!windows || within(self.cpu.l2_bytes / 4));
+    /// cores have written some, and an element comes from their caches many times as late as from a core's own. On one thread too the channels of a
+    /// large image lie further apart than processors foresee, and where they lie a multiple of 4 KiB apart even the second level keeps few of them.
+    fn channels_ahead(&mut self, var: VarId, param: u32, results: i64) {
         let Some(body) = tree::loop_body(&self.kernel.body, var) else {
             return;
         };
-        if !self.emitter.prefetches || close || alone {
+        if !self.emitter.prefetches || self.is_close(Memory::Param(param)) {
             return;
         }
         let steps = walk(body).filter_map(|s| match s {

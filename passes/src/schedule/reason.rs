@@ -239,7 +239,7 @@ impl fmt::Display for ScheduleReason {
             Self::Ahead => f.write_str("the next channels' weights are fetched while these are multiplied"),
             Self::Slide => f.write_str("an element of the image is loaded once for the rows whose windows meet it"),
             Self::ChannelsAhead => f.write_str(
-                "the next channels of the image are fetched while these are multiplied: another core may hold them",
+                "the next channels of the image are fetched while these are multiplied: they lie far apart, or another core holds them",
             ),
             Self::MasksAhead => {
                 f.write_str("what is loaded with masks is fetched ahead: this processor does not foresee it")

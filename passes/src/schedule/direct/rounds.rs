@@ -282,7 +282,6 @@ impl Scheduler<'_> {
         let inner = self.only_loop(outer)?;
         let sums = self.sum_over_windows(inner)?;
         let image = self.image_of_sum(&sums, inner, outer)?;
-        let windows = sums.len() > 1;
         let sums = match self.cpu.threads > 1 {
             true => self.in_steps(sums)?,
             false => sums,
@@ -315,7 +314,7 @@ impl Scheduler<'_> {
             precision: Precision::Exact,
         })?;
         if let (Memory::Param(param), Some(&var)) = (image, around.first()) {
-            self.channels_ahead(var, param, rows * columns, windows);
+            self.channels_ahead(var, param, rows * columns);
         }
         self.channels_in_lanes(loaded)?;
         self.channels_in_lanes(stored)
