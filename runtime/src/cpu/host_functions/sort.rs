@@ -3,9 +3,13 @@
 //! Invariant: a row is sorted by keys, unsigned words in the order of the elements (reversed for a descending sort), and by
 //! position where keys are equal, so the order is total and the same whatever sorts it.
 
+mod first;
+mod keys;
+
 use std::ops::Range;
 
-use tlc_ir::DType;
+use keys::Order;
+pub(super) use keys::key;
 
 pub(crate) use crate::binding::call::Sort;
 use crate::pool::{Pool, PoolPanic};
@@ -77,15 +81,6 @@ pub(crate) unsafe fn sort(s: &Sort, buffers: Buffers, threads: &Pool) -> Result<
 /// Elements below which waking threads takes longer than sorting.
 const SMALL: usize = 4096;
 
-/// A row has so many times more elements than are asked for, from which on it pays to keep no others.
-const FEW: usize = 8;
-
-/// The most elements that are asked for which are kept in order.
-const MOST_IN_ORDER: usize = 24;
-
-/// Elements that are compared together.
-const BLOCK: usize = 16;
-
 /// Elements from which on threads share a row: they meet twice for each digit.
 const SHARED_ROW: usize = 1 << 17;
 
@@ -97,6 +92,9 @@ fn is_packed(s: &Sort) -> bool {
     s.dtype.bytes() <= 4 && u32::try_from(s.extent).is_ok()
 }
 
+/// Elements up to which all of a row are sorted sooner than the first of them are found.
+const SHORT: usize = 32;
+
 /// Bytes of a key and a position.
 const PAIR: usize = 16;
 
@@ -106,7 +104,10 @@ const PAIR: usize = 16;
 /// As for [`sort`], with a workspace of its own.
 unsafe fn sort_rows(s: &Sort, rows: Range<usize>, buffers: Buffers, workspace: *mut u8) {
     let order = Order::of(s.dtype, s.descending);
-    for (o, i) in rows.map(|r| (r / s.inner, r % s.inner)) {
+    let few = first::pays(s.extent, s.count);
+    let mut r = rows.start;
+    while r < rows.end {
+        let (o, i) = (r / s.inner, r % s.inner);
         let row = Row {
             s,
             order,
@@ -114,14 +115,22 @@ unsafe fn sort_rows(s: &Sort, rows: Range<usize>, buffers: Buffers, workspace: *
             o,
             i,
         };
+        let together = few && first::are_side_by_side(&row, rows.end - r);
+        r += if together { first::ROWS } else { 1 };
         // SAFETY: the workspace has room for a pair of words for each element of a row.
         unsafe {
-            match is_packed(s) {
-                true => {
+            match (is_packed(s), few) {
+                (true, true) if together => first::side_by_side::<u32>(&row),
+                (false, true) if together => first::side_by_side::<u64>(&row),
+                (true, true) => first::first::<u32>(&row, workspace),
+                (false, true) => first::first::<u64>(&row, workspace),
+                (true, false) => {
                     let words = std::slice::from_raw_parts_mut(workspace.cast::<u64>(), 2 * s.extent);
                     row.sort_packed(words);
                 }
-                false => row.sort_pairs(std::slice::from_raw_parts_mut(workspace.cast::<[u64; 2]>(), s.extent)),
+                (false, false) => {
+                    row.sort_pairs(std::slice::from_raw_parts_mut(workspace.cast::<[u64; 2]>(), s.extent))
+                }
             }
         }
     }
@@ -179,33 +188,36 @@ impl Row<'_> {
     /// As for [`sort`]; `words` has two for each element.
     unsafe fn sort_packed(&self, words: &mut [u64]) {
         let (extent, count) = (self.s.extent, self.s.count);
-        let sorted = match count <= MOST_IN_ORDER || count.saturating_mul(FEW) <= extent {
-            // SAFETY: the caller's promise.
-            true => unsafe { self.first_of_many(words) },
-            // SAFETY: the caller's promise.
-            false => unsafe { self.first_of_all(words) },
-        };
-        for (k, word) in sorted[..count].iter().enumerate() {
-            // SAFETY: `k < count`, and the lower half is the position that was put there.
-            unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
+        if count <= first::FEW && extent <= SHORT {
+            // Each goes past those that come before it.
+            let (mut least, mut keys) = ([u64::MAX; first::FEW], [0u32; SHORT]);
+            // SAFETY: there is a key for each element.
+            unsafe { first::keys(self, &mut keys[..extent]) };
+            for (k, &key) in keys[..extent].iter().enumerate() {
+                let mut word = u64::from(key) << 32 | k as u64;
+                for least in &mut least {
+                    (*least, word) = ((*least).min(word), (*least).max(word));
+                }
+            }
+            for (k, word) in least[..count].iter().enumerate() {
+                // SAFETY: `k < count`, and the lower half is the position that was put there.
+                unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
+            }
+            return;
         }
-    }
-
-    /// The words of a row, of which as many as asked for come first, in order.
-    ///
-    /// # Safety
-    /// As for [`sort`]; `words` has two for each element.
-    unsafe fn first_of_all<'w>(&self, words: &'w mut [u64]) -> &'w mut [u64] {
-        let (extent, count) = (self.s.extent, self.s.count);
         let (row, other) = words.split_at_mut(extent);
         for (k, word) in row.iter_mut().enumerate() {
             // SAFETY: `k < extent`.
             *word = unsafe { self.key(k) } << 32 | k as u64;
         }
-        match count < extent {
+        let sorted = match count < extent {
             true => {
-                row.select_nth_unstable(count - 1);
-                row[..count].sort_unstable();
+                if extent > SHORT {
+                    row.select_nth_unstable(count - 1);
+                    row[..count].sort_unstable();
+                } else {
+                    row.sort_unstable();
+                }
                 row
             }
             false if extent < LEAST_RADIX => {
@@ -213,77 +225,10 @@ impl Row<'_> {
                 row
             }
             false => by_digits(row, other, self.s.dtype.bytes()),
-        }
-    }
-
-    /// The words that come first, in order. Only those are kept that come before the last of the first, which few of the elements behind do.
-    ///
-    /// # Safety
-    /// As for [`sort`]; `words` has two for each element. Of more than [`MOST_IN_ORDER`] the row has [`FEW`] times as many.
-    unsafe fn first_of_many<'w>(&self, words: &'w mut [u64]) -> &'w mut [u64] {
-        let (extent, count) = (self.s.extent, self.s.count);
-        let in_order = count <= MOST_IN_ORDER;
-        let room = match in_order {
-            true => count,
-            false => count + (count / 4).max(BLOCK),
         };
-        // No word is as large.
-        let (mut kept, mut limit) = (0, u64::MAX);
-        words[..count].fill(limit);
-        for from in (0..extent).step_by(BLOCK) {
-            let to = extent.min(from + BLOCK);
-            // SAFETY: the places are inside the row, and that of a word is in front of them.
-            if limit != u64::MAX && unsafe { self.none_before(limit, from..to) } {
-                continue;
-            }
-            for k in from..to {
-                // SAFETY: `k < extent`.
-                let word = unsafe { self.key(k) } << 32 | k as u64;
-                if word >= limit {
-                    continue;
-                }
-                if in_order {
-                    let mut at = count - 1;
-                    while at > 0 && words[at - 1] > word {
-                        words[at] = words[at - 1];
-                        at -= 1;
-                    }
-                    words[at] = word;
-                    limit = words[count - 1];
-                    continue;
-                }
-                words[kept] = word;
-                kept += 1;
-                if kept == room {
-                    words[..room].select_nth_unstable(count - 1);
-                    (kept, limit) = (count, words[count - 1]);
-                }
-            }
-        }
-        if !in_order {
-            words[..kept].sort_unstable();
-        }
-        &mut words[..count]
-    }
-
-    /// Whether no element of a range comes before a word's, as far as comparing numbers tells.
-    ///
-    /// # Safety
-    /// The range is inside the row, and behind the element of the word.
-    unsafe fn none_before(&self, limit: u64, range: Range<usize>) -> bool {
-        if self.s.dtype != DType::F32 || self.s.inner != 1 {
-            return false;
-        }
-        // SAFETY: the elements are inside `x`, four bytes each, and nothing writes them.
-        let (limit, of) = unsafe {
-            let row = self.buffers.x.cast::<f32>().add(self.o * self.s.extent);
-            let limit = row.add((limit & u64::from(u32::MAX)) as usize).read();
-            (limit, std::slice::from_raw_parts(row.add(range.start), range.len()))
-        };
-        // Of equal ones the first comes first. What is not a number comes last, and first where the order is descending.
-        match self.s.descending {
-            true => of.iter().fold(true, |none, x| none & (*x <= limit)),
-            false => !limit.is_nan() && of.iter().fold(true, |none, x| none & ((*x >= limit) | x.is_nan())),
+        for (k, word) in sorted[..count].iter().enumerate() {
+            // SAFETY: `k < count`, and the lower half is the position that was put there.
+            unsafe { self.write(k, word >> 32, (word & u64::from(u32::MAX)) as usize) };
         }
     }
 
@@ -513,73 +458,10 @@ unsafe fn write(at: *mut u8, width: usize, bits: u64) {
     }
 }
 
-/// How elements of a dtype become words that order as they do, or the other way round.
-#[derive(Clone, Copy)]
-struct Order {
-    /// The bits of an element.
-    mask: u64,
-    /// The highest of them.
-    sign: u64,
-    /// For floats, the bits of infinity.
-    infinity: Option<u64>,
-    /// Whether the highest bit is a sign.
-    signed: bool,
-    descending: bool,
-}
-
-impl Order {
-    fn of(dtype: DType, descending: bool) -> Order {
-        let width = dtype.bytes() as u32 * 8;
-        Order {
-            mask: u64::MAX >> (64 - width),
-            sign: 1u64 << (width - 1),
-            // All ones in the exponent.
-            infinity: dtype
-                .is_float()
-                .then(|| tlc_ir::Scalar::from_f64(dtype, f64::INFINITY).bits()),
-            signed: dtype.is_signed_int(),
-            descending,
-        }
-    }
-
-    /// The key of an element: every NaN last (in an ascending order) and equal, the zeros equal.
-    #[inline(always)]
-    fn key(&self, bits: u64) -> u64 {
-        let key = match self.infinity {
-            Some(infinity) => match bits & (self.sign - 1) {
-                0 => self.sign,
-                m if m > infinity => self.mask,
-                _ if bits & self.sign != 0 => !bits & self.mask,
-                _ => bits | self.sign,
-            },
-            None if self.signed => bits & self.mask ^ self.sign,
-            None => bits & self.mask,
-        };
-        if self.descending { key ^ self.mask } else { key }
-    }
-
-    /// The element of a key, if only one has it.
-    fn bits(&self, key: u64) -> Option<u64> {
-        let key = if self.descending { key ^ self.mask } else { key };
-        match self.infinity {
-            Some(_) if key == self.sign || key == self.mask => None,
-            Some(_) if key & self.sign != 0 => Some(key ^ self.sign),
-            Some(_) => Some(!key & self.mask),
-            None if self.signed => Some(key ^ self.sign),
-            None => Some(key),
-        }
-    }
-}
-
-/// A word that orders as the elements do: every NaN last and equal, the zeros equal.
-pub(super) fn key(dtype: DType, bits: u64) -> u64 {
-    Order::of(dtype, false).key(bits)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tlc_ir::Scalar;
+    use tlc_ir::{DType, Scalar};
 
     /// Sorts one row by its definition: by key, then by position.
     fn defined(dtype: DType, bits: &[u64], count: usize, descending: bool) -> Vec<(u64, i64)> {
@@ -592,19 +474,31 @@ mod tests {
     }
 
     fn sorted(dtype: DType, bits: &[u64], count: usize, descending: bool, threads: usize) -> Vec<(u64, i64)> {
-        let (width, extent) = (dtype.bytes(), bits.len());
+        sorted_along(dtype, bits, [1, bits.len(), 1], count, descending, threads)
+    }
+
+    /// The first elements along the middle one of three axes.
+    fn sorted_along(
+        dtype: DType,
+        bits: &[u64],
+        [outer, extent, inner]: [usize; 3],
+        count: usize,
+        descending: bool,
+        threads: usize,
+    ) -> Vec<(u64, i64)> {
+        let (width, rows) = (dtype.bytes(), outer * inner);
         let bytes: Vec<u8> = bits.iter().flat_map(|b| b.to_le_bytes()[..width].to_vec()).collect();
         // Whole words, so that every element is aligned.
         let mut x = vec![0u64; bytes.len().div_ceil(8)];
-        let mut values = vec![0u64; (count * width).div_ceil(8)];
-        let (mut places, mut workspace) = (vec![0i64; count], vec![0u64; 2 * extent]);
+        let mut values = vec![0u64; (rows * count * width).div_ceil(8)];
+        let (mut places, mut workspace) = (vec![0i64; rows * count], vec![0u64; 2 * extent]);
         // SAFETY: there is room for all bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), x.as_mut_ptr().cast::<u8>(), bytes.len()) };
         let s = Sort {
             dtype,
-            outer: 1,
+            outer,
             extent,
-            inner: 1,
+            inner,
             count,
             descending,
         };
@@ -617,9 +511,9 @@ mod tests {
         };
         // SAFETY: the buffers have the sizes that are asked for, and are apart.
         unsafe { sort(&s, buffers, &Pool::new(threads)).unwrap() };
-        // SAFETY: `values` holds `count` elements.
+        // SAFETY: `values` holds an element for each place.
         let value = |k: usize| unsafe { read(values.as_ptr().cast::<u8>().add(k * width), width) };
-        (0..count).map(|k| (value(k), places[k])).collect()
+        (0..rows * count).map(|k| (value(k), places[k])).collect()
     }
 
     /// Numbers of 64 bits.
@@ -660,7 +554,7 @@ mod tests {
             let mask = u64::MAX >> (64 - 8 * dtype.bytes());
             let special = [-0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.0, 1.0];
             let special: Vec<u64> = special.iter().map(|&v| Scalar::from_f64(dtype, v).bits()).collect();
-            for extent in [1usize, 2, 100, 1023, 1024, 5000, 70_000] {
+            for extent in [1usize, 2, 31, 64, 100, 1023, 1024, 5000, 70_000] {
                 // Any bits (NaN of every payload among them), few different ones, ascending and descending ones, and all alike.
                 for kind in 0..5u64 {
                     let bits: Vec<u64> = (0..extent as u64)
@@ -674,7 +568,8 @@ mod tests {
                         })
                         .collect();
                     for descending in [false, true] {
-                        for count in [extent, extent.div_ceil(3), extent.div_ceil(8), extent.div_ceil(900)] {
+                        let few = (1..=5).chain([17]).filter(|&count| count < extent);
+                        for count in few.chain([3, 4, 5, 8, 900].map(|n| extent.div_ceil(n))).chain([extent]) {
                             let (found, expected) = (
                                 sorted(dtype, &bits, count, descending, 1),
                                 defined(dtype, &bits, count, descending),
@@ -688,28 +583,33 @@ mod tests {
     }
 
     #[test]
-    fn keys_order_as_elements_do() {
-        for dtype in DType::ALL.into_iter().filter(|d| !d.is_storage()) {
-            let values = [
-                f64::NEG_INFINITY,
-                -3.0,
-                -1.0,
-                -0.0,
-                0.0,
-                1.0,
-                2.0,
-                f64::INFINITY,
-                f64::NAN,
-            ];
-            for (i, &a) in values.iter().enumerate() {
-                for &b in &values[i..] {
-                    let (x, y) = (Scalar::from_f64(dtype, a), Scalar::from_f64(dtype, b));
-                    let (k, l) = (key(dtype, x.bits()), key(dtype, y.bits()));
-                    let less = (!x.is_nan() && y.is_nan()) || x.as_f64() < y.as_f64();
-                    if less {
-                        assert!(k < l, "{dtype} {a} {b}");
-                    } else if x.as_f64() == y.as_f64() || (x.is_nan() && y.is_nan()) {
-                        assert_eq!(k, l, "{dtype} {a} {b}");
+    fn the_first_along_any_axis_are_in_the_defined_order() {
+        let mut random = random();
+        for dtype in DType::ALL.into_iter().filter(|d| !d.is_storage() && *d != DType::Bool) {
+            let mask = u64::MAX >> (64 - 8 * dtype.bytes());
+            let special = [-0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, -1.0, 1.0];
+            let special: Vec<u64> = special.iter().map(|&v| Scalar::from_f64(dtype, v).bits()).collect();
+            for [outer, extent, inner] in [[3, 32, 16], [2, 45, 37], [1, 200, 80], [5, 33, 15]] {
+                for kind in 0..3 {
+                    let bits: Vec<u64> = (0..outer * extent * inner)
+                        .map(|_| match (kind, random()) {
+                            (0, r) => r & mask,
+                            (1, r) => special[(r % 7) as usize],
+                            (_, r) if r % 5 > 0 => special[4],
+                            (_, r) => special[(r / 5 % 7) as usize],
+                        })
+                        .collect();
+                    for (descending, count) in [false, true].into_iter().flat_map(|d| (1..=6).map(move |n| (d, n))) {
+                        let found = sorted_along(dtype, &bits, [outer, extent, inner], count, descending, 1);
+                        for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+                            let row: Vec<u64> = (0..extent).map(|k| bits[(o * extent + k) * inner + i]).collect();
+                            let found: Vec<_> = (0..count).map(|k| found[(o * count + k) * inner + i]).collect();
+                            let expected = defined(dtype, &row, count, descending);
+                            assert!(
+                                found == expected,
+                                "{dtype} {extent} {inner} {kind} {descending} {count}"
+                            );
+                        }
                     }
                 }
             }
