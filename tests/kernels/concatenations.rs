@@ -481,6 +481,68 @@ fn conditional(plan: &Plan) -> usize {
     accesses.filter(|a| a.is_conditional()).count()
 }
 
+/// Heads of several parts' channels, each with its pixels brought to the front: of parts that have whole heads, and of those that share one.
+fn joined_heads(seed: u64) -> (String, tlc_ir::Graph, Vec<HostTensor>) {
+    let mut rng = Random(seed.wrapping_mul(0xD134_2543_DE82_EF95) | 1);
+    let g = Graph::new("heads");
+    let (size, pixels) = (
+        [3usize, 8, 16, 33][rng.below(4)],
+        [1usize, 17, 64, 196, 300][rng.below(5)],
+    );
+    let whole = rng.below(3) > 0;
+    let count = 2 + rng.below(2);
+    let mut channels: Vec<usize> = (0..count).map(|_| size * 3 * (1 + rng.below(4))).collect();
+    if !whole {
+        let moved = 1 + rng.below(channels[0] - 1);
+        channels[0] -= moved;
+        channels[1] += moved;
+    }
+    let dtype = [DType::F32, DType::F32, DType::F16, DType::I8][rng.below(4)];
+    let symbolic = rng.below(4) == 0;
+    let extent: Dim = if symbolic {
+        g.symbol("n", 0..=512)
+    } else {
+        pixels.into()
+    };
+    let inputs: Vec<HostTensor> = channels.iter().map(|&c| data(&[1, c, pixels], c)).collect();
+    let given: Vec<Tensor> = (0..count)
+        .map(|k| {
+            let x = g.input(
+                &format!("x{k}"),
+                DType::F32,
+                [1.into(), channels[k].into(), extent.clone()],
+            );
+            if dtype.is_float() {
+                x.cast(dtype)
+            } else {
+                (x * 40.0).cast(dtype)
+            }
+        })
+        .collect();
+    let heads = channels.iter().sum::<usize>() / (3 * size);
+    let all: Vec<&Tensor> = given.iter().collect();
+    let joined = concat(&all, 1).reshape([heads.into(), (3 * size).into(), extent]);
+    for part in 0..3 {
+        let x = joined.narrow(1, (part * size) as i64, size as i64).permute([0, 2, 1]);
+        let x = match rng.below(3) {
+            0 => x,
+            1 => x.relu(),
+            _ => &x * &x,
+        };
+        g.output(&format!("y{part}"), &x);
+    }
+    let what = format!("{seed}: {channels:?} channels, heads of 3 by {size}, {pixels} pixels of {dtype}");
+    (what, g.finish().expect("a graph"), inputs)
+}
+
+#[test]
+fn heads_of_joined_parts_are_what_the_interpreter_says() {
+    for seed in tlc_ir::testgen::seeds(0..120) {
+        let (what, graph, inputs) = joined_heads(seed);
+        check(&what, &graph, &inputs);
+    }
+}
+
 #[test]
 fn nothing_asks_of_each_element_which_part_it_is_of() {
     if tlc_runtime::cpu::level::wide().is_none_or(|level| level.vector_bits() < 256) {
@@ -501,6 +563,19 @@ fn nothing_asks_of_each_element_which_part_it_is_of() {
     let x = g.input("x", DType::F32, [40, 256]);
     g.output("y", &concat(&[&x.relu(), &(-&x).relu()], 1));
     let plan = check("signs", &g.finish().expect("a graph"), &[data(&[40, 256], 0)]);
+    assert_eq!(conditional(&plan), 0, "{plan}");
+    // Whole heads of each part, turned.
+    let g = Graph::new("turned");
+    let given: Vec<Tensor> = (0..2)
+        .map(|k| g.input(&format!("x{k}"), DType::F32, [1, 192, 196]))
+        .collect();
+    let heads = concat(&[&given[0], &given[1]], 1).reshape([8, 48, 196]);
+    for part in 0..2 {
+        let turned = heads.narrow(1, 16 * part, 16).permute([0, 2, 1]);
+        g.output(&format!("y{part}"), &turned.relu());
+    }
+    let given = [data(&[1, 192, 196], 0), data(&[1, 192, 196], 1)];
+    let plan = check("turned", &g.finish().expect("a graph"), &given);
     assert_eq!(conditional(&plan), 0, "{plan}");
     // Large parts of one tensor are stored where the whole has them.
     let g = Graph::new("heads");

@@ -9,6 +9,7 @@ use super::inside::known_inside;
 use super::memo::Place;
 use super::{Lowerer, reduces};
 use crate::access::{Index, is_source};
+use tlc_ir::graph::View;
 use tlc_ir::graph::infer::flat_index;
 
 impl Lowerer<'_> {
@@ -183,7 +184,10 @@ impl Lowerer<'_> {
         match &n.kind {
             NodeKind::Const(value) => self.constant(*value),
             NodeKind::Map(op) => {
-                let args: SmallVec<[ValueId; 3]> = n.operands.iter().map(|&o| self.value_of(o, index, mask)).collect();
+                let mut args: SmallVec<[ValueId; 3]> = SmallVec::new();
+                for &operand in &n.operands {
+                    args.push(self.value_of(operand, index, mask));
+                }
                 self.map(*op, &args)
             }
             NodeKind::Convert(to) => {
@@ -209,78 +213,90 @@ impl Lowerer<'_> {
                 let counter = flat_index(index, shape).simplify(self);
                 self.random_bits(key, &counter, *stream)
             }
-            NodeKind::View(view) => {
-                let from = &self.graph.ty(n.operands[0]).shape;
-                let mapped = view.operand_index(from, &n.ty.shape, index, self);
-                if mapped.conditions.is_empty() {
-                    return self.value_of(n.operands[0], &mapped.index, mask);
-                }
-                let fill = view.fill().expect("a view that leaves its operand fills");
-                if mapped.conditions.iter().any(|(e, extent)| self.never_inside(e, extent)) {
-                    return self.constant(fill);
-                }
-                let mut all = None;
-                for (e, extent) in &mapped.conditions {
-                    let one = self.inside(e, extent);
-                    all = Some(self.and(all, one));
-                }
-                let inside = all.expect("there is a condition");
-                let guard = self.and(mask, inside);
-                if mask.is_none_or(|m| self.padding.contains(&m)) {
-                    self.padding.push(guard);
-                }
-                let mut below = mapped.index;
-                for (i, extent) in below.iter_mut().zip(from) {
-                    if mapped.conditions.iter().any(|(e, _)| e == i) {
-                        *i = self.padded_index(i, extent);
-                    }
-                }
-                let value = self.value_of(n.operands[0], &below, Some(guard));
-                let fill = self.constant(fill);
-                self.map(ScalarOp::Select, &[inside, value, fill])
-            }
-            NodeKind::Gather { axes } => {
-                let x = n.operands[0];
-                let x_shape = self.graph.ty(x).shape.clone();
-                let batch = index.len() - (x_shape.len() - axes.len());
-                let at: Index = index[..batch].into();
-                let mut full: Index = SmallVec::from_elem(IndexExpr::ZERO, x_shape.len());
-                let mut rest = index[batch..].iter();
-                for (a, slot) in full.iter_mut().enumerate() {
-                    if !axes.contains(&(a as u8)) {
-                        *slot = rest.next().cloned().unwrap_or(IndexExpr::ZERO);
-                    }
-                }
-                let mut guard = None;
-                for (&axis, &operand) in axes.iter().zip(&n.operands[1..]) {
-                    let extent = &x_shape[axis as usize];
-                    if let Some(position) = self.position(operand, &at, extent) {
-                        full[axis as usize] = position;
-                        continue;
-                    }
-                    if known_inside(self.graph, operand, extent) {
-                        full[axis as usize] = self.known_index(operand, &at, extent, mask);
-                        continue;
-                    }
-                    let (var, ok) = self.data_index(operand, &at, extent, mask);
-                    full[axis as usize] = var;
-                    guard = Some(self.and(guard, ok));
-                }
-                let Some(inside) = guard else {
-                    return self.value_of(x, &full, mask);
-                };
-                let masked = self.and(mask, inside);
-                let value = self.value_of(x, &full, Some(masked));
-                let is_load = is_source(&self.graph.node(x).kind)
-                    || (self.is_root[x.index()] && self.own.binary_search(&x).is_err());
-                if is_load && mask.is_none() {
-                    return value;
-                }
-                let zero = self.constant(n.ty.dtype.zero());
-                self.map(ScalarOp::Select, &[inside, value, zero])
-            }
+            NodeKind::View(view) => self.viewed(node, view, index, mask),
+            NodeKind::Gather { axes } => self.gathered(node, axes, index, mask),
             kind => unreachable!("{} is not evaluated in place", kind.name()),
         }
+    }
+
+    /// An element of a view.
+    // Not part of what goes down chains of functions, as [`Self::load_source`].
+    #[inline(never)]
+    fn viewed(&mut self, node: NodeId, view: &View, index: &Index, mask: Option<ValueId>) -> ValueId {
+        let n = self.graph.node(node);
+        let from = &self.graph.ty(n.operands[0]).shape;
+        let mapped = view.operand_index(from, &n.ty.shape, index, self);
+        if mapped.conditions.is_empty() {
+            return self.value_of(n.operands[0], &mapped.index, mask);
+        }
+        let fill = view.fill().expect("a view that leaves its operand fills");
+        if mapped.conditions.iter().any(|(e, extent)| self.never_inside(e, extent)) {
+            return self.constant(fill);
+        }
+        let mut all = None;
+        for (e, extent) in &mapped.conditions {
+            let one = self.inside(e, extent);
+            all = Some(self.and(all, one));
+        }
+        let inside = all.expect("there is a condition");
+        let guard = self.and(mask, inside);
+        if mask.is_none_or(|m| self.padding.contains(&m)) {
+            self.padding.push(guard);
+        }
+        let mut below = mapped.index;
+        for (i, extent) in below.iter_mut().zip(from) {
+            if mapped.conditions.iter().any(|(e, _)| e == i) {
+                *i = self.padded_index(i, extent);
+            }
+        }
+        let value = self.value_of(n.operands[0], &below, Some(guard));
+        let fill = self.constant(fill);
+        self.map(ScalarOp::Select, &[inside, value, fill])
+    }
+
+    /// An element that a gather finds.
+    // As [`Self::viewed`].
+    #[inline(never)]
+    fn gathered(&mut self, node: NodeId, axes: &[u8], index: &Index, mask: Option<ValueId>) -> ValueId {
+        let n = self.graph.node(node);
+        let x = n.operands[0];
+        let x_shape = self.graph.ty(x).shape.clone();
+        let batch = index.len() - (x_shape.len() - axes.len());
+        let at: Index = index[..batch].into();
+        let mut full: Index = SmallVec::from_elem(IndexExpr::ZERO, x_shape.len());
+        let mut rest = index[batch..].iter();
+        for (a, slot) in full.iter_mut().enumerate() {
+            if !axes.contains(&(a as u8)) {
+                *slot = rest.next().cloned().unwrap_or(IndexExpr::ZERO);
+            }
+        }
+        let mut guard = None;
+        for (&axis, &operand) in axes.iter().zip(&n.operands[1..]) {
+            let extent = &x_shape[axis as usize];
+            if let Some(position) = self.position(operand, &at, extent) {
+                full[axis as usize] = position;
+                continue;
+            }
+            if known_inside(self.graph, operand, extent) {
+                full[axis as usize] = self.known_index(operand, &at, extent, mask);
+                continue;
+            }
+            let (var, ok) = self.data_index(operand, &at, extent, mask);
+            full[axis as usize] = var;
+            guard = Some(self.and(guard, ok));
+        }
+        let Some(inside) = guard else {
+            return self.value_of(x, &full, mask);
+        };
+        let masked = self.and(mask, inside);
+        let value = self.value_of(x, &full, Some(masked));
+        let is_load =
+            is_source(&self.graph.node(x).kind) || (self.is_root[x.index()] && self.own.binary_search(&x).is_err());
+        if is_load && mask.is_none() {
+            return value;
+        }
+        let zero = self.constant(n.ty.dtype.zero());
+        self.map(ScalarOp::Select, &[inside, value, zero])
     }
 
     /// An index that is no data but the number of an element along an axis, and inside of `0..extent` wherever it is asked for.

@@ -47,7 +47,8 @@ pub(super) fn beginnings(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64) -> 
         known.note(kernel, *value, op);
         let condition = known.margin(kernel, op).and_then(|margin| {
             let (slope, rest) = margin.affine_in(var)?;
-            Some((slope.as_const()?, rest.as_const()?))
+            let slope = slope.as_const()?;
+            Some((slope, standing_for(kernel, &rest, slope)?))
         });
         // `slope * v + rest >= 0`.
         let at = match condition {
@@ -60,6 +61,14 @@ pub(super) fn beginnings(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64) -> 
     found.sort_unstable();
     found.dedup();
     found
+}
+
+/// A number in place of what is added to a multiple of a loop's variable: the sum is at least 0 in the same iterations. Inside a range that the
+/// multiples divide, as where an axis that is joined was cut into equal parts, it does not matter where.
+fn standing_for(kernel: &Kernel, rest: &IndexExpr, slope: i64) -> Option<i64> {
+    let range = rest.interval(kernel);
+    let step = slope.checked_abs().filter(|step| *step > 0)?;
+    (range.lo.div_euclid(step) == range.hi.div_euclid(step)).then_some(range.lo)
 }
 
 /// Statements that compute an index as a number of 64 bits.

@@ -498,6 +498,45 @@ impl Scheduler<'_> {
 
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
+        if !self.transposition_of_parts(loops, across, last) {
+            self.in_tiles(loops, across, last, true);
+        }
+    }
+
+    /// Where the outermost loop goes through parts that were joined, a transposition of each: nothing is loaded on a condition then, and tiles are
+    /// turned in registers. Returns whether it was done.
+    fn transposition_of_parts(&mut self, loops: &[VarId], across: VarId, last: VarId) -> bool {
+        let [first, inside @ ..] = loops else { return false };
+        let place = |v: VarId| inside.iter().position(|&w| w == v);
+        let (Some(across), Some(last)) = (place(across), place(last)) else {
+            return false;
+        };
+        let enough = |n: i64| n >= self.cpu.threads.max(1) as i64;
+        if !self.pads() || !self.kernel.extents[first.0 as usize].as_const().is_some_and(enough) {
+            return false;
+        }
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let nests = self.in_cases_of(*first, 2).map(|made| {
+            let nest = |v: VarId| tree::loop_body(&self.kernel.body, v).map(|body| super::perfect_nest(body, v));
+            made.into_iter().filter_map(nest).collect::<Vec<_>>()
+        });
+        match nests {
+            Some(nests) if !self.pads() && nests.iter().all(|n| n.len() == inside.len()) => {
+                self.parallel(&[*first]);
+                for nest in nests {
+                    self.in_tiles(&nest, nest[across], nest[last], false);
+                }
+                true
+            }
+            _ => {
+                (self.kernel, self.schedule) = saved;
+                false
+            }
+        }
+    }
+
+    /// As [`Self::transposition`], of one nest of loops. Unless `shared` threads do not share its tiles.
+    fn in_tiles(&mut self, loops: &[VarId], across: VarId, last: VarId, shared: bool) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
         let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
         let (rows, columns) = tile(self.cpu, widest.unwrap_or(4));
@@ -538,7 +577,9 @@ impl Scheduler<'_> {
         {
             outer.push(column[0]);
             self.along_loads(&mut outer);
-            self.parallel(&outer);
+            if shared {
+                self.parallel(&outer);
+            }
             let nest = tree::loop_body(&self.kernel.body, row[1]);
             let nest = nest.and_then(|body| CopyNest::of(&self.kernel, row[1], body));
             if let Some(CopyNest {
@@ -563,7 +604,7 @@ impl Scheduler<'_> {
             let streamed: Vec<(u32, i64)> = self.streamed(column[1]).into_iter().map(|s| (s.0, columns)).collect();
             self.stream(column[1], &streamed);
             self.vectorize(column[1]);
-        } else {
+        } else if shared {
             self.parallel(&outer);
         }
     }
