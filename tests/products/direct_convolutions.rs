@@ -441,6 +441,49 @@ fn the_next_channels_weights_are_asked_for() {
     }
 }
 
+/// Channels of a large image lie further apart than processors foresee, and are asked for on one thread too.
+#[test]
+fn the_next_channels_of_large_images_are_asked_for() {
+    let mut rng = Rng::new(6);
+    for (side, large) in [(32, true), (4, false)] {
+        let case = Case {
+            images: 1,
+            groups: 1,
+            channels: 1024,
+            outputs: 32,
+            sides: [side; 2],
+            kernel: [1; 2],
+            stride: 1,
+            dilation: 1,
+            padding: [0; 2],
+            bias: false,
+            residual: false,
+            activation: true,
+            special: false,
+        };
+        let weights = data(&[32, 1024, 1, 1], &mut rng, false);
+        let graph = case.record(false, &weights, &data(&[32, 1, 1], &mut rng, false));
+        let options = CompileOptions {
+            threads: Some(1),
+            ..CompileOptions::default()
+        };
+        let e = compile_ir(&graph, &options).unwrap();
+        let kernels = e.plan().kernels.iter();
+        let asks = kernels.flat_map(|k| k.statements()).any(|s| {
+            use tlc::ir::kernel::{Memory, Stmt};
+            matches!(
+                s,
+                Stmt::Prefetch {
+                    memory: Memory::Param(0),
+                    ..
+                }
+            )
+        });
+        let much = tlc_runtime::cpu::level::wide() == Some(Level::Avx512);
+        assert_eq!(asks, large && much, "{side}: {}", e.explain());
+    }
+}
+
 /// An image of windows that are as high as it is has elements in the order of blocks of weights, if its rows are as long as a block is wide.
 #[test]
 fn images_in_the_order_of_weights_are_images() {

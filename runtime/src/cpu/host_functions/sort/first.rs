@@ -2,7 +2,7 @@
 //!
 //! The keys of a row are dealt out to lanes in turns. The least keys of the lanes are those of different elements, so that the element that comes
 //! `count`-th has no greater key than that which is the `count`-th least of them: with twice as many lanes as elements are asked for, few more than
-//! these have a key up to there. Only they are sorted. Nothing but that depends on how keys are distributed, and nothing at all on how they are ordered.
+//! these have a key up to there. Only they are sorted. How many more depends on how the keys are distributed, and what is found does not.
 
 use super::Row;
 use super::keys::{Keys, Word};
@@ -78,27 +78,8 @@ pub(super) fn are_side_by_side(row: &Row, rows: usize) -> bool {
 /// # Safety
 /// As for [`super::sort`], where they [`are_side_by_side`]; `K` is as wide as their elements.
 pub(super) unsafe fn side_by_side<K: Word>(row: &Row) {
-    let mut first = [([K::ZERO; ROWS], [0u32; ROWS]); FEW];
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") {
-        /// # Safety
-        /// As for [`side_by_side`], on a processor with AVX2.
-        #[target_feature(enable = "avx2")]
-        unsafe fn wide<K: Word>(row: &Row, first: &mut [([K; ROWS], [u32; ROWS]); FEW]) {
-            // SAFETY: the caller's promise.
-            unsafe { compared_with_all(row, first) }
-        }
-        // SAFETY: the caller's promise, and the processor has AVX2.
-        unsafe { wide(row, &mut first) };
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { compared_with_all(row, &mut first) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: the caller's promise.
-    unsafe {
-        compared_with_all(row, &mut first)
-    };
+    let first = unsafe { compared(row) };
     for next in 0..ROWS {
         let row = Row {
             i: row.i + next,
@@ -111,16 +92,40 @@ pub(super) unsafe fn side_by_side<K: Word>(row: &Row) {
     }
 }
 
+/// The first elements of rows: keys and places of the first of each, of the second, and so on.
+type First<K> = [([K; ROWS], [u32; ROWS]); FEW];
+
+/// What is first of [`ROWS`] rows.
+///
+/// # Safety
+/// As for [`side_by_side`].
+unsafe fn compared<K: Word>(row: &Row) -> First<K> {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") {
+        /// # Safety
+        /// As for [`side_by_side`], on a processor with AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn wide<K: Word>(row: &Row) -> First<K> {
+            // SAFETY: the caller's promise.
+            unsafe { compared_by(row) }
+        }
+        // SAFETY: the caller's promise, and the processor has AVX2.
+        return unsafe { wide(row) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { compared_by(row) }
+}
+
 /// # Safety
 /// As for [`side_by_side`].
 #[inline(always)]
-unsafe fn compared_with_all<K: Word>(row: &Row, first: &mut [([K; ROWS], [u32; ROWS]); FEW]) {
+unsafe fn compared_by<K: Word>(row: &Row) -> First<K> {
     // SAFETY: the caller's promise.
     unsafe {
         match row.s.count {
-            1 => compared::<K, 1>(row, first),
-            2 => compared::<K, 2>(row, first),
-            _ => compared::<K, FEW>(row, first),
+            1 => compared_with::<K, 1>(row),
+            2 => compared_with::<K, 2>(row),
+            _ => compared_with::<K, FEW>(row),
         }
     }
 }
@@ -130,7 +135,7 @@ unsafe fn compared_with_all<K: Word>(row: &Row, first: &mut [([K; ROWS], [u32; R
 /// # Safety
 /// As for [`side_by_side`].
 #[inline(always)]
-unsafe fn compared<K: Word, const FIRST: usize>(row: &Row, found: &mut [([K; ROWS], [u32; ROWS]); FEW]) {
+unsafe fn compared_with<K: Word, const FIRST: usize>(row: &Row) -> First<K> {
     let (inner, extent) = (row.s.inner, row.s.extent);
     let of = Keys::<K>::of(&row.order);
     // SAFETY: the first element is inside `x`.
@@ -158,9 +163,11 @@ unsafe fn compared<K: Word, const FIRST: usize>(row: &Row, found: &mut [([K; ROW
             false => put::<K, FIRST, false>(&mut least, &mut places, &keys, place as u32),
         }
     }
+    let mut found = [([K::ZERO; ROWS], [0u32; ROWS]); FEW];
     for k in 0..FIRST {
         found[k] = (least[k], places[k]);
     }
+    found
 }
 
 /// Puts an element of each row in front of those that it comes before, each of which moves on by one: of equal ones the first stays in front.
