@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tlc_ir::binding::BindError;
 use tlc_ir::graph::{NodeId, NodeKind};
 use tlc_ir::interp::{InterpError, Options, interpret};
-use tlc_ir::{DType, Graph as IrGraph, HostTensor};
+use tlc_ir::{DType, Graph as IrGraph, HostTensor, Node};
 
 use super::refusal::{Outcome, invalid, unsupported};
 use tlc_record::Tensor;
@@ -17,6 +17,9 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// The most nodes that loops in it may compute.
 const MAX_STEPS: u64 = 1 << 20;
+
+/// The most products that it may add up: some seconds of the interpreter's. A network is computed when it runs, and not to learn a size of it.
+const MAX_PRODUCTS: i64 = 1 << 30;
 
 /// The tensor's elements. `given` returns the value of an input of that name and element type.
 pub(super) fn elements(
@@ -48,6 +51,12 @@ pub(super) fn elements(
             }
         }
     }
+    let products = products(&part);
+    if products > MAX_PRODUCTS {
+        return unsupported(format!(
+            "{what} is a sum of {products} products; expected a constant, or one of at most {MAX_PRODUCTS}"
+        ));
+    }
     let options = Options {
         max_bytes: Some(MAX_BYTES),
         max_steps: Some(MAX_STEPS),
@@ -61,6 +70,24 @@ pub(super) fn elements(
         )),
         Err(e) => unsupported(format!("{what} is not known before the run: {e}; expected a constant")),
     }
+}
+
+/// The most products that a graph adds up, those over sizes that nothing is known of apart.
+fn products(graph: &IrGraph) -> i64 {
+    let of = |node: &Node| {
+        let NodeKind::Einsum { inputs, .. } = &node.kind else {
+            return 0;
+        };
+        let mut extents: FxHashMap<u16, i64> = FxHashMap::default();
+        for (labels, operand) in inputs.iter().zip(&node.operands) {
+            for (label, extent) in labels.iter().zip(&graph.ty(*operand).shape) {
+                let most = extent.interval(graph).hi;
+                extents.insert(*label, if most < i64::from(u32::MAX) { most } else { 1 });
+            }
+        }
+        extents.values().fold(1, |n: i64, e| n.saturating_mul(*e))
+    };
+    graph.nodes().fold(0, |n: i64, (_, node)| n.saturating_add(of(node)))
 }
 
 /// Whether values that come with each call decide the tensor: it needs more of the inputs than the few integers that models are given sizes by.

@@ -284,7 +284,11 @@ fn remainder(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
 fn absolute(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     let graph = call.graph();
     let s = sizes(call, 0)?;
-    s.dims.iter().all(|d| lowest(&graph, d) >= 0).then(|| s.clone())
+    let known = |d: &Dim| lowest(&graph, d) >= 0;
+    if s.dtype == DType::I64 {
+        return unary(call, |d| if known(&d) { d } else { (Dim::from(0) - &d).max(d) });
+    }
+    s.dims.iter().all(known).then(|| s.clone())
 }
 
 /// All in one, where there are some and nothing says otherwise. `since` is the opset from which axes are an operand.

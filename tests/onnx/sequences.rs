@@ -356,3 +356,74 @@ fn what_needs_more_than_the_import_knows_is_refused() {
     }
     refused(appended(0), Invalid, "an empty sequence");
 }
+
+/// Iterations of a loop that has no trip count and counts by itself, as scripted functions are exported: their number is a constant.
+#[test]
+fn a_loop_that_counts_by_itself_has_as_many_iterations_as_it_counts() {
+    for (until, compares) in [
+        (4, "Less next until -> on"),
+        (5, "Greater until next -> on"),
+        (1, "Less next until -> on"),
+    ] {
+        // What is appended to a sequence, and what differs from iteration to iteration: parts that its number says.
+        for appends in [true, false] {
+            let mut body = vec![
+                op("Reshape j list -> from", &[]),
+                op("CastLike one from -> step", &[]),
+                op("Add from step -> to", &[]),
+                op("Slice x from to -> part", &[]),
+                op("Add j one -> next", &[]),
+                op(compares, &[]),
+            ];
+            body.push(match appends {
+                true => op("SequenceInsert before part -> after", &[]),
+                false => op("Add before part -> after", &[]),
+            });
+            let element = |name: &str| {
+                if appends {
+                    Message::default().bytes(1, name)
+                } else {
+                    value(name, FLOAT, &[])
+                }
+            };
+            let body = graph(
+                body,
+                vec![],
+                vec![
+                    value("i", INT64, &[]),
+                    value("go", BOOL, &[]),
+                    value("j", INT64, &[]),
+                    element("before"),
+                ],
+                vec![result("on"), result("next"), result("after")],
+            );
+            let begin = if appends { "empty" } else { "zero" };
+            let repeat = node("Loop", "loop", &["", "yes", "start", begin], &["n", "all"]);
+            let mut nodes = vec![repeat.message(5, graph_attribute("body", body))];
+            if appends {
+                nodes.insert(0, op("SequenceEmpty -> empty", &[]));
+                nodes.push(op("ConcatFromSequence all -> y", &[("axis", I(0))]));
+            } else {
+                nodes.push(op("Identity all -> y", &[]));
+            }
+            let yes = Message::default().int(2, BOOL).bytes(8, "yes").bytes(9, [1u8]);
+            let constants = vec![
+                yes,
+                number("start", 0),
+                number("one", 1),
+                number("until", until),
+                ints("list", &[1], &[-1]),
+                floats("zero", &[1], &[0.0]),
+            ];
+            let numbers: Vec<f32> = (1..=until).map(|i| i as f32).collect();
+            for extent in [D::N(6), D::Sym("m")] {
+                let bytes = of(nodes.clone(), constants.clone(), &[extent]);
+                let expected = match appends {
+                    true => (vec![numbers.len()], numbers.clone()),
+                    false => (vec![1], vec![numbers.iter().sum()]),
+                };
+                assert_eq!(run(&bytes, &[6]), expected, "{until} {compares} {appends}");
+            }
+        }
+    }
+}

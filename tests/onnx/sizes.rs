@@ -701,3 +701,54 @@ fn a_product_of_sizes_is_a_number_too() {
         assert_eq!(run(&e, &[n]), Ok((vec![n], expected)));
     }
 }
+
+/// As PyTorch and ONNX Runtime, which have no number a little below 0.7: ten elements become seven. One ninth of nine is one.
+#[test]
+fn a_scale_is_the_fraction_that_is_rounded_to_it() {
+    let by = |scale: f32, x: D| {
+        let how = [
+            ("mode", T("nearest")),
+            ("coordinate_transformation_mode", T("asymmetric")),
+            ("nearest_mode", T("floor")),
+        ];
+        compiled(
+            vec![op("Resize x _ s -> y", &how)],
+            vec![floats("s", &[1], &[scale])],
+            &[x],
+        )
+    };
+    for (scale, extent, expected) in [
+        (0.7f32, 10usize, 7usize),
+        (0.7, 30, 21),
+        (0.9, 20, 18),
+        (1.4, 15, 21),
+        (1.0 / 9.0, 9, 1),
+        (2.0 / 3.0, 6, 4),
+        (0.123_456_79, 100, 12),
+        (2.5, 3, 7),
+    ] {
+        let fixed = run(&by(scale, D::N(extent as i64)), &[extent]).expect("it runs");
+        assert_eq!(fixed.0, [expected], "{scale} of {extent}");
+        assert_eq!(
+            run(&by(scale, D::Sym("n")), &[extent]),
+            Ok(fixed),
+            "{scale} of {extent}"
+        );
+    }
+    // 3 / 0.6 is 5, and not a little less.
+    let (_, found) = run(&by(0.6, D::N(7)), &[7]).expect("it runs");
+    assert_eq!(found, [1.0, 2.0, 4.0, 6.0]);
+}
+
+/// As `tile` is exported.
+#[test]
+fn the_magnitude_of_a_number_beside_sizes_is_a_size() {
+    let nodes = vec![
+        op("Shape x -> s", &[]),
+        op("Abs less -> e", &[]),
+        op("Concat e s -> t", &[("axis", I(0))]),
+        op("Reshape x t -> y", &[]),
+    ];
+    let e = compiled(nodes, vec![list("less", &[-1])], &[D::Sym("n")]);
+    assert_eq!(run(&e, &[3]), Ok((vec![1, 3], vec![1.0, 2.0, 3.0])));
+}

@@ -38,7 +38,7 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let (lists, tensors): (Vec<usize>, Vec<usize>) = (2..c.inputs.len()).partition(|&i| is_sequence(i));
     if !lists.is_empty() {
         let few = |n: &[i64]| matches!(n, [n] if *n <= MAX_UNROLLED);
-        let few = c.input_ints(0).is_ok_and(|n| n.is_some_and(|n| few(&n)));
+        let few = c.value(0).is_none() || c.input_ints(0).is_ok_and(|n| n.is_some_and(|n| few(&n)));
         if few || !lists.iter().all(|&i| is_appended_to(body, i)) {
             return with_sequences(c, body);
         }
@@ -146,7 +146,13 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
             },
         };
         if let Some(trip) = few.filter(|n| *n <= MAX_UNROLLED) {
-            return unrolled(c, body, &names, trip, first);
+            return unrolled(c, body, &names, Some(trip), first);
+        }
+        if c.value(0).is_none()
+            && first.is_some()
+            && let Ok(results) = unrolled(c, body, &names, None, first)
+        {
+            return Ok(results);
         }
     }
     let (mut iteration, results) = attempt?;
@@ -176,6 +182,9 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let room = trip
         .as_ref()
         .is_some_and(|t| t.as_const().is_none_or(|t| t <= MAX_STACKED));
+    if stacked > 0 && c.value(0).is_none() && trip.is_none() {
+        return unrolled(c, body, &names, None, first);
+    }
     if stacked > 0 && !room {
         let found = "stacked results of a loop without a bound";
         return unsupported(format!(
@@ -285,8 +294,9 @@ fn with_sequences<'a>(c: &mut Call<'_, '_, 'a>, body: Graph<'a>) -> Answer {
         ));
     }
     let trip = match c.input_ints(0)?.as_deref() {
-        Some(&[n]) if n <= MAX_UNROLLED => n.max(0),
-        Some([_]) | None => {
+        Some(&[n]) if n <= MAX_UNROLLED => Some(n.max(0)),
+        None => None,
+        Some([_]) => {
             return unsupported(format!(
                 "a loop that carries a sequence; expected a trip count of at most {MAX_UNROLLED}"
             ));
@@ -297,12 +307,13 @@ fn with_sequences<'a>(c: &mut Call<'_, '_, 'a>, body: Graph<'a>) -> Answer {
     unrolled(c, body, &names, trip, first)
 }
 
-/// The iterations one after the other, each with its number as a constant.
+/// The iterations one after the other, each with its number as a constant. Without a trip count, as many as the condition says, which is a constant
+/// behind each, as it is where what an iteration counts up is compared with one.
 fn unrolled<'a>(
     c: &mut Call<'_, '_, 'a>,
     body: Graph<'a>,
     names: &[&'a str],
-    trip: i64,
+    trip: Option<i64>,
     first: Option<bool>,
 ) -> Answer {
     let graph = c.graph();
@@ -316,7 +327,11 @@ fn unrolled<'a>(
     }
     let stacked = body.outputs().count() - 1 - values.len();
     let mut parts: Vec<Vec<Tensor>> = vec![Vec::new(); stacked];
-    for i in 0..if first { trip } else { 0 } {
+    let mut goes_on = first;
+    for i in 0..trip.unwrap_or(MAX_UNROLLED) {
+        if !goes_on {
+            break;
+        }
         let declared = |input: usize, value: HostTensor| {
             let shape = as_declared(body, input, graph.full((), 0, DType::I64)).const_shape();
             let value = value.reshaped(&shape.unwrap_or_default()).unwrap_or(value);
@@ -327,16 +342,19 @@ fn unrolled<'a>(
         given.append(&mut values);
         let pairs = names.iter().copied().zip(given).collect();
         let mut results = c.importer.branch_with(body, pairs)?;
-        let goes_on = c
+        let decides = c
             .importer
             .constant(&results[0], "the condition of a loop whose iterations differ")?;
         for (k, part) in results.split_off(results.len() - stacked).iter().enumerate() {
             parts[k].push(part.tensor(&graph)?);
         }
         values = results.split_off(1);
-        if goes_on.len() != 1 || !goes_on.get(0).as_bool() {
-            break;
-        }
+        goes_on = decides.len() == 1 && decides.get(0).as_bool();
+    }
+    if goes_on && trip.is_none() {
+        return unsupported(format!(
+            "a loop without a trip count whose iterations differ; expected at most {MAX_UNROLLED} of them"
+        ));
     }
     for part in &parts {
         if part.is_empty() {

@@ -133,16 +133,35 @@ pub(super) fn upsample(c: &mut Call<'_, '_, '_>) -> Answer {
     scaled(c, x, None, targets, &how)
 }
 
-/// The extent times a scale, rounded down: an f32 is a whole number over a power of two, so this is exact.
+/// A scale as the fraction of the least denominator that is rounded to it, an f32: 0.7 is 7 / 10, so that ten elements become seven, as in PyTorch,
+/// which has no f32 there, and in ONNX Runtime, which rounds the product to one. The number 0.69999999 itself would leave six. None where it
+/// takes numbers of more than 31 bits.
+fn fraction(scale: f64) -> Option<(i64, i64)> {
+    /// That of a range, in which there is one: its whole part, and one over that of what is left, which is turned around.
+    fn simplest(least: f64, most: f64, left: usize) -> Option<(i64, i64)> {
+        let whole = least.ceil();
+        if whole <= most {
+            return (whole < LARGEST).then_some((whole as i64, 1));
+        }
+        let whole = least.floor();
+        let (q, p) = simplest(1.0 / (most - whole), 1.0 / (least - whole), left.checked_sub(1)?)?;
+        let p = (whole as i64).checked_mul(q)?.checked_add(p)?;
+        (p.max(q) < LARGEST as i64).then_some((p, q))
+    }
+    const LARGEST: f64 = (1u64 << 31) as f64;
+    let f = scale as f32;
+    let between = |other: f32| (f64::from(f) + f64::from(other)) / 2.0;
+    let (p, q) = simplest(between(f.next_down()), between(f.next_up()), 64)?;
+    ((p as f64 / q as f64) as f32 == f).then_some((p, q))
+}
+
+/// The extent times a scale, rounded down.
 fn scaled_extent(extent: &Dim, scale: f64) -> Outcome<Dim> {
-    let (mut whole, mut halvings) = (scale, 0);
-    while whole.fract() != 0.0 && halvings < 62 {
-        (whole, halvings) = (whole * 2.0, halvings + 1);
+    match (fraction(scale), extent.as_const()) {
+        (Some((p, q)), _) => Ok(extent * p / q),
+        (None, Some(extent)) => Ok(Dim::from((extent as f64 * scale).floor() as i64)),
+        (None, None) => unsupported(format!("a scale of {scale} over an axis of symbolic extent")),
     }
-    if whole.fract() != 0.0 || whole > (1u64 << 31) as f64 {
-        return unsupported(format!("a scale of {scale} over an axis of symbolic extent"));
-    }
-    Ok(extent * (whole as i64) / (1i64 << halvings))
 }
 
 fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targets, how: &Settings) -> Answer {
@@ -199,7 +218,10 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
         let (length, scale) = match (&scales, &sizes, common) {
             (Some(s), ..) => {
                 let taken = part.as_ref().map_or((0.0, 1.0), |p| (p[i], p[n + i]));
-                (scaled_length(&extent, s[i], taken)?, Some(s[i]))
+                (
+                    scaled_length(&extent, s[i], taken)?,
+                    Some(fraction(s[i]).map_or(s[i], |(p, q)| p as f64 / q as f64)),
+                )
             }
             (_, Some(_), Some(scale)) => {
                 let extent = extent.as_const().unwrap_or(0) as f64;
@@ -269,8 +291,8 @@ fn order(axes: &[usize], scales: Option<&[f64]>) -> Vec<usize> {
 /// The extent that a scale gives, of the part that a crop takes.
 fn scaled_length(extent: &Dim, scale: f64, (start, end): (f64, f64)) -> Outcome<Dim> {
     match extent.as_const() {
+        _ if (start, end) == (0.0, 1.0) => scaled_extent(extent, scale),
         Some(e) => Ok(Dim::from((e as f64 * (end - start) * scale).floor() as i64)),
-        None if (start, end) == (0.0, 1.0) => scaled_extent(extent, scale),
         None => unsupported("tf_crop_and_resize by scales over an axis of symbolic extent; expected sizes"),
     }
 }

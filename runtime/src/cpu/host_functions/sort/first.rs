@@ -79,7 +79,7 @@ pub(super) fn are_side_by_side(row: &Row, rows: usize) -> bool {
 /// As for [`super::sort`], where they [`are_side_by_side`]; `K` is as wide as their elements.
 pub(super) unsafe fn side_by_side<K: Word>(row: &Row) {
     // SAFETY: the caller's promise.
-    let first = unsafe { compared(row) };
+    let first = unsafe { compared::<K>(row) };
     for next in 0..ROWS {
         let row = Row {
             i: row.i + next,
