@@ -159,3 +159,29 @@ fn sizes_of_one_broadcast_as_the_model_says() {
     .code(0);
     assert_eq!(p.read("q/y.npy").as_slice::<f32>(), Some(&[4.0f32][..]));
 }
+
+/// What must be numbers has those of the inputs, where they are given.
+#[test]
+fn a_model_without_a_graph_for_any_sizes_runs_for_those_of_its_inputs() {
+    let p = Place::new();
+    let nodes = vec![node("Det", "det", &["x"], &["y"])];
+    let x = value("x", FLOAT, &[D::Sym("n"), D::Sym("n")]);
+    p.write(
+        "det.onnx",
+        model(graph(nodes, vec![], vec![x], vec![value("y", FLOAT, &[])]), vec![]),
+    );
+    p.f32s("x.npy", &[2, 2], &[3.0, 1.0, 2.0, 4.0]);
+    p.f32s("wide.npy", &[2, 3], &[0.0; 6]);
+    let ran = p.run(&["run", "det.onnx", "-i", "x=x.npy", "-o", "out"]).code(0);
+    let note = "note: det.onnx: there is no graph for any sizes; this is for n=2";
+    assert_eq!(ran.err.lines().next(), Some(note));
+    assert_eq!(p.read("out/y.npy").as_slice::<f32>(), Some(&[10.0][..]));
+    // Without them, and with those that are no model's.
+    let refused = p.run(&["run", "det.onnx", "-o", "none"]).code(4);
+    assert_eq!(
+        refused.err,
+        "error: det.onnx: node 'det' (Det): matrices of symbolic extent; expected numbers\n"
+    );
+    p.run(&["run", "det.onnx", "-i", "x=wide.npy", "-o", "none"]).code(3);
+    assert!(!p.path("none").exists());
+}

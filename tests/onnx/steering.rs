@@ -3,6 +3,7 @@
 use tlc::onnx::{Model, ModelError};
 use tlc::{CompileOptions, HostTensor, Input, inputs};
 
+use crate::proto::A::I;
 use crate::proto::*;
 
 /// A file that is removed again.
@@ -169,4 +170,35 @@ fn wrong_calls_are_told() {
         Model::open("no such file.onnx", &CompileOptions::default()),
         Err(ModelError::Open(_))
     ));
+}
+
+/// Sizes that a large product decides are refused at once: the graph interpreter would compute it for minutes.
+#[test]
+fn networks_are_not_interpreted_to_learn_a_size() {
+    let resized = |n: i64| {
+        let nodes = vec![
+            op("MatMul x x -> product", &[]),
+            op("ReduceMax product -> most", &[("keepdims", I(0))]),
+            op("Cast most -> number", &[("to", I(INT64))]),
+            op("Reshape number list -> sizes", &[]),
+            op("Resize image _ _ sizes -> y", &[]),
+        ];
+        let inputs = vec![
+            value("x", FLOAT, &[D::N(n), D::N(n)]),
+            value("image", FLOAT, &[D::N(4)]),
+        ];
+        let constants = vec![ints("list", &[1], &[1])];
+        let bytes = model(graph(nodes, constants, inputs, vec![result("y")]), vec![]);
+        let file = File::new("resized", &bytes);
+        let model = file.open().expect("it opens");
+        let n = n as usize;
+        let x = HostTensor::from_slice(&[n, n], &vec![8.0 / n as f32; n * n]).expect("a tensor");
+        let image = floats(&[4]);
+        let found = model.run(&inputs![&x, &image]).map(|y| y[0].shape().to_vec());
+        found.map_err(|e| e.to_string())
+    };
+    // 8 / n squared, n times: 1 for 64.
+    assert_eq!(resized(64), Ok(vec![1]));
+    let refused = resized(1200).expect_err("a billion products");
+    assert!(refused.contains("products; expected a constant"), "{refused}");
 }

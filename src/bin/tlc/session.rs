@@ -221,12 +221,29 @@ impl Session {
         let file = display(&args.model);
         let sets = &self.global.sets;
         // Where sizes break an assumption of the graph for any sizes, or there is none for any, there may be a graph for them.
-        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes, purpose).ok();
-        let general = onnx::load(self, &args.model, inputs, &[], purpose);
+        let exact = |sizes: &[(String, i64)]| onnx::load(self, &args.model, inputs, sizes, purpose);
+        let general = match onnx::load(self, &args.model, inputs, &[], purpose) {
+            // Of what must be a number, a size may be one.
+            Err(e) if sets.is_empty() && matches!(e.code, Some(Code::Unsupported)) => {
+                let sizes = onnx::sizes_given(self, &args.model, inputs);
+                if sizes.is_empty() {
+                    return Err(e);
+                }
+                let graph = exact(&sizes)?;
+                let sizes: Vec<String> = sizes.iter().map(|(name, n)| format!("{name}={n}")).collect();
+                let sizes = sizes.join(", ");
+                self.console.note(&format!(
+                    "note: {file}: there is no graph for any sizes; this is for {sizes}"
+                ));
+                Ok(graph)
+            }
+            other => other,
+        };
         let graph = match general.and_then(|graph| specialize(&graph, sets, &file)) {
             Ok(graph) => graph,
             Err(e) if sets.is_empty() => return Err(e),
-            Err(e) if matches!(e.code, Some(Code::Invalid | Code::Unsupported)) => exact(sets).ok_or(e)?,
+            Err(e) if matches!(e.code, Some(Code::Unsupported)) => exact(sets)?,
+            Err(e) if matches!(e.code, Some(Code::Invalid)) => exact(sets).or(Err(e))?,
             Err(e) => return Err(e),
         };
         let graph = match onnx::breaking(self, &graph, inputs)? {
