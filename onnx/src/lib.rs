@@ -37,7 +37,7 @@ use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, Graph as IrGraph, HostTensor};
 
 pub use export::ExportError;
-pub use model::{Model, ModelError};
+pub use model::{Model, ModelError, sizes_of_inputs};
 pub use signature::Signature;
 /// A model that is ready to be written.
 pub use tlc_formats::onnx::write::Model as Exported;

@@ -2,19 +2,21 @@
 //!
 //! Invariants: the model is imported and compiled once, or once for each value of the inputs on whose values its shapes
 //! depend. Where extents that the model names differently are assumed equal and a call's are not, the model is imported for the
-//! shapes of that call. At most [`MAX_IMPORTS`] of all these are kept, the latest used.
+//! shapes of that call, and so it is where there is no graph for any sizes. At most [`MAX_IMPORTS`] of all these are kept, the latest used.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashSet;
+use tlc_formats::ErrorKind;
+use tlc_formats::onnx::Dimension;
 use tlc_ir::binding::named_extents;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
 use tlc_runtime::driver::RunError;
 use tlc_runtime::mmap::{MapError, MappedFile, read_sparsely};
 
-use super::{ImportError, ImportOptions, InputValues, import_in_place};
+use super::{ImportError, ImportOptions, Imported, InputValues, import_in_place};
 use tlc_record::compile::input;
 use tlc_record::compile::{BuildError, CompileOptions, Executable, Input, Named, Outputs, compile_ir};
 
@@ -78,7 +80,7 @@ impl Import {
 ///
 /// Symbolic extents are sizes of one compiled graph. Where shapes depend on the *values* of inputs (a `Reshape`'s target that is
 /// an input of the model), the model is imported and compiled for each value that comes, and the latest are kept. So it is for
-/// shapes that broadcast where the compiled graph assumes equal extents.
+/// shapes that broadcast where the compiled graph assumes equal extents, and for all shapes of a model that has no graph for any sizes.
 ///
 /// ```no_run
 /// use ndarray::{Array4, Ix2};
@@ -103,8 +105,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a `.onnx` file, and imports and compiles it unless its shapes depend on values of inputs: then the first call
-    /// does. The file must not change while the model lives.
+    /// Opens a `.onnx` file, and imports and compiles it unless its shapes depend on values of inputs, or there is a graph for known sizes
+    /// alone: then the first call does. The file must not change while the model lives.
     ///
     /// ```no_run
     /// use tlc::onnx::Model;
@@ -136,6 +138,14 @@ impl Model {
         };
         match model.import(&values) {
             Err(ModelError::Import { .. }) if asked.get() => {}
+            Err(e) if is_unsupported(&e) => {
+                let any = |rank: usize| vec![ANY_SIZE; rank];
+                let sizes = sizes_of_inputs(model.bytes.as_ref().as_ref(), &|_, rank| Some(any(rank)));
+                match model.imported(&values, &sizes) {
+                    Err(known) if !asked.get() && (sizes.is_empty() || is_unsupported(&known)) => return Err(e),
+                    _ => {}
+                }
+            }
             Err(e) => return Err(e),
             Ok(import) => model.keep(import),
         }
@@ -249,7 +259,25 @@ impl Model {
                 return Ok(Arc::clone(&kept[0]));
             }
         }
-        let import = self.import(&self.given(inputs))?;
+        let given = self.given(inputs);
+        let import = match self.import(&given) {
+            Err(e) if is_unsupported(&e) => {
+                let shapes = inputs.iter().map(|i| i.as_ref().shape().map(<[usize]>::to_vec));
+                let Some(shapes) = shapes.collect::<Option<Vec<_>>>() else {
+                    return Err(e);
+                };
+                let of = |name: &str, _| {
+                    let (_, shape) = self.names.iter().zip(&shapes).find(|(n, _)| *n == name)?;
+                    Some(shape.clone())
+                };
+                let sizes = sizes_of_inputs(self.bytes.as_ref().as_ref(), &of);
+                if sizes.is_empty() {
+                    return Err(e);
+                }
+                self.import_for(&given, &sizes, Some(shapes))?
+            }
+            import => import?,
+        };
         self.keep(Arc::clone(&import));
         Ok(import)
     }
@@ -258,22 +286,26 @@ impl Model {
         self.import_for(values, &[], None)
     }
 
-    fn import_for(
-        &self,
-        values: InputValues<'_>,
-        sizes: &[(String, i64)],
-        shapes: Option<Vec<Vec<usize>>>,
-    ) -> Result<Arc<Import>, ModelError> {
+    fn imported(&self, values: InputValues<'_>, sizes: &[(String, i64)]) -> Result<Imported, ModelError> {
         let options = ImportOptions {
             folder: self.file.parent(),
             values: Some(values),
             sizes,
             ..ImportOptions::default()
         };
-        let imported = import_in_place(&self.bytes, &options).map_err(|error| ModelError::Import {
+        import_in_place(&self.bytes, &options).map_err(|error| ModelError::Import {
             file: self.file.clone(),
             error: Box::new(error),
-        })?;
+        })
+    }
+
+    fn import_for(
+        &self,
+        values: InputValues<'_>,
+        sizes: &[(String, i64)],
+        shapes: Option<Vec<Vec<usize>>>,
+    ) -> Result<Arc<Import>, ModelError> {
+        let imported = self.imported(values, sizes)?;
         let executable = compile_ir(&imported.graph, &self.options).map_err(|error| ModelError::Build {
             file: self.file.clone(),
             error: Box::new(error),
@@ -284,6 +316,36 @@ impl Model {
             executable,
         }))
     }
+}
+
+/// A size that stands for any, to see whether there is a graph for known ones.
+const ANY_SIZE: usize = 64;
+
+fn is_unsupported(error: &ModelError) -> bool {
+    matches!(error, ModelError::Import { error, .. } if error.kind() == ErrorKind::Unsupported)
+}
+
+/// The sizes that a model's inputs have for those that it names, by the shapes of inputs of those names and ranks.
+pub fn sizes_of_inputs(bytes: &[u8], shape: &dyn Fn(&str, usize) -> Option<Vec<usize>>) -> Vec<(String, i64)> {
+    let _sparse = read_sparsely(bytes);
+    let parsed = tlc_formats::onnx::Model::parse(bytes).ok();
+    let mut sizes: Vec<(String, i64)> = vec![];
+    for input in parsed.and_then(|m| m.graph()).iter().flat_map(|g| g.inputs()) {
+        let Some(declared) = input.ty().and_then(|ty| ty.tensor()?.shape()) else {
+            continue;
+        };
+        let Some(shape) = shape(input.name(), declared.clone().count()) else {
+            continue;
+        };
+        for (size, &extent) in declared.zip(&shape) {
+            if let (Dimension::Named(name), Ok(extent)) = (size, i64::try_from(extent))
+                && sizes.iter().all(|(known, _)| known != name)
+            {
+                sizes.push((name.into(), extent));
+            }
+        }
+    }
+    sizes
 }
 
 /// The inputs that a call gives: those that have no default. None for what is no model, which the import refuses.

@@ -172,6 +172,37 @@ fn wrong_calls_are_told() {
     ));
 }
 
+#[test]
+fn a_model_without_a_graph_for_any_sizes_is_compiled_for_those_of_each_call() {
+    let of = |name: &str, operator: &str| {
+        let nodes = vec![op(operator, &[])];
+        let x = value("x", FLOAT, &[D::Sym("n"), D::Sym("n")]);
+        File::new(name, &model(graph(nodes, vec![], vec![x], vec![result("y")]), vec![]))
+    };
+    let file = of("determinant", "Det x -> y");
+    let model = file.open().expect("it opens, though nothing can be compiled yet");
+    assert_eq!(model.imports(), 0);
+    let two = HostTensor::from_slice(&[2, 2], &[3.0f32, 1.0, 2.0, 4.0]).expect("a tensor");
+    let three = HostTensor::from_slice(&[3, 3], &[2.0f32, 0.0, 0.0, 0.0, 3.0, 0.0, 0.0, 0.0, 4.0]).expect("a tensor");
+    for _ in 0..2 {
+        for (x, expected) in [(&two, 10.0), (&three, 24.0)] {
+            let y = model.run(&inputs![x]).expect("it runs");
+            assert_eq!(y[0].as_slice::<f32>().expect("f32"), [expected]);
+        }
+        assert_eq!(model.imports(), 2);
+    }
+    let wide = HostTensor::from_slice(&[2, 3], &[0.0f32; 6]).expect("a tensor");
+    model.run(&inputs![&wide]).expect_err("no matrix");
+    model.run(&inputs![&two]).expect("as before");
+    // What is unsupported for known sizes too is told at once.
+    let refused = of("unknown", "NoOperator x -> y")
+        .open()
+        .err()
+        .expect("no operator")
+        .to_string();
+    assert!(refused.contains("NoOperator"), "{refused}");
+}
+
 /// Sizes that a large product decides are refused at once: the graph interpreter would compute it for minutes.
 #[test]
 fn networks_are_not_interpreted_to_learn_a_size() {

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
-use tlc::onnx::{ImportError, ImportOptions, import_in_place};
+use tlc::onnx::{ImportError, ImportOptions, import_in_place, sizes_of_inputs};
 use tlc::{DType, HostTensor};
 use tlc_formats::ErrorKind;
-use tlc_formats::onnx::{Dimension, Model};
 use tlc_ir::Graph;
 use tlc_ir::binding::{BindError, bind_symbols, named_extents};
 use tlc_ir::tensor::BytesOwner;
@@ -93,24 +92,11 @@ pub fn sizes_given(session: &Session, path: &Path, specs: &[InputSpec]) -> Vec<(
     let Ok(bytes) = MappedFile::open(path) else {
         return vec![];
     };
-    let parsed = Model::parse(&bytes).ok();
-    let mut sizes: Vec<(String, i64)> = vec![];
-    for input in parsed.and_then(|m| m.graph()).iter().flat_map(|g| g.inputs()) {
-        let given = specs.iter().find(|(name, _)| name == input.name());
-        let read = given.and_then(|(name, source)| read_source(session, source, name, None));
-        let declared = input.ty().and_then(|ty| ty.tensor()?.shape());
-        let (Some(Ok(tensor)), Some(declared)) = (read, declared) else {
-            continue;
-        };
-        for (size, &extent) in declared.zip(tensor.shape()) {
-            if let (Dimension::Named(name), Ok(extent)) = (size, i64::try_from(extent))
-                && sizes.iter().all(|(known, _)| known != name)
-            {
-                sizes.push((name.into(), extent));
-            }
-        }
-    }
-    sizes
+    sizes_of_inputs(&bytes, &|input, _| {
+        let (name, source) = specs.iter().find(|(name, _)| name == input)?;
+        let tensor = read_source(session, source, name, None)?.ok()?;
+        Some(tensor.shape().to_vec())
+    })
 }
 
 /// The sizes of a model's symbols that break an assumption of its graph, if the inputs given do: two extents that have to be equal
