@@ -318,6 +318,9 @@ impl Model {
     }
 }
 
+/// The most names of sizes for which a model is tried with known ones: each is looked for wherever a shape has it.
+const MOST_SIZES: usize = 1000;
+
 /// A size that stands for any, to see whether there is a graph for known ones.
 const ANY_SIZE: usize = 64;
 
@@ -325,11 +328,13 @@ fn is_unsupported(error: &ModelError) -> bool {
     matches!(error, ModelError::Import { error, .. } if error.kind() == ErrorKind::Unsupported)
 }
 
-/// The sizes that a model's inputs have for those that it names, by the shapes of inputs of those names and ranks.
+/// The sizes that a model, the bytes of a `.onnx` file, names in the shapes of its inputs, as [`ImportOptions::sizes`] takes them. `shape` gives the
+/// shape of the input of a name and a rank, if it is known; where inputs disagree the first one counts. None of what is no model, and of one
+/// with more than a thousand of them.
 pub fn sizes_of_inputs(bytes: &[u8], shape: &dyn Fn(&str, usize) -> Option<Vec<usize>>) -> Vec<(String, i64)> {
     let _sparse = read_sparsely(bytes);
     let parsed = tlc_formats::onnx::Model::parse(bytes).ok();
-    let mut sizes: Vec<(String, i64)> = vec![];
+    let (mut sizes, mut seen) = (vec![], FxHashSet::default());
     for input in parsed.and_then(|m| m.graph()).iter().flat_map(|g| g.inputs()) {
         let Some(declared) = input.ty().and_then(|ty| ty.tensor()?.shape()) else {
             continue;
@@ -339,13 +344,13 @@ pub fn sizes_of_inputs(bytes: &[u8], shape: &dyn Fn(&str, usize) -> Option<Vec<u
         };
         for (size, &extent) in declared.zip(&shape) {
             if let (Dimension::Named(name), Ok(extent)) = (size, i64::try_from(extent))
-                && sizes.iter().all(|(known, _)| known != name)
+                && seen.insert(name)
             {
-                sizes.push((name.into(), extent));
+                sizes.push((name.to_string(), extent));
             }
         }
     }
-    sizes
+    if sizes.len() <= MOST_SIZES { sizes } else { vec![] }
 }
 
 /// The inputs that a call gives: those that have no default. None for what is no model, which the import refuses.
