@@ -54,7 +54,7 @@ pub(super) fn elements(
     let products = products(&part);
     if products > MAX_PRODUCTS {
         return unsupported(format!(
-            "{what} is a sum of {products} products; expected a constant, or one of at most {MAX_PRODUCTS}"
+            "{what} is to be known before the run, and takes {products} products; expected a constant, or at most {MAX_PRODUCTS}"
         ));
     }
     let options = Options {

@@ -191,8 +191,7 @@ impl Model {
 
     /// The model for the shapes of a call, if it can be imported and compiled for them.
     fn for_shapes<'a, I: AsRef<Input<'a>>>(&self, general: &Import, inputs: &[I]) -> Option<Arc<Import>> {
-        let shapes = inputs.iter().map(|i| i.as_ref().shape().map(<[usize]>::to_vec));
-        let shapes: Vec<Vec<usize>> = shapes.collect::<Option<_>>()?;
+        let shapes = shapes_of(inputs)?;
         let plan = general.executable.plan();
         let declared = plan.inputs.iter().map(|i| i.ty.shape.as_slice());
         let sizes = named_extents(&plan.symbols, declared, shapes.iter().map(Vec::as_slice));
@@ -262,10 +261,7 @@ impl Model {
         let given = self.given(inputs);
         let import = match self.import(&given) {
             Err(e) if is_unsupported(&e) => {
-                let shapes = inputs.iter().map(|i| i.as_ref().shape().map(<[usize]>::to_vec));
-                let Some(shapes) = shapes.collect::<Option<Vec<_>>>() else {
-                    return Err(e);
-                };
+                let Some(shapes) = shapes_of(inputs) else { return Err(e) };
                 let of = |name: &str, _| {
                     let (_, shape) = self.names.iter().zip(&shapes).find(|(n, _)| *n == name)?;
                     Some(shape.clone())
@@ -323,6 +319,11 @@ const MOST_SIZES: usize = 1000;
 
 /// A size that stands for any, to see whether there is a graph for known ones.
 const ANY_SIZE: usize = 64;
+
+/// The shapes of a call's inputs, if all have one.
+fn shapes_of<'a, I: AsRef<Input<'a>>>(inputs: &[I]) -> Option<Vec<Vec<usize>>> {
+    inputs.iter().map(|i| Some(i.as_ref().shape()?.to_vec())).collect()
+}
 
 fn is_unsupported(error: &ModelError) -> bool {
     matches!(error, ModelError::Import { error, .. } if error.kind() == ErrorKind::Unsupported)

@@ -535,7 +535,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// As [`Self::transposition`], of one nest of loops. Unless `shared` threads do not share its tiles.
+    /// As [`Self::transposition`], of one nest of loops, whose tiles threads share if `shared`.
     fn in_tiles(&mut self, loops: &[VarId], across: VarId, last: VarId, shared: bool) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
         let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();

@@ -103,6 +103,28 @@ const PAIR: usize = 16;
 /// # Safety
 /// As for [`sort`], with a workspace of its own.
 unsafe fn sort_rows(s: &Sort, rows: Range<usize>, buffers: Buffers, workspace: *mut u8) {
+    #[cfg(target_arch = "x86_64")]
+    if std::is_x86_feature_detected!("avx2") {
+        /// # Safety
+        /// As for [`sort_rows`], on a processor with AVX2.
+        #[target_feature(enable = "avx2")]
+        unsafe fn wide(s: &Sort, rows: Range<usize>, buffers: Buffers, workspace: *mut u8) {
+            // SAFETY: the caller's promise.
+            unsafe { sort_rows_by(s, rows, buffers, workspace) }
+        }
+        // SAFETY: the caller's promise, and the processor has AVX2.
+        return unsafe { wide(s, rows, buffers, workspace) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { sort_rows_by(s, rows, buffers, workspace) }
+}
+
+/// As [`sort_rows`], with the instructions of the function that it becomes a part of.
+///
+/// # Safety
+/// As for [`sort_rows`].
+#[inline(always)]
+unsafe fn sort_rows_by(s: &Sort, rows: Range<usize>, buffers: Buffers, workspace: *mut u8) {
     let order = Order::of(s.dtype, s.descending);
     let few = first::pays(s.extent, s.count);
     let mut r = rows.start;
@@ -186,6 +208,7 @@ impl Row<'_> {
     ///
     /// # Safety
     /// As for [`sort`]; `words` has two for each element.
+    #[inline(always)]
     unsafe fn sort_packed(&self, words: &mut [u64]) {
         let (extent, count) = (self.s.extent, self.s.count);
         if count <= first::FEW && extent <= SHORT {

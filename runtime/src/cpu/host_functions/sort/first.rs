@@ -3,6 +3,8 @@
 //! The keys of a row are dealt out to lanes in turns. The least keys of the lanes are those of different elements, so that the element that comes
 //! `count`-th has no greater key than that which is the `count`-th least of them: with twice as many lanes as elements are asked for, few more than
 //! these have a key up to there. Only they are sorted. How many more depends on how the keys are distributed, and what is found does not.
+//!
+//! All of it is inlined where rows are sorted, for the instructions that that has.
 
 use super::Row;
 use super::keys::{Keys, Word};
@@ -37,6 +39,7 @@ struct Room<'w, K> {
 ///
 /// # Safety
 /// As for [`super::sort`], where it [`pays`]; `workspace` is for this row alone, and `K` as wide as its elements or wider.
+#[inline(always)]
 pub(super) unsafe fn first<K: Word>(row: &Row, workspace: *mut u8) {
     let (extent, count) = (row.s.extent, row.s.count);
     let keys = workspace.cast::<K>();
@@ -49,7 +52,7 @@ pub(super) unsafe fn first<K: Word>(row: &Row, workspace: *mut u8) {
             places: std::slice::from_raw_parts_mut(least.add(lanes(count)).cast::<u32>(), extent),
         }
     };
-    // SAFETY: the caller's promise, and the processor has the instructions.
+    // SAFETY: the caller's promise.
     let (keys, places) = unsafe { up_to_a_bound(row, room) };
     let order = |&p: &u32| (keys[p as usize], p);
     if places.len() > 2 * count {
@@ -77,6 +80,7 @@ pub(super) fn are_side_by_side(row: &Row, rows: usize) -> bool {
 ///
 /// # Safety
 /// As for [`super::sort`], where they [`are_side_by_side`]; `K` is as wide as their elements.
+#[inline(always)]
 pub(super) unsafe fn side_by_side<K: Word>(row: &Row) {
     // SAFETY: the caller's promise.
     let first = unsafe { compared::<K>(row) };
@@ -99,27 +103,8 @@ type First<K> = [([K; ROWS], [u32; ROWS]); FEW];
 ///
 /// # Safety
 /// As for [`side_by_side`].
-unsafe fn compared<K: Word>(row: &Row) -> First<K> {
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") {
-        /// # Safety
-        /// As for [`side_by_side`], on a processor with AVX2.
-        #[target_feature(enable = "avx2")]
-        unsafe fn wide<K: Word>(row: &Row) -> First<K> {
-            // SAFETY: the caller's promise.
-            unsafe { compared_by(row) }
-        }
-        // SAFETY: the caller's promise, and the processor has AVX2.
-        return unsafe { wide(row) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { compared_by(row) }
-}
-
-/// # Safety
-/// As for [`side_by_side`].
 #[inline(always)]
-unsafe fn compared_by<K: Word>(row: &Row) -> First<K> {
+unsafe fn compared<K: Word>(row: &Row) -> First<K> {
     // SAFETY: the caller's promise.
     unsafe {
         match row.s.count {
@@ -202,33 +187,12 @@ fn put<K: Word, const FIRST: usize, const VACANT: bool>(
 ///
 /// # Safety
 /// As for [`first`].
-unsafe fn up_to_a_bound<'w, K: Word>(row: &Row, room: Room<'w, K>) -> (&'w [K], &'w mut [u32]) {
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") {
-        /// The same by wider instructions.
-        ///
-        /// # Safety
-        /// As for [`first`], on a processor with AVX2.
-        #[target_feature(enable = "avx2")]
-        unsafe fn wide<'w, K: Word>(row: &Row, room: Room<'w, K>) -> (&'w [K], &'w mut [u32]) {
-            // SAFETY: the caller's promise.
-            unsafe { up_to_a_bound_by(row, room) }
-        }
-        // SAFETY: the processor has AVX2.
-        return unsafe { wide(row, room) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { up_to_a_bound_by(row, room) }
-}
-
-/// # Safety
-/// As for [`first`].
 #[inline(always)]
-unsafe fn up_to_a_bound_by<'w, K: Word>(row: &Row, room: Room<'w, K>) -> (&'w [K], &'w mut [u32]) {
+unsafe fn up_to_a_bound<'w, K: Word>(row: &Row, room: Room<'w, K>) -> (&'w [K], &'w mut [u32]) {
     let Room { keys, least, places } = room;
     let count = row.s.count;
     // SAFETY: the caller's promise.
-    unsafe { fill(row, keys) };
+    unsafe { self::keys(row, keys) };
     // Loops, and no closures: what is not inlined has not this function's instructions.
     let (blocks, rest) = keys.as_chunks::<BLOCK>();
     let bound = if count <= FEW {
@@ -299,7 +263,7 @@ fn most_of_parts<K: Word, const PARTS: usize>(keys: &[K; BLOCK]) -> K {
 /// # Safety
 /// As for [`first`].
 #[inline(always)]
-unsafe fn fill<K: Word>(row: &Row, keys: &mut [K]) {
+pub(super) unsafe fn keys<K: Word>(row: &Row, keys: &mut [K]) {
     if row.s.dtype.bytes() != size_of::<K>() {
         for (k, key) in keys.iter_mut().enumerate() {
             // SAFETY: `k < extent`.
@@ -337,25 +301,4 @@ unsafe fn fill<K: Word>(row: &Row, keys: &mut [K]) {
             }
         }
     }
-}
-
-/// Computes the keys of a row, with the instructions of this processor.
-///
-/// # Safety
-/// As for [`first`].
-pub(super) unsafe fn keys<K: Word>(row: &Row, keys: &mut [K]) {
-    #[cfg(target_arch = "x86_64")]
-    if std::is_x86_feature_detected!("avx2") {
-        /// # Safety
-        /// As for [`first`], on a processor with AVX2.
-        #[target_feature(enable = "avx2")]
-        unsafe fn wide<K: Word>(row: &Row, keys: &mut [K]) {
-            // SAFETY: the caller's promise.
-            unsafe { fill(row, keys) }
-        }
-        // SAFETY: the caller's promise, and the processor has AVX2.
-        return unsafe { wide(row, keys) };
-    }
-    // SAFETY: the caller's promise.
-    unsafe { fill(row, keys) }
 }
